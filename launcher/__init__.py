@@ -1,21 +1,20 @@
-"""tlaunch: start distributed Transformer training from a rank table.
-
-`launcher.launch(command, devices=..., ...)` runs from Python what `tlaunch run` runs. A training that it starts calls
-`launcher.beat(step, ...)` and `launcher.metric(step, ...)` to be seen in `tlaunch status`, `top` and `report`.
-"""
+"""tlaunch's own package. Programs use the same functions as `import tlaunch`; `import launcher` works too, if they have no `launcher`."""
 
 from __future__ import annotations
+
+import sys
 
 TYPE_CHECKING = False  # as type checkers know it; to import `typing` would cost every process of a run
 if TYPE_CHECKING:
     from launcher.cli.launch.api import LaunchResult, launch
+    from launcher.core.errors import TlaunchError
     from launcher.core.reporting import beat, metric
 
-__all__ = ["LaunchResult", "__version__", "beat", "launch", "metric"]
+__all__ = ["LaunchResult", "TlaunchError", "__version__", "beat", "launch", "metric"]
 __version__ = "0.1.0"
 
-_API, _REPORTING = "launcher.cli.launch.api", "launcher.core.reporting"
-_MODULE_OF = {"LaunchResult": _API, "launch": _API, "beat": _REPORTING, "metric": _REPORTING}
+_API, _ERRORS, _REPORTING = ".cli.launch.api", ".core.errors", ".core.reporting"
+_MODULE_OF = {"LaunchResult": _API, "TlaunchError": _ERRORS, "beat": _REPORTING, "launch": _API, "metric": _REPORTING}
 
 
 def __getattr__(name: str) -> object:
@@ -24,4 +23,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - as above
 
-    return getattr(import_module(_MODULE_OF[name]), name)
+    # `import tlaunch` may have loaded the module from its copy of this package (tlaunch/_package.py).
+    module = sys.modules.get("_tlaunch_launcher" + _MODULE_OF[name]) or import_module(_MODULE_OF[name], __name__)
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

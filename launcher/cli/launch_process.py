@@ -71,3 +71,7 @@ def _checked(given: dict[str, Any]) -> RunOptions:
 def _answer(answer_fd: int, answer: dict[str, Any]) -> None:
     with open(answer_fd, "w", encoding="ascii") as file:
         json.dump(answer, file)
+
+
+if __name__ == "__main__":
+    main()

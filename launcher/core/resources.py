@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,15 @@ from pathlib import Path
 from launcher.core import env
 
 PACKAGE = Path(__file__).resolve().parents[1]
+# `python START ARGUMENTS` is `tlaunch ARGUMENTS`; see tlaunch/__main__.py. Links are kept: other servers may resolve them otherwise.
+START = str(Path(__file__).absolute().parents[2] / "tlaunch")
+# What Python is given in START's place where that is unknown, as in an image.
+START_BY_NAME = ("-c", "import sys; sys.path[:] = filter(None, sys.path); from tlaunch.__main__ import main; main()")
+
+
+def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return a command that runs one of tlaunch's modules, whatever the current directory or PYTHONPATH have of that name."""
+    return (sys.executable, START, "-m", module, *arguments)
 
 
 def data_dir(name: str) -> Path:

@@ -65,13 +65,12 @@ class _Family:
         return match.lastindex or 0 if match else 0
 
 
-# TORCHELASTIC_RUN_ID is what torch.distributed.is_torchelastic_launched() looks for; TORCHELASTIC_USE_AGENT_STORE keeps
-# rank 0 from making a store. PET_* are torchrun's own options: those that say where and how many.
+# TORCHELASTIC_USE_AGENT_STORE keeps rank 0 from making a store. PET_* are torchrun's own options: those that say where and how many.
 _TORCHRUN = _Family(
     "torchrun",
     (
         env.RANK, env.WORLD_SIZE, env.LOCAL_RANK, env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE,
-        env.MASTER_ADDR, env.MASTER_PORT, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+        env.MASTER_ADDR, env.MASTER_PORT, env.TORCHELASTIC_RUN_ID, "TORCHELASTIC_USE_AGENT_STORE",
         "TORCHELASTIC_ERROR_FILE", env.TORCHELASTIC_RESTART_COUNT, env.TORCHELASTIC_MAX_RESTARTS, "ROLE_RANK",
         "ROLE_NAME", "ROLE_WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR",
         "PET_MASTER_PORT", "PET_LOCAL_ADDR", "PET_STANDALONE", "PET_RDZV_*",

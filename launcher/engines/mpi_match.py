@@ -28,7 +28,7 @@ from launcher.core.errors import RefusedError, TlaunchError
 from launcher.logs.terminal import escaped
 from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries
-from launcher.program.files import TRAINER, first_on_path, mentions_mpi
+from launcher.program.files import first_on_path, mentions_mpi, trainer_arguments
 from launcher.program.whole_program import uses_mpi
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _library(
         library = compiled_for(argv, environment.get("PATH"), cwd)
         return None if library is None else (f"{escaped(argv[0])} was compiled for", library)
     looks = mentions_mpi if mentioned else uses_mpi
-    if (python.kind, python.target) == ("module", TRAINER) or looks(python, cwd, environment) is False:
+    if trainer_arguments(python, cwd, environment) is not None or looks(python, cwd, environment) is False:
         return None
     interpreter = (python.interpreter, *python.options)
     library = library_of_python(interpreter, environment, cwd, first_on_path(python, cwd))

@@ -49,6 +49,7 @@ def run_variables(
     yield Variable(env.GROUP_WORLD_SIZE, str(server_count), _from(used), "servers that ranks are on")
     yield Variable(env.MASTER_ADDR, master[0], _from(used) if server_count > 1 else Origin.TLAUNCH, rank_0_where)
     yield Variable(env.MASTER_PORT, str(master[1]), Origin.TLAUNCH, "of the first attempt")
+    yield Variable(env.TORCHELASTIC_RUN_ID, run_dir.name, Origin.TLAUNCH, "time and --name")
     yield Variable(env.TORCHELASTIC_RESTART_COUNT, "0", Origin.TLAUNCH, attempt)
     yield Variable(env.TORCHELASTIC_MAX_RESTARTS, restarts, Origin.TLAUNCH, "--max-restarts")
     if supervision.scheduler is not None:

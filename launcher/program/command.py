@@ -55,15 +55,6 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
     return _parse(interpreter, [*before, typed, *words[1:]])
 
 
-def reads_program_from_stdin(argv: Sequence[str], search_path: str | None, cwd: Path) -> bool:
-    """Return whether it is Python without a program, or with `-` for one: it would read that from its standard input."""
-    words = _without_env(list(argv))
-    if not words or not is_python(words[0]) or _find(words[0], search_path, cwd) is None:
-        return False
-    rest = [word for word in words[1:] if word not in {"-u", "-B", "-I", "-s", "-E"}]
-    return rest[:1] in ([], ["-"])
-
-
 def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str | None:
     """Return what the `#!` line of a script, executed in `cwd`, names and is not there; None for any other file.
 

@@ -15,13 +15,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from launcher.program.command import parse_python, program_file
-from launcher.program.files import MPI, is_of_mpi4py, roots_of
+from launcher.program.files import MPI, is_of_mpi4py, own_module, roots_of
 from launcher.program.whole_program import own_files
 
 MAX_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
 DIGEST_CHARS = 12
 UNREADABLE = "unreadable"
-_OWN_PACKAGE = "launcher"  # whose code servers compare when they meet
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
@@ -52,7 +51,7 @@ def _files(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> It
         target, *arguments = python.arguments  # `python -m mpi4py train.py` runs train.py
         if not target.startswith("-"):
             python = replace(python, kind="script", target=target, arguments=tuple(arguments))
-    if python.kind == "module" and python.target.partition(".")[0] == _OWN_PACKAGE:
+    if own_module(python, cwd, environment) is not None:  # servers compare tlaunch's code when they meet
         return
     roots = roots_of(python, cwd, environment)
     beside_python = Path(python.interpreter).parent

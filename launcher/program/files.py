@@ -6,17 +6,42 @@ import ast
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.env import PYTHONSAFEPATH
+from launcher.core.resources import PACKAGE, START, START_BY_NAME
 from launcher.program.command import PythonCommand
 
 MPI = "mpi4py"
+OWN = "launcher"  # tlaunch's package
 MINDSPORE = "mindspore"
 TRAINER = "launcher.trainer"
 DEFAULT_RECIPE = (
     "transformer"  # the bundled program that TRAINER runs if no other is named, by its name in the catalogue
 )
+
+
+def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
+    """Return the command as `python -m launcher.MODULE` if it runs a module of tlaunch; None for any other program.
+
+    A program's own package may be called `launcher`, too.
+    """
+    is_start = (command.kind, Path(command.target).name) == ("script", Path(START).name)
+    if is_start or (command.kind, command.target) == ("code", START_BY_NAME[1]):
+        option, module, arguments = command.arguments[:1], "".join(command.arguments[1:2]), command.arguments[2:]
+        is_module = option == ("-m",) and module.startswith(f"{OWN}.")
+        return replace(command, kind="module", target=module, arguments=arguments) if is_module else None
+    if command.kind != "module" or command.target.partition(".")[0] != OWN:
+        return None
+    found = files_of(OWN, roots_of(command, cwd, environment))
+    return command if not found or found[0][0].resolve().parent == PACKAGE else None
+
+
+def trainer_arguments(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the arguments of the bundled trainer; None for any other program."""
+    own = own_module(command, cwd, environment)
+    return own.arguments if own is not None and own.target == TRAINER else None
 
 
 def mentions(package: str, command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:

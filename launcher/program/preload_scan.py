@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from launcher.program.command import PythonCommand
-from launcher.program.files import DEFAULT_RECIPE, TRAINER, roots_of
+from launcher.program.files import DEFAULT_RECIPE, TRAINER, roots_of, trainer_arguments
 from launcher.program.source import MAX_FILES, READ_ERRORS, Import, Source, SourceFile, first_files
 
 ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
@@ -43,8 +43,9 @@ _METADATA = frozenset({"__all__", "__author__", "__license__", "__version__"})
 
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return what to import once for all ranks, in the program's order; nothing where its text does not say."""
-    if (command.kind, command.target) == ("module", TRAINER):
-        return trainer_modules(command.arguments)
+    if (arguments := trainer_arguments(command, cwd, environment)) is not None:
+        # tlaunch/_package.py: from then on `launcher` is tlaunch's package.
+        return (*["_package"] * (command.kind == "script"), *trainer_modules(arguments))
     if any(environment.get(name) for name in _SHOWING_IMPORTS):
         return ()
     roots = roots_of(command, cwd, environment)

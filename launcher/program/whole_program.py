@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.program.command import PythonCommand
-from launcher.program.files import MINDSPORE, MPI, TRAINER, added_directory, files_of, is_of_mpi4py, roots_of
+from launcher.program.files import MINDSPORE, MPI, added_directory, files_of, is_of_mpi4py, roots_of, trainer_arguments
 from launcher.program.source import MAX_FILES, READ_ERRORS, Import, Source, first_files
 
 _MEETING = frozenset({"init", "init_process_group"})  # functions of MindSpore after which ranks know each other
@@ -25,7 +25,7 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
     mpi4py calls MPI_Init when it is imported, and then wants to be a process that an engine knows. The bundled trainer
     uses it only where an engine has started it.
     """
-    if (command.kind, command.target) == ("module", TRAINER):
+    if trainer_arguments(command, cwd, environment) is not None:
         return False
     if is_of_mpi4py(command):
         return True

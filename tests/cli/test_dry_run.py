@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.resources import module_argv
+
 
 def test_lines_can_be_pasted_into_a_shell(launcher):
     """Each command line, run by a shell, gives the program the same arguments and variables as a run would."""
@@ -53,7 +55,7 @@ def test_the_bundled_trainer_is_shown_with_its_options(launcher):
     spec = json.loads(done.stdout)
     config = str(launcher.directory / "my.toml")
     given = ["--recipe", "transformer", "--config", config, "--set", "train.steps=3"]
-    assert spec["ranks"][0]["argv"][1:] == ["-m", "launcher.trainer", *given]
+    assert spec["ranks"][0]["argv"] == [*module_argv("launcher.trainer"), *given]
     assert spec["layout"]["micro_batches"] == 4
     assert spec["console"] == "rank0"
 

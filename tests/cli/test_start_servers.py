@@ -2,20 +2,25 @@
 
 import pytest
 
-from launcher.cli.launch.engine_commands import OWN_AGENT
+from launcher.cli.launch.engine_commands import AGENT
+from launcher.core.resources import PACKAGE
+
+SHOWN_AT_THE_END = """
+import atexit, sys
+print("begun", file=sys.stderr)
+atexit.register(lambda: (__import__("psutil"), print(*(sys.modules[name].__file__ for name in ("psutil", "launcher")))))
+"""
 
 
 @pytest.mark.parametrize("variables", [{}, {"PYTHONSAFEPATH": "1"}], ids=["usual", "safe path"])
 def test_no_module_that_lies_where_the_user_is_is_imported(launcher, variables):
+    """Nor tlaunch's own package from PYTHONPATH, from which other modules are taken."""
     launcher.write("click.py", "raise SystemExit('of the user')")
-    library = launcher.write("library/sitecustomize.py", "import sys\nprint('begun', file=sys.stderr)\n").parent
+    library = launcher.write("library/sitecustomize.py", SHOWN_AT_THE_END).parent
     launcher.write("library/psutil.py")
-    environment = {"PYTHONPATH": str(library), **variables}
-    done = launcher.ended(OWN_AGENT, env=environment, code=2)
+    for directory in (".", "library"):
+        launcher.write(f"{directory}/launcher/__init__.py", "raise SystemExit('of the user')")
+    done = launcher.ended(AGENT, env={"PYTHONPATH": str(library), **variables}, code=2)
     assert "of the user" not in done.stderr
     assert done.stderr.startswith("begun\n")
-    found = f"{OWN_AGENT[2].partition('from launcher')[0]}import psutil, launcher; print(psutil.__file__, launcher.__file__)"
-    ours, *_ = OWN_AGENT[2].split("'")[1:]
-    assert launcher.python(found, env=environment).stdout.split() == [
-        str(library / "psutil.py"), f"{ours}/launcher/__init__.py",
-    ]  # fmt: skip
+    assert done.stdout.split() == [str(library / "psutil.py"), str(PACKAGE / "__init__.py")]

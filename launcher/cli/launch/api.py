@@ -34,14 +34,13 @@ from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, Console
 from launcher.core.report import Attempt
-from launcher.core.resources import PACKAGE
+from launcher.core.resources import module_argv
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
 from launcher.core.verdict import Verdict
 from launcher.engines.placement import Bind
 from launcher.runs.status import look
 
-# A checkout that is not installed is found, and nothing that lies where the user is.
-CHILD = f"import sys; sys.path[:] = [{str(PACKAGE.parent)!r}, *filter(None, sys.path)]; from launcher.cli.launch_process import main; main()"
+CHILD = "launcher.cli.launch_process"
 CHUNK_BYTES = 1 << 16
 
 
@@ -197,7 +196,7 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
         # Where this process's stdin, stdout or stderr is closed, the file has its descriptor, which a child cannot inherit.
         os.fdopen(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3), "rb") as answer,
         subprocess.Popen(
-            (sys.executable, "-c", CHILD, str(os.getpid()), str(answer.fileno())),
+            module_argv(CHILD, str(os.getpid()), str(answer.fileno())),
             stdin=subprocess.PIPE,
             stdout=_output(sys.stdout, sys.__stdout__),
             stderr=_output(sys.stderr, sys.__stderr__),

@@ -20,18 +20,11 @@ from launcher.core.engine_rank import read_task
 from launcher.core.errors import UsageError
 from launcher.core.interfaces import INTERFACE_VARIABLES, names_of
 from launcher.core.records import RunSpec, Server
-from launcher.core.resources import PACKAGE
+from launcher.core.resources import START
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host
 
-AGENT = (sys.executable, "-m", "launcher", "agent")
-# On this machine tlaunch may be a checkout that is not installed. Nothing that lies where the user is is imported.
-OWN_AGENT = (
-    sys.executable,
-    "-c",
-    f"import sys; sys.path[:] = [{str(PACKAGE.parent)!r}, *filter(None, sys.path)]; from launcher.cli.main import main; main()",
-    "agent",
-)
+AGENT = (sys.executable, START, "agent")
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
 # Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
 HANDED_ON_IF_SET = (
@@ -43,7 +36,7 @@ HANDED_ON_IF_SET = (
 def own_agent(server: Server, endpoint: Endpoint) -> EngineCommand:
     """Return the command that starts the agent of this server alone."""
     variables = {**endpoint_variables(endpoint), env.TLAUNCH_SERVER: server.server_id}
-    return EngineCommand("the agent of this server", OWN_AGENT, variables, {})
+    return EngineCommand("the agent of this server", AGENT, variables, {})
 
 
 def engine_for(

@@ -13,7 +13,7 @@ from launcher.cli.launch.attempt_specs import table_of_part
 from launcher.cli.launch.mindspore import note_of, scheduler_of
 from launcher.cli.launch.options import RunOptions, check_options, signal_numbers, user_environment
 from launcher.cli.launch.program import Program
-from launcher.cli.launch.program_faults import fault_of
+from launcher.cli.launch.program_faults import fault_of, stdin_note
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.cli.launch.trainer_program import trainer_program
 from launcher.cli.text.style import screen_of
@@ -90,9 +90,11 @@ def prepare(
     used = used_cluster(cluster, layout.world_size)
     program, layout = _program(options, layout, {**inherited, **variables}, notes, needs_data=needs_data)
     if program.recipe is None or not options.dry_run:
-        notes += _check_program(program, elsewhere, used)
+        notes += _check_program(program, elsewhere, used, has_stdin=engine is not None)
     notes += _idle_devices(options, cluster, used)
     request = _request(options, program, cluster, layout, inherited=inherited, engine=engine, notes=notes)
+    if engine is None and elsewhere is None and (note := stdin_note(options.rank_table)) is not None:
+        notes.append(note)
     if layout.world_size > 1:
         notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
     elif options.devices is None and options.rank_table is None:  # one rank that nobody has asked for
@@ -180,13 +182,13 @@ def _request(
     )
 
 
-def _check_program(program: Program, elsewhere: Elsewhere | None, used: Cluster) -> Iterator[str]:
+def _check_program(program: Program, elsewhere: Elsewhere | None, used: Cluster, *, has_stdin: bool) -> Iterator[str]:
     """Yield a note where the program is missing or wrong here, and may be whole where its ranks start.
 
     Raises:
         UnreadableError, UsageError: it has to be here.
     """
-    if (fault := fault_of(program)) is None:
+    if (fault := fault_of(program, has_stdin=has_stdin)) is None:
         return
     if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
         raise fault

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import os
 import re
 import shlex
 import shutil
+import stat
 import sys
+import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from launcher.cli.launch.program import Program
 from launcher.core.env import MASK, PYTHONSAFEPATH, masked_argv
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
-from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, reads_program_from_stdin
+from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SHELL_SIGNS = re.compile(r"[;&|<>$`]")
@@ -27,11 +31,15 @@ _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
-def fault_of(program: Program) -> UnreadableError | UsageError | None:
-    """Return the first thing for which no rank could run `program` on this machine; None where none is known."""
+def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | UsageError | None:
+    """Return the first reason why no rank could run `program` on this machine; None if none is known.
+
+    `has_stdin`: ranks keep the standard input of the engine that starts them.
+    """
     if program.recipe is not None:
         return missing_for_trainer()
-    fault = _missing_program(program) or _missing_target(program) or _wrong_syntax(program)
+    on_stdin = None if has_stdin else _program_on_stdin(program)
+    fault = _missing_program(program) or on_stdin or _missing_target(program) or _wrong_syntax(program)
     if fault is not None and fault.hint is not None and MASK in fault.hint:
         fault.hint = f"{fault.hint} (what is masked has to be filled in)"
     return fault
@@ -139,14 +147,40 @@ def _without_interpreter(program: Program, found: str, interpreter: str) -> Unre
 
 def _missing_target(program: Program) -> UnreadableError | None:
     """Return what is wrong with the script or module that Python is given."""
-    if reads_program_from_stdin(program.argv, program.environment.get("PATH", os.defpath), program.cwd):
-        return UnreadableError(
-            "COMMAND is Python without a program: it would read one from its standard input, which is /dev/null in ranks",
-            hint="write the program's name behind it (an empty variable?): -- python train.py",
-        )
     if program.kind == "module":
         return _missing_module(program)
     return _missing_script(program) if program.kind == "script" else None
+
+
+def _program_on_stdin(program: Program) -> UnreadableError | None:
+    """Return the error for an interpreter that would read its program from standard input."""
+    from launcher.program.stdin_program import reader_of_stdin  # `tlaunch --help` needs none of it
+
+    name = reader_of_stdin(program.argv, program.environment.get("PATH", os.defpath), program.cwd)
+    if name is None:
+        return None
+    example = {"Python": "python train.py"}.get(name, f"{name} FILE")
+    return UnreadableError(
+        f"COMMAND is {name} without a program: it would read one from its standard input, which is /dev/null in ranks",
+        hint=f"name a file (an empty variable?): -- {example}",
+    )
+
+
+def stdin_note(rank_table: Path | None) -> str | None:
+    """Return the note that ranks do not get the data on this process's standard input; None if it holds none.
+
+    The rank table may be read from there.
+    """
+    with suppress(OSError, ValueError):
+        found = os.fstat(0)
+        if stat.S_ISREG(found.st_mode):
+            holds_data = found.st_size > os.lseek(0, 0, os.SEEK_CUR)
+        else:
+            waiting = fcntl.ioctl(0, termios.FIONREAD, bytes(4)) if stat.S_ISFIFO(found.st_mode) else b""
+            holds_data = any(waiting)
+        if holds_data and not (rank_table is not None and os.path.samestat(found, rank_table.stat())):
+            return "note: ranks do not get the data on standard input: theirs is /dev/null; name a file to the program instead"
+    return None
 
 
 def _missing_script(program: Program) -> UnreadableError | None:

@@ -36,6 +36,7 @@ from launcher.core.messages import TakenIn, Waiting
 from launcher.core.port_holder import reason_of
 from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
+from launcher.core.resources import START
 from launcher.core.run_dir import RunDir
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host, servers_here
@@ -263,7 +264,8 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
     elastic = supervision.elastic
     first, *words = request.argv
     # Programs may be at other places on other servers, this Python first of all.
-    command = ("python" if first == sys.executable else Path(first).name, *words)
+    start = ("tlaunch" if word == START else word for word in words)
+    command = ("python" if first == sys.executable else Path(first).name, *start)
     devices = f"{sum(len(server.devices) for server in servers)} devices on {len(servers)} servers"
     return {
         RANK_TABLE: f"{devices} ({_digest([repr(server) for server in servers])})",

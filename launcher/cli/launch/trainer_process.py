@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
 from launcher.cli.launch.program_faults import missing_for_trainer
-from launcher.core.env import PYTHONSAFEPATH
+from launcher.core.resources import module_argv
 
 
 def check_installed() -> None:
@@ -31,10 +30,9 @@ def started(
 
     It has ended afterwards, also where this one was asked to end.
     """
-    argv = [sys.executable, "-m", module, *words]
     with subprocess.Popen(
-        argv, stdin=stdin, stdout=subprocess.PIPE, text=True, errors="replace",
-        env={**_environment(), **variables},
+        module_argv(module, *words), stdin=stdin, stdout=subprocess.PIPE, text=True, errors="replace",
+        env={**os.environ, **variables},
         start_new_session=True,  # Ctrl-C is for this process alone, which ends the other one
     ) as child:  # fmt: skip
         try:
@@ -42,8 +40,3 @@ def started(
         finally:
             child.terminate()  # it removes what it has written by then; of one that has ended nothing is left to end
             child.wait()
-
-
-def _environment() -> Mapping[str, str]:
-    """Return variables with which no file in the current directory is imported as a module of ours."""
-    return {**os.environ, PYTHONSAFEPATH: "1"}

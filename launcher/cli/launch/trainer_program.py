@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.program import Program
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Layout, ResumedFrom
-from launcher.core.resources import stand_in_note
+from launcher.core.resources import module_argv, stand_in_note
 from launcher.logs.terminal import escaped
 
 TRAINER = "launcher.trainer"
@@ -69,7 +68,7 @@ def trainer_program(
         layout = replace(layout, micro_batches=settings.train.micro_batches)
     layout = recipe.own_layout(settings, layout)
     recipe.check_layout(settings, layout)
-    argv = [sys.executable, "-m", TRAINER, *["--save-strategy"] * options.save_strategy]
+    argv = [*module_argv(TRAINER), *["--save-strategy"] * options.save_strategy]
     notes: tuple[str, ...] = ()
     if options.recipe is not None:
         argv += ["--recipe", recipe.name]

@@ -20,10 +20,10 @@ from launcher.cli.launch.options import BRING_ALL, RunOptions
 from launcher.cli.launch.start import run
 from launcher.cli.main import exit_after
 from launcher.core.codec import decode, encode
-from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import exit_code_of
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
+from launcher.core.resources import module_argv
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.verdict import Confidence
 from launcher.doctor.probe_handler import forget
@@ -53,7 +53,7 @@ def guarded(options: RunOptions, remains: Remains) -> list[str]:
     The guard then removes what both have made, which a doctor that is killed cannot do.
     """
     setup = [str(os.getpid()), json.dumps(encode(remains)), json.dumps(encode(options))]
-    return [sys.executable, "-m", "launcher.cli.commands.doctor.trial_run", *setup]
+    return [*module_argv("launcher.cli.commands.doctor.trial_run", *setup)]
 
 
 def _guard(doctor: str, remains: str, options: str) -> NoReturn:
@@ -90,9 +90,8 @@ def measuring(options: Mapping[str, Any]) -> RunOptions:
     by_engine = options["engine"] in BRING_ALL
     own = {
         "mpi_ranks": False if by_engine else None,  # else a note says that it cannot be seen
-        "env": (*options["env"], f"{PYTHONSAFEPATH}=1"),
         "name": "links",
-        "command": (sys.executable, "-m", LINKS, "--seconds", str(SECONDS)),
+        "command": module_argv(LINKS, "--seconds", str(SECONDS)),
     }
     return RunOptions(**{**options, **own})
 
@@ -112,7 +111,7 @@ class TrialRun:
         # Without a name, so that a doctor that is killed leaves none behind.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this is there
         self._process = subprocess.Popen(
-            guarded(measuring(options), remains), env={**os.environ, PYTHONSAFEPATH: "1"},
+            guarded(measuring(options), remains),
             stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
         )  # fmt: skip
 

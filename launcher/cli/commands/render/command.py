@@ -38,6 +38,7 @@ from launcher.cli.options.types import FILE
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
+from launcher.core.resources import START_BY_NAME
 from launcher.core.text import printable
 from launcher.engines.assemble import Request
 from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
@@ -263,7 +264,7 @@ def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, w
     if wishes.claim is not None:
         request = replace(request, runs_dir=Path(wishes.claim.mount) / chosen.runs_dir)
     if kind.in_image and not chosen.command:
-        request = replace(request, argv=("python3", *request.argv[1:]))
+        request = replace(request, argv=("python3", *START_BY_NAME, *request.argv[2:]))
     return request
 
 

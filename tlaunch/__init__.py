@@ -1,0 +1,26 @@
+"""Start distributed training from Python, and report the progress of a training script.
+
+`tlaunch.launch(command, devices=..., ...)` runs what `tlaunch run` runs. A script that tlaunch starts calls
+`tlaunch.beat(step, ...)` and `tlaunch.metric(step, ...)` to appear in `tlaunch status`, `top` and `report`.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # type checkers read it as true; importing `typing` would cost every process of a run
+if TYPE_CHECKING:
+    from launcher import LaunchResult, TlaunchError, __version__, beat, launch, metric
+
+__all__ = ["LaunchResult", "TlaunchError", "__version__", "beat", "launch", "metric"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a name of the API when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tlaunch._package import package_for  # noqa: PLC0415 - as above
+
+    return getattr(package_for(name), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
