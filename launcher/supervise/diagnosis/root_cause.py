@@ -45,6 +45,7 @@ from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
 from launcher.supervise.diagnosis.missing_rank import MissingRank, find_missing_rank, hang_at, stopped
 from launcher.supervise.diagnosis.rank_ends import LATE_S
+from launcher.supervise.diagnosis.verdicts import at_most
 
 __all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
 
@@ -117,6 +118,8 @@ def _blame_failure(
         and abs(_later_s(one, cause)) <= ALIKE_S
     ]
     reason = _why_cause(cause, others, alike)
+    if cause.doubt is not None:
+        reason = f"{reason}; {cause.doubt}"
     followers = [_follower(one, cause) for one in others if one not in alike]
     return Verdict(
         culprit=cause.global_rank,
@@ -140,7 +143,7 @@ def _confidence(
     doubtful = [one for one in others if is_doubtful(one)]
     if is_doubtful(cause):
         elsewhere = any(rank.status == 0 or stopped(rank) or not rank.heard for rank in evidence)
-        return Confidence.UNSURE if elsewhere else Confidence.LIKELY
+        return Confidence.UNSURE if elsewhere else at_most(Confidence.LIKELY, cause.at_most)
     rivals = [one for one in others if one not in alike and not one.symptom.consequence]
     first = all(_surely_before(cause, one) for one in rivals) and not _another_perhaps_first(cause, alike)
     # An agent that was held up for seconds may have noticed the end after a doubtful failure that it came before.
@@ -151,7 +154,7 @@ def _confidence(
         and one.time_ns - cause.time_ns < _clock_error_ns(cause, one)
         for one in doubtful
     )
-    return Confidence.CERTAIN if first and not late and not elsewhere else Confidence.LIKELY
+    return at_most(Confidence.CERTAIN if first and not late and not elsewhere else Confidence.LIKELY, cause.at_most)
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
