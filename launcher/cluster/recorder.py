@@ -17,6 +17,7 @@ from launcher.core.events import (
     Hung,
     Killing,
     Leftovers,
+    NotExiting,
     Preloaded,
     Preloading,
     RankEnded,
@@ -42,7 +43,7 @@ SECRET = frozenset({"env.log"})  # as on its own server
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # What an agent reports of attempts, verdicts and ends comes from the coordinator itself.
 _PASSED_ON = (
-    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, Leftovers,
+    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, NotExiting, Leftovers,
     Killing, Unkillable,
 )  # fmt: skip
 

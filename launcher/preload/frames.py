@@ -129,7 +129,11 @@ def _place_of_syntax_error(error: BaseException) -> str:
     lines = ""
     for file, line, _ in place_of_syntax_error(error):
         code = getattr(error, "text", None)
-        shown = f"    {code.strip()[:_MAX_SOURCE_CHARS]}\n" if isinstance(code, str) and code.strip() else _source(file, line)
+        shown = (
+            f"    {code.strip()[:_MAX_SOURCE_CHARS]}\n"
+            if isinstance(code, str) and code.strip()
+            else _source(file, line)
+        )
         lines = f'  File "{file}", line {line}\n{shown}'
     return lines
 

@@ -26,6 +26,7 @@ from launcher.core.events import (
     Hung,
     Joined,
     Leftovers,
+    NotExiting,
     RankEnded,
     RankStarted,
     Slow,
@@ -96,6 +97,11 @@ class Console:
             case Hung() as hung:
                 who = verdict_text.rank_list(hung.global_ranks)
                 self._tell(f"{who}: no progress for {hung.seconds:.0f} s; looking where the ranks are")
+            case NotExiting() as failed:
+                self._tell(
+                    f"rank {failed.global_rank} has failed and does not exit: {one_line(failed.what)}; the run ends if that "
+                    f"takes more than {failed.grace_s:g} s"
+                )
             case Awaiting(server_ids=server_ids, limit_s=limit_s) if server_ids:
                 self._tell(awaited(server_list(server_ids), limit_s))
             case AttemptStarted() | DevicesChanged() | Joined() as event:
@@ -168,10 +174,11 @@ class Console:
         """Show the end of the logs when nothing runs any more (Ctrl-C skips it), then the closing lines."""
         with suppress(KeyboardInterrupt):
             self._show_rest()
+        closing = closing_lines()
         for feed in (*self._former, self._feed):
             feed.close()
         ended_well = self.progress.ended and self.progress.exit_code == EXIT_OK
-        for line in closing_lines() if not (self._quiet and ended_well) else ():
+        for line in closing if not (self._quiet and ended_well) else ():
             self.say(line)
 
     def _tell(self, news: str) -> None:

@@ -28,7 +28,8 @@ _WRAPPER = re.compile(r"\s*(?:Caught \S+ in .{1,80}|-- Process \d+ terminated wi
 _REMOTE = re.compile(r'RemoteTraceback: ?\n"""\n(?P<text>.*?)\n?"""', re.DOTALL)
 _STATUS = re.compile(r"returned non-zero exit status (?P<status>\d+)")
 _FIRST_IN_TABLE = re.compile(
-    r"Root Cause .*?^ *exitcode +: (?P<status>-?\d+) .*?^ *traceback : (?P<words>.*?)\s*^={20,}$", re.DOTALL | re.MULTILINE
+    r"Root Cause .*?^ *exitcode +: (?P<status>-?\d+) .*?^ *traceback : (?P<words>.*?)\s*^={20,}$",
+    re.DOTALL | re.MULTILINE,
 )
 _OF_PROCESS = "The process had failed of this:"
 
@@ -70,7 +71,7 @@ def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None
     found = find_traceback(message)
     if found is None:
         return None
-    words = message[: _QUOTED.search(message).start()] if _QUOTED.search(message) else ""
+    words = _QUOTED.split(message, maxsplit=1)[0]
     if not _WRAPPER.fullmatch(words) and words.strip():
         said = words.strip().partition("\n")[0].rstrip(":")
         found = replace(found, type=kind, message=f"{said}: {found.type}: {found.message}")

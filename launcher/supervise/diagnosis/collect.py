@@ -12,7 +12,13 @@ from launcher.core.run_dir import RunDir
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.child_errors import is_of_child
 from launcher.supervise.diagnosis.evidence import RankEvidence
-from launcher.supervise.diagnosis.failure_files import FailureRecord, last_traceback, log_tail, read_failure, tracebacks_of_children
+from launcher.supervise.diagnosis.failure_files import (
+    FailureRecord,
+    last_traceback,
+    log_tail,
+    read_failure,
+    tracebacks_of_children,
+)
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
@@ -118,6 +124,7 @@ class EvidenceCollector:
             above=tracebacks_of_children(log, offset) if _is_of_child(failure, logged) else (),
             log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
             oom=global_rank in self._rank_group.oom_killed,
+            forwarded=tuple(sorted(self._rank_group.forwarded)),
             open_mpi=global_rank in self._rank_group.open_mpi,
             meets_scheduler=self._rank_group.meets_scheduler,
             disk_full=ended.failed and failure is None and is_full(self._run_dir.device(global_rank)),

@@ -46,6 +46,7 @@ class RankEvidence:
     above: tuple[FoundTraceback, ...] = ()  # tracebacks above that one, perhaps of processes that the rank had started
     log_tail: str = ""
     oom: bool = False  # the kernel's out-of-memory killer struck in its control group
+    forwarded: tuple[int, ...] = ()  # signals that tlaunch handed to every rank
     open_mpi: bool = False  # it has a place in a world of MPI, whose library may be Open MPI
     meets_scheduler: bool = False  # its variables say where MindSpore's is
     disk_full: bool = False  # it left no record, and could not: the disk of its directory is full
@@ -78,6 +79,7 @@ class FailureSummary:
     tells_why: bool = True  # False: `what` is no more than an exit code, or a signal that came from outside
     at_most: Confidence = Confidence.CERTAIN  # in a verdict that blames it
     doubt: str | None = None  # why not more
+    forwarded: bool = False  # it ended by a signal that every rank was sent
 
     @property
     def global_rank(self) -> int:
@@ -132,12 +134,19 @@ def summarize(evidence: RankEvidence) -> FailureSummary:
         return _of_signal(evidence, -evidence.status)
     if logged is None or logged.thread or logged.lines_after > LAST_WORDS_LINES or _says_more(evidence, logged):
         return _of_exit_code(evidence)
+    return _of_logged(evidence, logged)
+
+
+def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary:
+    """Return the summary of a program whose last words may be that traceback."""
+    failure, status = evidence.failure, _status(evidence)
     found = _of_exception(evidence, logged.type, logged.message, logged.where, logged.text)
     if failure is not None and failure.type == logged.type:  # it was being handled when the program left
         return found
-    status = _status(evidence)
     if logged.lines_after and (failure is not None or status != UNCAUGHT):
-        return replace(found, what=f"exit code {status}, after {found.what}", at_most=Confidence.UNSURE, doubt=_MAY_BE_HANDLED)
+        return replace(
+            found, what=f"exit code {status}, after {found.what}", at_most=Confidence.UNSURE, doubt=_MAY_BE_HANDLED
+        )
     if logged.lines_after or failure is not None:
         return replace(found, at_most=Confidence.LIKELY, doubt=_MAY_BE_HANDLED)
     return found
@@ -189,6 +198,9 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
     name = _name_of_signal(number)
     what = f"{name} (signal {number})"
     symptom = Symptom(Kind.OWN_FAULT, what)
+    if number in evidence.forwarded:
+        what = f"{what}, which was forwarded to every rank"
+        return FailureSummary(evidence, symptom, what, name, forwarded=True)
     if number == signal.SIGTERM and evidence.meets_scheduler:  # which MindSpore sends to ranks once it misses one
         return FailureSummary(evidence, Symptom(Kind.PEER_FAILED, what), what, None)
     if number in FROM_OUTSIDE:
@@ -206,6 +218,8 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     if evidence.open_mpi and not failure and evidence.status == OPEN_MPI_LOST_A_PEER and not found.evidence:
         symptom = Symptom(Kind.PEER_CLOSED, "ended by Open MPI")
         return FailureSummary(evidence, symptom, f"exit code {evidence.status}", None)
+    if (number := _signal_below_shell(evidence)) in evidence.forwarded:
+        return _of_signal(evidence, number)
     symptom = Symptom(found.kind, found.evidence, not found.consequence, found.named)
     status = _status(evidence)
     what = f"exit code {status}" if status >= 0 else f"{_name_of_signal(-status)} (signal {-status})"

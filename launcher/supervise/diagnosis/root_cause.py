@@ -5,6 +5,7 @@ The rules, in this order, with the confidence that each gives:
 | what is found                                                  | the cause             | confidence                 |
 |----------------------------------------------------------------|-----------------------|----------------------------|
 | one rank failed by itself                                      | that rank             | certain                    |
+| the first was ended by a signal that tlaunch forwarded to all   | none: the signal      | certain                    |
 | several did, alike, within `ALIKE_S` seconds                   | the first of them     | certain; likely if an end  |
 |                                                                |                       | may have been before it    |
 | several did, and their order is known                          | the first             | certain                    |
@@ -60,6 +61,8 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
     """
     summaries = summaries_of(evidence)
     cause = first_by_itself(summaries)
+    if cause is not None and cause.forwarded:
+        return _blame_signal(cause, summaries)
     if cause is not None:
         return _blame_failure(cause, summaries, evidence)
     missing = find_missing_rank(evidence, summaries, hung)
@@ -129,6 +132,23 @@ def _blame_failure(
             _failure(cause, Role.CAUSE, reason),
             *(_failure(one, Role.CAUSE, f"it failed alike, {_relative(one, cause)}") for one in alike),
             *followers,
+        ),
+        signature=cause.signature,
+    )
+
+
+def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
+    """Blame no rank: every rank was sent the signal that ended the first."""
+    ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
+    reason = f"it ended {counted(len(ended), 'rank')}, rank {cause.global_rank} first"
+    others = [one for one in summaries if one not in ended]
+    return Verdict(
+        culprit=None,
+        confidence=Confidence.CERTAIN,
+        reason=reason,
+        failures=(
+            *(_failure(one, Role.CAUSE, "") for one in ended),
+            *(_follower(one, cause) for one in others),
         ),
         signature=cause.signature,
     )
@@ -257,6 +277,8 @@ def _follower(one: FailureSummary, cause: FailureSummary) -> Failure:
 
 def _failure(one: FailureSummary, role: Role, reason: str) -> Failure:
     status = one.evidence.status
+    if status is None and one.evidence.failure is not None:
+        status, reason = one.evidence.failure.status, f"{reason}; its process had not ended"
     return Failure(one.global_rank, role, one.what, reason, one.time_ns or None, one.where, status, one.traceback)
 
 
