@@ -196,10 +196,10 @@ class LauncherLoop:
             for number in self._former.keys() - _ACT_AFTERWARDS:
                 signal.signal(number, signal.SIG_IGN)
             self.restore_signals(_ACT_AFTERWARDS)
-            return self._ended.exit_code
         except BaseException:
             self.restore_signals()
             raise
+        return self._ended.exit_code
 
     def restore_signals(self, numbers: Collection[int] | None = None) -> None:
         """Have signals act as before the run: these, or all."""

@@ -103,6 +103,8 @@ def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> It
     match stamped.event:
         case RankStarted(global_rank=rank) | RankEnded(global_rank=rank) | Slow(global_rank=rank) if rank not in own:
             return
+        case NotExiting(global_rank=rank) if rank not in own:
+            return
         case Hung(global_ranks=ranks) if not own.issuperset(ranks):
             return
     stamped = replace(stamped, time_ns=stamped.time_ns - ahead_ns, server_index=server_index)

@@ -61,7 +61,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     nothing = "; nothing failed" if not failed and not stuck and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe_run(state))}{nothing}"
     for one in stuck:
-        yield from ("", f"{one_line(described(one))}; the run ends if that takes more than {one.grace_s:g} s")
+        yield from ("", f"{one_line(described(one))}; the run ends if it still lives {one.grace_s:g} s after that")
     for attempt in failed:
         yield ""
         if len(state.attempts) > 1:
