@@ -7,7 +7,7 @@ import selectors
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import FrameType
 from typing import Protocol
@@ -98,6 +98,7 @@ class OrphanCleanup:
 
 TICK_S = 0.1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # unless they are forwarded
+_ACT_AFTERWARDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
 
 
 class Observer(Protocol):
@@ -164,7 +165,11 @@ class LauncherLoop:
         }
 
     def attend(self) -> int:
-        """Block until nothing of the run is left; return its exit code. Signals act as before afterwards."""
+        """Block until nothing of the run is left; return its exit code.
+
+        Signals that would end this process change nothing afterwards (SIGINT, SIGQUIT and SIGTSTP act as before): how the
+        run ended is still to be shown. `restore_signals` has them act as before.
+        """
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._agent, selectors.EVENT_READ)
@@ -188,10 +193,18 @@ class LauncherLoop:
                 self._ended = sweep.run()
             self._agent.group.remove()
             self._tick()
-            return self._ended.exit_code
-        finally:
-            for number, handler in self._former.items():
-                signal.signal(number, handler)
+            for number in self._former.keys() - _ACT_AFTERWARDS:
+                signal.signal(number, signal.SIG_IGN)
+            self.restore_signals(_ACT_AFTERWARDS)
+        except BaseException:
+            self.restore_signals()
+            raise
+        return self._ended.exit_code
+
+    def restore_signals(self, numbers: Collection[int] | None = None) -> None:
+        """Have signals act as before the run: these, or all."""
+        for number in self._former.keys() if numbers is None else self._former.keys() & numbers:
+            signal.signal(number, self._former[number])
 
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
         """Acts here, not in the loop: the loop may hang in a write to a terminal that takes nothing."""
@@ -214,6 +227,6 @@ class LauncherLoop:
 
     def _tick(self) -> bool:
         news, self._news = self._news, []
-        for number, at_once in news:
+        for number, at_once in news if self._ended is None else ():
             self._observer.interrupted(number, at_once=at_once)
         return self._observer.tick()

@@ -17,6 +17,7 @@ from launcher.core.events import (
     Hung,
     Killing,
     Leftovers,
+    NotExiting,
     Preloaded,
     Preloading,
     RankEnded,
@@ -42,7 +43,7 @@ SECRET = frozenset({"env.log"})  # as on its own server
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # What an agent reports of attempts, verdicts and ends comes from the coordinator itself.
 _PASSED_ON = (
-    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, Leftovers,
+    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, NotExiting, Leftovers,
     Killing, Unkillable,
 )  # fmt: skip
 
@@ -101,6 +102,8 @@ def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> It
     own = {device.global_rank for device in server.devices}
     match stamped.event:
         case RankStarted(global_rank=rank) | RankEnded(global_rank=rank) | Slow(global_rank=rank) if rank not in own:
+            return
+        case NotExiting(global_rank=rank) if rank not in own:
             return
         case Hung(global_ranks=ranks) if not own.issuperset(ranks):
             return

@@ -228,7 +228,8 @@ def exit_code(
     """Return the exit code of a run that ended of `cause`.
 
     That of a failed run is the culprit's own or, if that had not ended by itself, that of the first rank that had; not of
-    one that its library ended by a signal that asks to stop, as MindSpore's does: nobody has asked the run to.
+    one that its library ended by a signal that asks to stop, as MindSpore's does: nobody has asked the run to. That of a culprit
+    whose process had not ended is the one that it was to have.
     `exits`: global ranks and statuses, in the order in which they ended. `signal_number`: the first that asked to stop.
     """
     match cause:
@@ -238,11 +239,13 @@ def exit_code(
             return EXIT_HUNG
         case Cause.STOPPED if signal_number:
             return 128 + signal_number
+        case Cause.FAILED if verdict is not None and verdict.signalled is not None:
+            return exit_code_of(verdict.signalled.status or EXIT_FAILURE)
         case Cause.FAILED if verdict is not None and verdict.culprit is not None:
+            own = [one.status for one in verdict.failures if one.global_rank == verdict.culprit and one.status]
             known = {(failure.global_rank, failure.status) for failure in verdict.failures}
-            failed = [(rank, status) for rank, status in exits if status != 0 and (rank, status) in known]
-            own = [status for rank, status in failed if rank == verdict.culprit]
-            others = [status for _, status in failed if -status not in ASKS_TO_STOP]
+            failed = [status for rank, status in exits if status != 0 and (rank, status) in known]
+            others = [status for status in failed if -status not in ASKS_TO_STOP]
             return exit_code_of((own or others)[0]) if own or others else EXIT_FAILURE
         case _:
             return EXIT_FAILURE

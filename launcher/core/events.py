@@ -153,6 +153,15 @@ class Hung:
 
 
 @frozen
+class NotExiting:
+    """A rank has recorded a failure, and its process has not ended."""
+
+    global_rank: int
+    what: str  # "ValueError: bad batch 17, at train.py:88 in step"
+    grace_s: float  # the rank counts as failed once this has passed
+
+
+@frozen
 class Judged:
     """The verdict on a failed attempt; its evidence was collected before any rank was ended."""
 
@@ -241,7 +250,7 @@ class AgentEnded:
 
 Event = (
     AgentStarted | Awaiting | NotBegun | Preloading | Preloaded | AttemptStarted | DevicesChanged | Joined | RankStarted
-    | RankEnded | SchedulerStarted | SchedulerEnded | Slow | Hung | Judged | Stopping
+    | RankEnded | SchedulerStarted | SchedulerEnded | Slow | Hung | NotExiting | Judged | Stopping
     | Leftovers | Killing | Unkillable | NotRestarting | Paused | Continued | Forwarded | Trouble | AgentEnded
 )  # fmt: skip
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

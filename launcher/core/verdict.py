@@ -28,7 +28,7 @@ class Failure:
     reason: str  # why it is taken for a cause or a consequence
     time_ns: int | None = None  # of the exception where one is known, else of the end of the process
     where: str | None = None  # "train.py:88 in step"
-    status: int | None = None  # as in subprocess; None: it had not ended
+    status: int | None = None  # as in subprocess, of a failed rank that had not ended the one it was to have; else None
     traceback: str | None = None  # the last lines of it
 
 
@@ -52,3 +52,15 @@ class Verdict:
     scheduler: str | None = None  # how MindSpore's scheduler ended, where that is to blame: "SIGKILL (signal 9)"
     signature: str | None = None  # the same for the same failure; None where it says nothing of the program
     apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other
+
+    @property
+    def causes(self) -> tuple[Failure, ...]:
+        """The failures that others followed from, the culprit's first."""
+        found = [failure for failure in self.failures if failure.role is Role.CAUSE]
+        return tuple(sorted(found, key=lambda failure: failure.global_rank != self.culprit))
+
+    @property
+    def signalled(self) -> Failure | None:
+        """The first failure where a signal is to blame that tlaunch forwarded to every rank, else None."""
+        no_other = self.culprit is None and self.server is None and self.scheduler is None
+        return next(iter(self.causes), None) if no_other and self.confidence is Confidence.CERTAIN else None

@@ -169,6 +169,7 @@ def _be_child(
 
         exit_code = work(LauncherLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid))
     except BaseException:  # noqa: BLE001 - logged, and then the head sees that the agent is gone
+        os.close(0)  # too many open files may be the trouble
         with suppress(OSError), run_dir.agent_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
             traceback.print_exc(file=file)
     finally:

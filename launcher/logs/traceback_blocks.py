@@ -11,7 +11,7 @@ from itertools import islice
 
 from launcher.core.frozen import frozen
 from launcher.logs.message_sections import SectionLines
-from launcher.preload.frames import innermost
+from launcher.preload.frames import LINK_OF_CAUSE, LINK_OF_CONTEXT, innermost
 
 MESSAGE_LINES = 12  # of a message, after its first
 SECTION_LINES = 400  # of the sections of a message
@@ -23,6 +23,7 @@ _MAX_HEADERS = 4  # in the lines of one traceback: source lines may quote one
 
 HEADER = "Traceback (most recent call last):"
 _GROUP_HEADER = re.compile(r"^(.*?)\+ Exception Group $")
+_RULE = re.compile(r"={20,}$")  # above and below torchrun's table of the processes that failed
 _MARK = r"(?:\[\w+\]:)?"  # "[rank0]: ", as torch begins each line
 _IN_GROUP = re.compile(rf"{_MARK}\s+(?:\||\+[-+])")
 _END_OF_GROUP = re.compile(rf"{_MARK}\s+\+-+$")
@@ -33,10 +34,7 @@ _NAME = r"(?:(?!\d)\w+|<\w+>)(?:\.(?:\w+|<\w+>))*"  # of a class in a function t
 EXCEPTION = re.compile(rf"(?P<type>{_NAME})(?:: (?P<message>.*)|:?)$")
 _BEGINS_MESSAGE = re.compile(rf"(?P<prefix>(?:.*: )?){_NAME}: $")
 _THREAD = re.compile(r"Exception in thread (?P<name>.+?)(?: \(.*\))?:$")
-LINKS = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
-)
+LINKS = (LINK_OF_CAUSE, LINK_OF_CONTEXT)
 END_OF_REMOTE = '"""'  # so ends what multiprocessing shows of a traceback in another process
 # What Python prints of exceptions that change neither the course nor the exit code of a program.
 _HARMLESS = ("Exception ignored in", "Exception ignored while", "Error in atexit", "Error in sys.excepthook")
@@ -170,8 +168,23 @@ def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tup
             break
         more.append(line)
         start = after
+    table, start = _table(text, start, prefix)
     sections, start = _sections(text, start, prefix)
-    return [*more, *sections], start
+    return [*more, *table, *sections], start
+
+
+def _table(text: str, start: int, prefix: str) -> tuple[list[str], int]:
+    """Return torchrun's table of the processes that failed, its rules included; nothing where there is none."""
+    lines: list[str] = []
+    for raw, after in islice(lines_of(text, start, len(text)), SECTION_LINES):
+        line = without_prefix(prefix, raw)
+        is_rule = line is not None and _RULE.match(line) is not None
+        if line is None or not (lines or is_rule):
+            break
+        lines.append(line)
+        if is_rule and len(lines) > 1:
+            return lines, after
+    return [], start
 
 
 def _sections(text: str, start: int, prefix: str) -> tuple[list[str], int]:

@@ -83,6 +83,13 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
     return _found(chain, near) if chain else None
 
 
+def tracebacks_above(log: bytes) -> list[FoundTraceback]:
+    """Return the tracebacks above the last one, the first one first. Their `lines_after` count up to the last one."""
+    text = _plain(log)
+    chain = _last_chain(text)
+    return list(tracebacks_in(text[: chain[0].start])) if chain else []
+
+
 def tracebacks_in(text: str) -> Iterator[FoundTraceback]:
     """Yield every traceback, from the first on, each chain once."""
     text = _COLOUR.sub("", text)

@@ -151,7 +151,7 @@ def _record(
         "kind": kind,
         "type": None if error is None else frames.kind(error),
         "message": (message or ("" if error is None else frames.message(error)))[:_MAX_MESSAGE_CHARS],
-        "where": frames.where(found),
+        "where": frames.where(found + (frames.place_of_syntax_error(error) if kind == "exception" else [])),
         "traceback": frames.shortened(frames.text(error, found), found, _MAX_TRACEBACK_CHARS),
         "status": status,
         "thread": _thread_name(),

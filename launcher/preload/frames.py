@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _MAX_SOURCE_CHARS = 500  # of a line of code
+_MAX_CAPTURED_CHARS = 4000  # of the output of a command that failed
 HEADER = "Traceback (most recent call last):\n"
+LINK_OF_CAUSE = "The above exception was the direct cause of the following exception:"
+LINK_OF_CONTEXT = "During handling of the above exception, another exception occurred:"
+CAPTURED = "The command had written:"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + "/"
 # The standard library of any Python, installed packages, and what Python or tlaunch put below the program.
 _LIBRARIES = (
@@ -60,7 +64,7 @@ def where(found: list[tuple[str, int, str]]) -> str | None:
     if not found:
         return None
     file, line, function = innermost(found, lambda place: place[0])
-    return f"{os.path.basename(file)}:{line} in {function}"
+    return f"{os.path.basename(file)}:{line}" + (f" in {function}" if function else "")
 
 
 def innermost(frames: Sequence[T], file_of: Callable[[T], str]) -> T:
@@ -78,13 +82,19 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
     """Format a traceback, by the library's module if that is loaded: it knows causes, groups and source lines."""
     library: Any = sys.modules.get("traceback")
     if error is not None and hasattr(library, "format_exception"):
-        return "".join(library.format_exception(type(error), error, of_program(error.__traceback__)))
+        shown = "".join(library.format_exception(type(error), error, of_program(error.__traceback__)))
+        return shown + _captured(error)
     lines = [HEADER, *map(_frame, found)]
-    if error is not None:
-        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        before = text(cause, places(cause.__traceback__)) + "\n" if cause is not None else ""
-        return before + "".join(lines) + kind(error) + f": {message(error)}\n" + _parts(error)
-    return "".join(lines)
+    if error is None:
+        return "".join(lines)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        link = LINK_OF_CAUSE if cause is error.__cause__ else LINK_OF_CONTEXT
+        before = text(cause, places(cause.__traceback__)).removeprefix("" if cause.__traceback__ else HEADER)
+        lines.insert(0, f"{before}\n{link}\n\n")
+    place = _place_of_syntax_error(error)
+    said = error.msg if place and isinstance(error, SyntaxError) else message(error)
+    return "".join(lines) + f"{place}{kind(error)}: {said}\n" + _notes(error) + _parts(error) + _captured(error)
 
 
 def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int) -> str:
@@ -105,6 +115,43 @@ def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int)
 def _frame(place: tuple[str, int, str]) -> str:
     file, line, function = place
     return f'  File "{file}", line {line}, in {function}\n{_source(file, line)}'
+
+
+def place_of_syntax_error(error: BaseException | None) -> list[tuple[str, int, str]]:
+    """Return file and line of what Python could not compile, as `places` does; empty for any other exception."""
+    if isinstance(error, SyntaxError) and isinstance(error.filename, str) and isinstance(error.lineno, int):
+        return [(error.filename, error.lineno, "")]
+    return []
+
+
+def _place_of_syntax_error(error: BaseException) -> str:
+    """Return the lines that Python shows of a place that it could not compile."""
+    lines = ""
+    for file, line, _ in place_of_syntax_error(error):
+        code = getattr(error, "text", None)
+        shown = (
+            f"    {code.strip()[:_MAX_SOURCE_CHARS]}\n"
+            if isinstance(code, str) and code.strip()
+            else _source(file, line)
+        )
+        lines = f'  File "{file}", line {line}\n{shown}'
+    return lines
+
+
+def _notes(error: BaseException) -> str:
+    """Return what `add_note` has added (PEP 678)."""
+    notes = getattr(error, "__notes__", None)
+    return "".join(f"{message(note)}\n" for note in notes) if isinstance(notes, list | tuple) else ""
+
+
+def _captured(error: BaseException) -> str:
+    """Return the end of the output that `subprocess.run` has captured of a command that failed."""
+    if type(error).__name__ != "CalledProcessError":
+        return ""
+    output = getattr(error, "stderr", None) or getattr(error, "output", None)
+    if isinstance(output, bytes):
+        output = output[-_MAX_CAPTURED_CHARS:].decode("utf-8", "replace")
+    return f"\n{CAPTURED}\n{output[-_MAX_CAPTURED_CHARS:]}\n" if isinstance(output, str) and output.strip() else ""
 
 
 def _parts(error: BaseException) -> str:

@@ -123,6 +123,7 @@ class AttemptProgress:
     first_failure: RankExit | None = None  # as processes ended; who is to blame is in `verdict`
     verdict: Verdict | None = None
     slow: dict[int, events.Slow] = field(default_factory=dict)  # by global rank; the last event of each
+    not_exiting: dict[int, events.NotExiting] = field(default_factory=dict)  # by global rank
     paused: bool = False
     ending: AttemptEnd = field(default_factory=AttemptEnd)
 
@@ -140,6 +141,7 @@ class AttemptProgress:
                 started_ns = None if start is None else start.time_ns
                 ended = RankExit(event.global_rank, event.pid, event.status, started_ns, stamped.time_ns, event.reason)
                 self.exits[event.global_rank] = ended
+                self.not_exiting.pop(event.global_rank, None)
                 if ended.failed and self.first_failure is None and self.ending.stopping is None:
                     self.first_failure = ended
             case events.SchedulerStarted():
@@ -147,6 +149,8 @@ class AttemptProgress:
             case events.SchedulerEnded():
                 started = None if self.scheduler is None else self.scheduler.event
                 self.scheduler = SchedulerStart(started, stamped.server_index, event)
+            case events.NotExiting():
+                self.not_exiting[event.global_rank] = event
             case events.Slow():
                 self.slow[event.global_rank] = event
             case events.Paused() | events.Continued():

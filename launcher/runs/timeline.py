@@ -185,6 +185,8 @@ def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
         case events.Slow():
             text = f"{event.busy_s:.3g} s a step for {event.steps} steps, the others {event.median_s:.3g} s"
             yield Mark(time_ns, "slow", text, event.global_rank)
+        case events.NotExiting():
+            yield Mark(time_ns, "failure", _line(f"{event.what}; it does not exit"), event.global_rank)
         case events.Hung():
             ranks = event.global_ranks
             text = f"no progress for {event.seconds:.3g} s: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"

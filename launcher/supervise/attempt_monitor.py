@@ -26,6 +26,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.lingering import LingeringRanks
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_ender import RankEnder
 from launcher.supervise.rank_group import RankGroup
@@ -78,6 +79,7 @@ class AttemptMonitor:
         self._others = others
         self._event_log = event_log
         self._restartable = supervision.may_restart
+        self._lingering = LingeringRanks(run_dir, rank_group, supervision.grace_s, event_log.record)
         self._hung: Collection[int] = ()
         self._collector: EvidenceCollector | None = None
         self._paused = False
@@ -127,6 +129,7 @@ class AttemptMonitor:
             self._progress_monitor.pause()
         else:
             self._progress_monitor.resume()
+            self._lingering.resume()
         for leader in self._rank_group.leaders if not (pauses and self.ender.begun) else ():
             signal_rank(leader, signal.SIGSTOP if pauses else signal.SIGCONT)
         if not (pauses and self.ender.begun):
@@ -135,6 +138,7 @@ class AttemptMonitor:
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
         self.start()  # a rank that the fork server has reported may be waiting for this signal already
+        self._rank_group.forwarded.add(number)
         for pid in self._rank_group.leaders:
             with suppress(OSError):
                 os.kill(pid, number)  # not reaped yet, so the pid is the rank's own
@@ -200,6 +204,7 @@ class AttemptMonitor:
             self._spawner.timeout_s,
             patience_s,
             None if self._collector or self.ender.begun else self._progress_monitor.timeout_s,
+            None if self._collector or self.ender.begun or self._paused else self._lingering.timeout_s,
             WAKE_EVERY_S if self._rank_group.leaders else None,
         )
         return min((seconds for seconds in due_s if seconds is not None), default=None)
@@ -209,7 +214,9 @@ class AttemptMonitor:
         if self._collector:
             self._collector.step()
         elif not (self.ender.begun or self._rank_group.all_ended):
-            if self._scheduler.is_missed:  # it could not be started, or no rank has failed alike
+            if self._scheduler.is_missed or (
+                not self._paused and self._lingering.look()
+            ):  # it could not be started, or no rank has failed alike
                 self.collect()
             else:
                 self._look()

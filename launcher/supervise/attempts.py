@@ -19,6 +19,7 @@ from launcher.core.verdict import Verdict
 from launcher.supervise.arrival_notes import ArrivalNotes
 from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.last_words import doubtful_ends
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
@@ -159,6 +160,10 @@ class Attempts:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
         self.monitor.close()
         self.arrivals.look(at_last=True)
+        if self.monitor.cause is Cause.FINISHED:
+            run_dir, offsets = RunDir(self._share.spec.run_dir), self.rank_group.log_offsets
+            for warning in doubtful_ends({rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}):
+                self._event_log.record(Trouble(warning))
         present = self.present
         self.over.append(
             Attempt(

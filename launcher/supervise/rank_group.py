@@ -56,6 +56,7 @@ class RankGroup:
         self.log_offsets = {rank.global_rank: begin_log(run_dir.train_log(rank.global_rank), attempt) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
+        self.forwarded: set[int] = set()  # signals that were handed to every rank
         self.meets_scheduler = env.MS_SCHED_PORT in variables
         wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
         self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}

@@ -13,7 +13,7 @@ import click
 
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.cli.text.columns import duration
-from launcher.cli.text.run_text import as_json, describe_run, self_reported_verdict, shown_name
+from launcher.cli.text.run_text import as_json, describe_run, described, not_exiting, self_reported_verdict, shown_name
 from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.summary import LAST_LINES, culprit_log_tail, log_elsewhere, not_begun, quoted, tells_enough
@@ -24,7 +24,7 @@ from launcher.core.events import Cause
 from launcher.core.report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
-from launcher.logs.terminal import printable
+from launcher.logs.terminal import one_line, printable
 from launcher.runs.record import Recorded, read_recorded
 from launcher.runs.status import RunState, look
 
@@ -57,8 +57,11 @@ def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     """Yield everything that is known of the failures of a run, safe to show on `screen`."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
-    nothing = "; nothing failed" if not failed and state.state.going_on else ""
+    stuck = not_exiting(state)
+    nothing = "; nothing failed" if not failed and not stuck and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe_run(state))}{nothing}"
+    for one in stuck:
+        yield from ("", f"{one_line(described(one))}; the run ends if it still lives {one.grace_s:g} s after that")
     for attempt in failed:
         yield ""
         if len(state.attempts) > 1:

@@ -47,6 +47,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
         observer = _Silent()
         head = LauncherLoop(part.spec, started, observer, part.server_index)
     head.attend()
+    head.restore_signals()
     supervision = part.spec.supervision
     if observer.frees and supervision.max_restarts and not something_left():
         # Ranks may be started again elsewhere, and wait for nothing but the end of those that were here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -135,6 +136,7 @@ def attendance(
     head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
 
     def last_words() -> Iterator[str]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run has ended, and its exit code stays
         screen = screen_of(sys.stderr)
         offers = server_index is None and screen.columns is not None and not quiet
         return chain(

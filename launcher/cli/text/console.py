@@ -26,6 +26,7 @@ from launcher.core.events import (
     Hung,
     Joined,
     Leftovers,
+    NotExiting,
     RankEnded,
     RankStarted,
     Slow,
@@ -88,14 +89,8 @@ class Console:
                 )
             case Trouble(message=message):
                 self._tell(shortened(f"warning: {message}"))
-            case Slow() as slow:
-                self._tell(
-                    f"warning: rank {slow.global_rank} is slow: {slow.busy_s:.3g} s of work in each of the last "
-                    f"{slow.steps} steps, the median rank {slow.median_s:.3g} s"
-                )
-            case Hung() as hung:
-                who = verdict_text.rank_list(hung.global_ranks)
-                self._tell(f"{who}: no progress for {hung.seconds:.0f} s; looking where the ranks are")
+            case Slow() | Hung() | NotExiting() as observed:
+                self._tell(_about_ranks(observed))
             case Awaiting(server_ids=server_ids, limit_s=limit_s) if server_ids:
                 self._tell(awaited(server_list(server_ids), limit_s))
             case AttemptStarted() | DevicesChanged() | Joined() as event:
@@ -168,10 +163,11 @@ class Console:
         """Show the end of the logs when nothing runs any more (Ctrl-C skips it), then the closing lines."""
         with suppress(KeyboardInterrupt):
             self._show_rest()
+        closing = closing_lines()
         for feed in (*self._former, self._feed):
             feed.close()
         ended_well = self.progress.ended and self.progress.exit_code == EXIT_OK
-        for line in closing_lines() if not (self._quiet and ended_well) else ():
+        for line in closing if not (self._quiet and ended_well) else ():
             self.say(line)
 
     def _tell(self, news: str) -> None:
@@ -245,3 +241,16 @@ class Console:
         self._stdout.forget()
         if not isinstance(error, BrokenPipeError):
             self.say(f"warning: nothing more is shown on stdout: {error.strerror}; see the logs in {self.shown_dir}")
+
+
+def _about_ranks(observed: Slow | Hung | NotExiting) -> str:
+    match observed:
+        case Slow(global_rank=rank, busy_s=busy_s, median_s=median_s, steps=steps):
+            return (
+                f"warning: rank {rank} is slow: {busy_s:.3g} s of work in each of the last {steps} steps, the median rank "
+                f"{median_s:.3g} s"
+            )
+        case Hung(global_ranks=ranks, seconds=seconds):
+            return f"{verdict_text.rank_list(ranks)}: no progress for {seconds:.0f} s; looking where the ranks are"
+        case NotExiting(global_rank=rank, what=what, grace_s=grace_s):
+            return f"rank {rank} has failed and does not exit: {one_line(what)}; the run ends in {grace_s:g} s if it still lives"

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.cli.text.columns import duration
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list
 from launcher.core.codec import encode
-from launcher.core.events import Cause
+from launcher.core.events import Cause, NotExiting
 from launcher.core.records import ResumedFrom
 from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.terminal import one_line, printable
@@ -74,8 +74,17 @@ def culprit(state: RunState) -> str:
         return headline(state.verdict)
     failed = state.progress.current.first_failure
     if failed is None:
-        return ""
+        return next((one_line(described(one)) for one in not_exiting(state)), "")
     return printable(f"rank {failed.global_rank}: {failed.reason or describe_status(failed.status)}")
+
+
+def not_exiting(state: RunState) -> list[NotExiting]:
+    """Return the ranks that have failed and do not exit, as long as the run goes on."""
+    return list(state.progress.current.not_exiting.values()) if state.state.going_on else []
+
+
+def described(failed: NotExiting) -> str:
+    return f"rank {failed.global_rank}: {failed.what} (it does not exit)"
 
 
 def continued_from(continued: ResumedFrom) -> str:

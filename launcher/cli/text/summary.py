@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import resource
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -49,11 +53,7 @@ def render(
     elif ending.cause is Cause.STOPPED:
         yield from _stopped(progress, spec, shown_dir)
     elif ending.cause is Cause.AGENT_LOST:
-        pid = progress.agent.pid if progress.agent else "unknown"
-        yield (
-            f"error: the process that supervised the ranks (pid {pid}) was killed; "
-            "everything that it left behind was ended"
-        )
+        yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))
     elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # seen by the launchers of other servers
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
@@ -89,6 +89,19 @@ def not_begun(event: NotBegun) -> Iterator[str]:
 def describe_exit(ended: RankExit) -> str:
     """Return how a rank ended: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
+
+
+def _agent_lost(progress: Progress, run_dir: RunDir) -> Iterator[str]:
+    pid = f" (pid {progress.agent.pid})" if progress.agent else ""
+    reason = "was killed"
+    if (progress.exit_code or 0) < verdict_text.SIGNALLED:
+        reason = "failed"
+        with suppress(OSError, IndexError):
+            reason += f": {last_lines(run_dir.agent_log, 1)[-1]}"
+    yield f"error: the process that supervised the ranks{pid} {reason}; everything that it left behind was ended"
+    if os.strerror(errno.EMFILE) in reason:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        yield f"hint: raise the limit on open files, which is {limit} (`ulimit -n`)"
 
 
 def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:

@@ -73,9 +73,9 @@ def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback:
     lines = [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
     if failure is not None:
         lines += _about(failure, place, traceback=traceback)
-    others = [cause for cause in causes(verdict) if cause is not failure]
+    others = [cause for cause in verdict.causes if cause is not failure]
     lines += _listed("failed of their own, too:" if failure else "failed:", others)
-    raised = dict.fromkeys(cause.what for cause in causes(verdict))
+    raised = dict.fromkeys(cause.what for cause in verdict.causes)
     lines += [f"hint: {hint}" for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised)]
     return lines
 
@@ -98,6 +98,8 @@ def headline(verdict: Verdict) -> str:
         return f"rank {verdict.culprit}"
     if verdict.scheduler is not None:
         return shortened(f"MindSpore's scheduler: {one_line(verdict.scheduler)}")
+    if verdict.signalled is not None:
+        return shortened(_what(verdict.signalled))
     if not verdict.apart:
         return "no rank can be named" if verdict.server is None else shortened(f"server {verdict.server} was lost")
     lost = f"server {verdict.server} is cut off from the others"
@@ -111,12 +113,6 @@ def headline(verdict: Verdict) -> str:
 def culprit_failure(verdict: Verdict) -> Failure | None:
     """Return what is known of the rank that is to blame; None where no rank can be named."""
     return next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
-
-
-def causes(verdict: Verdict) -> list[Failure]:
-    """Return the failures that others followed from, the culprit's first."""
-    found = [failure for failure in verdict.failures if failure.role is Role.CAUSE]
-    return sorted(found, key=lambda failure: failure.global_rank != verdict.culprit)
 
 
 def describe_status(status: int) -> str:

@@ -9,8 +9,16 @@ from launcher.core.events import Event, Trouble
 from launcher.core.proc import is_full
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.logs.tracebacks import FoundTraceback
+from launcher.supervise.diagnosis.child_errors import is_of_child
 from launcher.supervise.diagnosis.evidence import RankEvidence
-from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
+from launcher.supervise.diagnosis.failure_files import (
+    FailureRecord,
+    last_traceback,
+    log_tail,
+    read_failure,
+    tracebacks_of_children,
+)
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
@@ -85,13 +93,15 @@ class EvidenceCollector:
         log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
         failure = read_failure(self._run_dir.failure(global_rank), pid)
         is_leaving = failure is not None  # and has said why in its log, if it chose the way out itself
+        logged = last_traceback(log, offset) if is_leaving else None
         return RankEvidence(
             global_rank=global_rank,
             status=None,
             ended_ns=None,
             ended_index=None,
             failure=failure,
-            logged=last_traceback(log, offset) if is_leaving else None,
+            logged=logged,
+            above=tracebacks_of_children(log, offset) if _is_of_child(failure, logged) else (),
             log_tail=log_tail(log, offset, TAIL_BYTES) if is_leaving else "",
             stack=stack,
             step=step,
@@ -101,6 +111,7 @@ class EvidenceCollector:
         global_rank = ended.global_rank
         log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
         failure = read_failure(self._run_dir.failure(global_rank), ended.pid)
+        logged = last_traceback(log, offset) if ended.failed else None
         return RankEvidence(
             global_rank=global_rank,
             status=ended.status,
@@ -109,12 +120,19 @@ class EvidenceCollector:
             order_known=ended.order_known,
             late_s=max(LATE_S, ended.late_s),
             failure=failure,
-            logged=last_traceback(log, offset) if ended.failed else None,
+            logged=logged,
+            above=tracebacks_of_children(log, offset) if _is_of_child(failure, logged) else (),
             log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
             oom=global_rank in self._rank_group.oom_killed,
+            forwarded=tuple(sorted(self._rank_group.forwarded)),
             open_mpi=global_rank in self._rank_group.open_mpi,
             meets_scheduler=self._rank_group.meets_scheduler,
             disk_full=ended.failed and failure is None and is_full(self._run_dir.device(global_rank)),
             step=steps.get(global_rank),
             exit_reason=ended.reason,
         )
+
+
+def _is_of_child(failure: FailureRecord | None, logged: FoundTraceback | None) -> bool:
+    """Return whether a rank failed since a process failed that it had started, whose error stands above its own in the log."""
+    return any(one is not None and one.type is not None and is_of_child(one.type) for one in (failure, logged))

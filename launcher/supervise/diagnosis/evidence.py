@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 from launcher.core.frozen import frozen
+from launcher.core.verdict import Confidence
 from launcher.logs.tracebacks import FoundTraceback
+from launcher.supervise.diagnosis.child_errors import LAST_WORDS_LINES, UNCAUGHT, child_error
 from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
 from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.mindspore_errors import explained
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.stack_parser import RankStack, crash_place
 
-# A traceback with more output after it is one that the program survived.
-LAST_WORDS_LINES = 20
 # The exit code with which Open MPI ends a rank from inside, unseen by any hook, once a peer is gone.
 OPEN_MPI_LOST_A_PEER = 14
 LAST_ERROR_LINES = 5  # what a program says of its error, and a hint or two after it
@@ -22,6 +23,12 @@ _SAYS_WHY = re.compile(r"(?:\S+: )?(?:fatal |usage )?(?:error|fatal): \S", re.IG
 NEVER_NS = 1 << 63
 # Signals that come from outside: they say nothing about the program.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+SHELL_SIGNALLED = 128  # and the signal's number: the exit code of a shell whose command a signal ended
+_ENDS_COMMANDS = FROM_OUTSIDE | {
+    signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS,
+    signal.SIGPIPE, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGXFSZ,
+}  # fmt: skip
+_MAY_BE_HANDLED = "the program may have handled the exception whose traceback it printed"
 
 
 @frozen
@@ -36,8 +43,10 @@ class RankEvidence:
     late_s: float = LATE_S  # by so much at most it ended sooner than it was noticed
     failure: FailureRecord | None = None  # written by its own hook
     logged: FoundTraceback | None = None
+    above: tuple[FoundTraceback, ...] = ()  # tracebacks above that one, perhaps of processes that the rank had started
     log_tail: str = ""
     oom: bool = False  # the kernel's out-of-memory killer struck in its control group
+    forwarded: tuple[int, ...] = ()  # signals that tlaunch handed to every rank
     open_mpi: bool = False  # it has a place in a world of MPI, whose library may be Open MPI
     meets_scheduler: bool = False  # its variables say where MindSpore's is
     disk_full: bool = False  # it left no record, and could not: the disk of its directory is full
@@ -68,6 +77,9 @@ class FailureSummary:
     where: str | None = None
     traceback: str | None = None
     tells_why: bool = True  # False: `what` is no more than an exit code, or a signal that came from outside
+    at_most: Confidence = Confidence.CERTAIN  # in a verdict that blames it
+    doubt: str | None = None  # why not more
+    forwarded: bool = False  # it ended by a signal that every rank was sent
 
     @property
     def global_rank(self) -> int:
@@ -107,7 +119,10 @@ def failed(evidence: RankEvidence) -> bool:
 
 
 def summarize(evidence: RankEvidence) -> FailureSummary:
-    """Return the summary of a rank that failed. What is most direct decides: hook, traceback, signal or exit code."""
+    """Return the summary of a rank that failed: of what its hook recorded, a signal, the traceback in its log, or an exit code.
+
+    A traceback that the program may have handled makes no certain verdict.
+    """
     failure, logged = evidence.failure, evidence.logged
     if evidence.exit_reason is not None:
         what = f"could not be started: {evidence.exit_reason}"
@@ -117,19 +132,63 @@ def summarize(evidence: RankEvidence) -> FailureSummary:
         return _of_exception(evidence, kind, failure.message, failure.where, failure.traceback)
     if failure is None and evidence.status is not None and evidence.status < 0:
         return _of_signal(evidence, -evidence.status)
-    if logged is not None and logged.lines_after <= LAST_WORDS_LINES and not logged.thread:
-        return _of_exception(evidence, logged.type, logged.message, logged.where, logged.text)
-    return _of_exit_code(evidence)
+    if logged is None or logged.thread or logged.lines_after > LAST_WORDS_LINES or _says_more(evidence, logged):
+        return _of_exit_code(evidence)
+    return _of_logged(evidence, logged)
+
+
+def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary:
+    """Return the summary of a program whose last words may be that traceback."""
+    failure, status = evidence.failure, _status(evidence)
+    found = _of_exception(evidence, logged.type, logged.message, logged.where, logged.text)
+    if failure is not None and failure.type == logged.type:  # it was being handled when the program left
+        return found
+    if logged.lines_after and (failure is not None or status != UNCAUGHT):
+        return replace(
+            found, what=f"exit code {status}, after {found.what}", at_most=Confidence.UNSURE, doubt=_MAY_BE_HANDLED
+        )
+    if logged.lines_after or failure is not None:
+        return replace(found, at_most=Confidence.LIKELY, doubt=_MAY_BE_HANDLED)
+    return found
+
+
+def _says_more(evidence: RankEvidence, logged: FoundTraceback) -> bool:
+    """Return whether the program's own last words, or a signal below a shell, say more than a traceback in the log."""
+    if evidence.failure is None or not evidence.failure.message:
+        return _signal_below_shell(evidence) is not None
+    return evidence.failure.message.strip() != logged.message.strip()
+
+
+def _signal_below_shell(evidence: RankEvidence) -> int | None:
+    """Return the signal that an exit code stands for: of what a shell, or a program like it, had started."""
+    number = (evidence.status or 0) - SHELL_SIGNALLED
+    return number if number in _ENDS_COMMANDS else None
+
+
+def _status(evidence: RankEvidence) -> int:
+    """Return how a rank ended, or with which code it wants to exit."""
+    if evidence.status is not None:
+        return evidence.status
+    return evidence.failure.status if evidence.failure else 1
 
 
 def _of_exception(
     evidence: RankEvidence, kind: str, message: str, where: str | None, traceback: str | None
 ) -> FailureSummary:
+    own = f"{kind}: {_one_line(message)}"
+    child = child_error(kind, message, traceback, evidence.above)
+    if child is not None:
+        found = child.found
+        kind, message, where, traceback = found.type, found.message, found.where or where, found.text
     symptom = _own_if_named(evidence, of_exception(kind, message, traceback or ""))
     told = explained(kind, message, traceback)
     what, where = told.what, told.where or where
     short_kind = what.partition(": ")[0].rpartition(".")[2]
-    return FailureSummary(evidence, symptom, _one_line(what), _signature(short_kind, where), where, told.traceback)
+    summary = FailureSummary(evidence, symptom, _one_line(what), _signature(short_kind, where), where, told.traceback)
+    if child is None or child.is_sure:
+        return summary
+    doubt = "the process may have handled the exception whose traceback it printed"
+    return replace(summary, what=f"{own}, after {summary.what}", at_most=Confidence.UNSURE, doubt=doubt)
 
 
 def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
@@ -139,6 +198,9 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
     name = _name_of_signal(number)
     what = f"{name} (signal {number})"
     symptom = Symptom(Kind.OWN_FAULT, what)
+    if number in evidence.forwarded:
+        what = f"{what}, which was forwarded to every rank"
+        return FailureSummary(evidence, symptom, what, name, forwarded=True)
     if number == signal.SIGTERM and evidence.meets_scheduler:  # which MindSpore sends to ranks once it misses one
         return FailureSummary(evidence, Symptom(Kind.PEER_FAILED, what), what, None)
     if number in FROM_OUTSIDE:
@@ -156,8 +218,10 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     if evidence.open_mpi and not failure and evidence.status == OPEN_MPI_LOST_A_PEER and not found.evidence:
         symptom = Symptom(Kind.PEER_CLOSED, "ended by Open MPI")
         return FailureSummary(evidence, symptom, f"exit code {evidence.status}", None)
+    if (number := _signal_below_shell(evidence)) in evidence.forwarded:
+        return _of_signal(evidence, number)
     symptom = Symptom(found.kind, found.evidence, not found.consequence, found.named)
-    status = evidence.status if evidence.status is not None else failure.status if failure else 1
+    status = _status(evidence)
     what = f"exit code {status}" if status >= 0 else f"{_name_of_signal(-status)} (signal {-status})"
     what += "; the disk of its run directory is full" if evidence.disk_full else ""
     said = (failure.message if failure else None) or _last_error(evidence.log_tail)

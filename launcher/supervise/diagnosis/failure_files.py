@@ -15,11 +15,12 @@ from typing import Any
 from launcher.core.codec import whole_number
 from launcher.core.frozen import frozen
 from launcher.logs.log_file import tail
-from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
+from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in, tracebacks_above
 
 TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000
 RECORD_BYTES = 1 << 20
+MAX_CHILDREN = 4  # tracebacks of processes that a rank has started
 _MAX_NS = 1 << 63
 
 
@@ -66,6 +67,11 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
     One of the main thread is preferred to those of other threads. Only the log's last `TAIL_BYTES` are looked at.
     """
     return traceback_in(_end_of(log, offset, TAIL_BYTES))
+
+
+def tracebacks_of_children(log: Path, offset: int) -> tuple[FoundTraceback, ...]:
+    """Return up to `MAX_CHILDREN` tracebacks above the last one, the last of them last. Looks at as much of the log."""
+    return tuple(tracebacks_above(_end_of(log, offset, TAIL_BYTES))[-MAX_CHILDREN:])
 
 
 def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:

@@ -5,6 +5,7 @@ The rules, in this order, with the confidence that each gives:
 | what is found                                                  | the cause             | confidence                 |
 |----------------------------------------------------------------|-----------------------|----------------------------|
 | one rank failed by itself                                      | that rank             | certain                    |
+| the first was ended by a signal that tlaunch forwarded to all   | none: the signal      | certain                    |
 | several did, alike, within `ALIKE_S` seconds                   | the first of them     | certain; likely if an end  |
 |                                                                |                       | may have been before it    |
 | several did, and their order is known                          | the first             | certain                    |
@@ -45,6 +46,7 @@ from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
 from launcher.supervise.diagnosis.missing_rank import MissingRank, find_missing_rank, hang_at, stopped
 from launcher.supervise.diagnosis.rank_ends import LATE_S
+from launcher.supervise.diagnosis.verdicts import at_most
 
 __all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
 
@@ -59,6 +61,8 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
     """
     summaries = summaries_of(evidence)
     cause = first_by_itself(summaries)
+    if cause is not None and cause.forwarded:
+        return _blame_signal(cause, summaries)
     if cause is not None:
         return _blame_failure(cause, summaries, evidence)
     missing = find_missing_rank(evidence, summaries, hung)
@@ -117,6 +121,8 @@ def _blame_failure(
         and abs(_later_s(one, cause)) <= ALIKE_S
     ]
     reason = _why_cause(cause, others, alike)
+    if cause.doubt is not None:
+        reason = f"{reason}; {cause.doubt}"
     followers = [_follower(one, cause) for one in others if one not in alike]
     return Verdict(
         culprit=cause.global_rank,
@@ -131,6 +137,23 @@ def _blame_failure(
     )
 
 
+def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
+    """Blame no rank: every rank was sent the signal that ended the first."""
+    ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
+    reason = f"it ended {counted(len(ended), 'rank')}, rank {cause.global_rank} first"
+    others = [one for one in summaries if one not in ended]
+    return Verdict(
+        culprit=None,
+        confidence=Confidence.CERTAIN,
+        reason=reason,
+        failures=(
+            *(_failure(one, Role.CAUSE, "") for one in ended),
+            *(_follower(one, cause) for one in others),
+        ),
+        signature=cause.signature,
+    )
+
+
 def _confidence(
     cause: FailureSummary,
     others: Sequence[FailureSummary],
@@ -140,7 +163,7 @@ def _confidence(
     doubtful = [one for one in others if is_doubtful(one)]
     if is_doubtful(cause):
         elsewhere = any(rank.status == 0 or stopped(rank) or not rank.heard for rank in evidence)
-        return Confidence.UNSURE if elsewhere else Confidence.LIKELY
+        return Confidence.UNSURE if elsewhere else at_most(Confidence.LIKELY, cause.at_most)
     rivals = [one for one in others if one not in alike and not one.symptom.consequence]
     first = all(_surely_before(cause, one) for one in rivals) and not _another_perhaps_first(cause, alike)
     # An agent that was held up for seconds may have noticed the end after a doubtful failure that it came before.
@@ -151,7 +174,7 @@ def _confidence(
         and one.time_ns - cause.time_ns < _clock_error_ns(cause, one)
         for one in doubtful
     )
-    return Confidence.CERTAIN if first and not late and not elsewhere else Confidence.LIKELY
+    return at_most(Confidence.CERTAIN if first and not late and not elsewhere else Confidence.LIKELY, cause.at_most)
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
@@ -254,6 +277,8 @@ def _follower(one: FailureSummary, cause: FailureSummary) -> Failure:
 
 def _failure(one: FailureSummary, role: Role, reason: str) -> Failure:
     status = one.evidence.status
+    if status is None and one.evidence.failure is not None:
+        status, reason = one.evidence.failure.status, f"{reason}; its process had not ended"
     return Failure(one.global_rank, role, one.what, reason, one.time_ns or None, one.where, status, one.traceback)
 
 

@@ -16,6 +16,11 @@ def with_remark(verdict: Verdict, remark: str) -> Verdict:
     return replace(verdict, reason=f"{verdict.reason}; {remark}", failures=tuple(failures))
 
 
+def at_most(confidence: Confidence, limit: Confidence) -> Confidence:
+    """Return the lower of the two."""
+    return max(confidence, limit, key=list(Confidence).index)
+
+
 def at_most_likely(verdict: Verdict) -> Confidence:
     """Return the confidence of a verdict that something makes less than certain."""
-    return Confidence.LIKELY if verdict.confidence is Confidence.CERTAIN else verdict.confidence
+    return at_most(verdict.confidence, Confidence.LIKELY)

@@ -1,0 +1,130 @@
+"""The errors of processes that a rank has started: its own exception may say no more than that one of them failed.
+
+| exception                                            | where the error of the process stands                        |
+|------------------------------------------------------|--------------------------------------------------------------|
+| of torch's DataLoader, `mp.spawn`, DataParallel      | in the message                                               |
+| of a pool of `concurrent.futures`, multiprocessing   | in its cause, a `_RemoteTraceback`                           |
+| `subprocess.CalledProcessError`                      | in the output that it captured, else above it in the log     |
+| torchrun's `ChildFailedError`                        | in its table, if the program records errors, else in the log |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from textwrap import dedent
+
+from launcher.core.frozen import frozen
+from launcher.logs.tracebacks import FoundTraceback, find_traceback
+from launcher.preload.frames import CAPTURED
+from launcher.supervise.diagnosis.error_patterns import of_exception
+
+LAST_WORDS_LINES = 20  # a traceback with more output after it is one that the program survived
+UNCAUGHT = 1  # the exit code of a Python program that an exception ended
+_QUOTED = re.compile(r"^(?:Original )?Traceback \(most recent call last\):$", re.MULTILINE)
+# What torch says before the error of its process, and nothing else.
+_WRAPPER = re.compile(r"\s*(?:Caught \S+ in .{1,80}|-- Process \d+ terminated with the following error:)\s*")
+_REMOTE = re.compile(r'RemoteTraceback: ?\n"""\n(?P<text>.*?)\n?"""', re.DOTALL)
+_STATUS = re.compile(r"returned non-zero exit status (?P<status>\d+)")
+_FIRST_IN_TABLE = re.compile(
+    r"Root Cause .*?^ *exitcode +: (?P<status>-?\d+) .*?^ *traceback : (?P<words>.*?)\s*^={20,}$",
+    re.DOTALL | re.MULTILINE,
+)
+_OF_PROCESS = "The process had failed of this:"
+
+
+@frozen
+class ChildError:
+    """The error of a process, with the traceback to show. `is_sure`: it ended the process, which did not handle it."""
+
+    found: FoundTraceback
+    is_sure: bool = True
+
+
+def is_of_child(kind: str) -> bool:
+    """Return whether exceptions of class `kind` say no more than that a process failed, whose error may be in the log."""
+    return kind.rpartition(".")[2] in {"ChildFailedError", "CalledProcessError"}
+
+
+def child_error(
+    kind: str, message: str, traceback: str | None, above: Sequence[FoundTraceback] = ()
+) -> ChildError | None:
+    """Return the error of a process that an exception of class `kind` is about; None where it is its own.
+
+    `above`: the tracebacks above its own in the log, the last one last.
+    """
+    name = kind.rpartition(".")[2]
+    if name == "ChildFailedError":
+        return _of_torchrun(message, traceback, above)
+    if name == "CalledProcessError":
+        return _of_command(message, traceback, above)
+    if _QUOTED.search(message):
+        return _quoted(kind, message, traceback)
+    remote = [found for text in _REMOTE.findall(traceback or "") if (found := find_traceback(text))]
+    raised = next((one for one in remote if _is_same(one, name, message)), None)
+    return None if raised is None else ChildError(_shown(raised, traceback))
+
+
+def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None:
+    """Return the error whose traceback a message quotes, behind the program's own words where it has some."""
+    found = find_traceback(message)
+    if found is None:
+        return None
+    words = _QUOTED.split(message, maxsplit=1)[0]
+    if not _WRAPPER.fullmatch(words) and words.strip():
+        said = words.strip().partition("\n")[0].rstrip(":")
+        found = replace(found, type=kind, message=f"{said}: {found.type}: {found.message}")
+    return ChildError(replace(found, text=traceback or found.text))
+
+
+def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
+    """Return the error of a command: of the output that was captured of it, else the last one in the log before."""
+    captured = (traceback or "").rpartition(CAPTURED)
+    status = _STATUS.search(message)
+    if status is None:  # a signal ended it
+        return None
+    if captured[1]:
+        found = find_traceback(captured[2])
+        if found is None:
+            said = next((line for line in reversed(captured[2].splitlines()) if line.strip()), "").strip()
+            found = FoundTraceback("CalledProcessError", f"{message}: {said}" if said else message, None, "")
+            return ChildError(replace(found, text=traceback or ""))
+        return ChildError(replace(found, text=traceback or ""), _ended_by(found, int(status["status"])))
+    found = above[-1] if above else None
+    if found is None or found.lines_after > LAST_WORDS_LINES:
+        return None
+    return ChildError(_shown(found, traceback), _ended_by(found, int(status["status"])))
+
+
+def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
+    first = _FIRST_IN_TABLE.search(message)
+    if first is None:
+        return None
+    words, status = dedent(f"  {first['words']}"), int(first["status"])
+    recorded = find_traceback(words)
+    if recorded is not None:
+        return ChildError(_shown(recorded, traceback))
+    if status < 0:  # "Signal 9 (SIGKILL) received by PID 4711"
+        return ChildError(FoundTraceback("ChildFailedError", words.partition("\n")[0], None, traceback or ""))
+    near = [one for one in above if one.lines_after <= LAST_WORDS_LINES]
+    own = [one for one in near if not of_exception(one.type, one.message, one.text).consequence]
+    if not near:
+        said = f"a process of torchrun ended with exit code {status}"
+        return ChildError(FoundTraceback("ChildFailedError", said, None, traceback or ""))
+    return ChildError(_shown((own or near)[-1], traceback), status == UNCAUGHT)
+
+
+def _ended_by(found: FoundTraceback, status: int) -> bool:
+    return status == UNCAUGHT and found.lines_after == 0
+
+
+def _is_same(found: FoundTraceback, name: str, message: str) -> bool:
+    first, second = (text.strip().partition("\n")[0] for text in (found.message, message))
+    return found.type.rpartition(".")[2] == name and first == second
+
+
+def _shown(found: FoundTraceback, traceback: str | None) -> FoundTraceback:
+    """Return it with the rank's own traceback before its own."""
+    own = f"{traceback.rstrip()}\n\n{_OF_PROCESS}\n\n" if traceback else ""
+    return replace(found, text=f"{own}{found.text}")

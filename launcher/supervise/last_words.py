@@ -1,0 +1,49 @@
+"""Ranks that exited with 0 although their log ends with a traceback: a shell around the program may have lost its exit code.
+
+`python train.py | tee log` and `python train.py || true` exit with 0 whatever happens to the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from launcher.core.text import ranges
+
+LAST_BYTES = 16 << 10
+_HEADER = b"Traceback (most recent call last):"
+
+
+def doubtful_ends(logs: Mapping[int, tuple[Path, int]]) -> Iterator[str]:
+    """Yield a warning for ranks that exited with 0 after the same uncaught exception.
+
+    `logs`: by global rank, the log and the offset at which what the attempt wrote begins. Never raises.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for global_rank, (log, offset) in logs.items():
+        for words in _last_words(log, offset):
+            ranks_of.setdefault(words, []).append(global_rank)
+    for words, ranks in ranks_of.items():
+        who, whose = ("rank", "its log ends") if len(ranks) == 1 else ("ranks", "their logs end")
+        first, _ = logs[ranks[0]]
+        yield f"{who} {ranges(ranks)} exited with 0, but {whose} with a traceback: {words}; log in {first}"
+
+
+def _last_words(log: Path, offset: int) -> Iterable[str]:
+    """Return the exception of the traceback with which a log ends; nothing where it ends otherwise."""
+    from launcher.logs.log_file import tail  # noqa: PLC0415 - only once all ranks have ended
+
+    try:
+        end = tail(log, offset, LAST_BYTES)
+    except OSError:
+        return ()
+    if _HEADER not in end:
+        return ()
+    from launcher.logs.tracebacks import traceback_in  # noqa: PLC0415 - few logs end so
+
+    found = traceback_in(end)
+    if found is None or found.lines_after:
+        return ()
+    first_line = found.message.partition("\n")[0]
+    what = f"{found.type}: {first_line}" if first_line else found.type
+    return (f"{what}, at {found.where}" if found.where else what,)

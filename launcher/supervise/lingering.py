@@ -1,0 +1,77 @@
+"""Ranks that have recorded a failure and do not exit: a thread, an exit handler or a destructor keeps their process.
+
+Their peers wait for them in vain. Most ends take a moment, and some take seconds to save or upload something: such a rank
+counts as failed once the grace period has passed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from launcher.core.events import Event, NotExiting
+from launcher.core.run_dir import RunDir
+from launcher.supervise.rank_group import RankGroup
+
+LOOK_S = 0.5
+
+
+class LingeringRanks:
+    """Looks for them among the ranks of one attempt. Its owner calls `look` when `timeout_s` has passed."""
+
+    def __init__(
+        self, run_dir: RunDir, rank_group: RankGroup, grace_s: float, record: Callable[[Event], object]
+    ) -> None:
+        self._run_dir = run_dir
+        self._rank_group = rank_group
+        self._grace_s = grace_s
+        self._record = record
+        self._looks_at = time.monotonic() + LOOK_S
+        self._since: dict[int, float] = {}  # monotonic, by pid: when a rank was first seen to have failed
+        self._recorded: set[int] = set()  # pids
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds until the next look is due."""
+        return max(0.0, self._looks_at - time.monotonic())
+
+    def look(self) -> bool:
+        """Return whether a rank still lives that failed more than the grace period ago; record those seen for the second time."""
+        now = time.monotonic()
+        if now < self._looks_at:
+            return False
+        self._looks_at = now + LOOK_S
+        is_over = False
+        for global_rank, pid in self._rank_group.running.items():
+            since = self._since.get(pid)
+            if since is not None:
+                self._tell(global_rank, pid)
+                is_over |= now - since >= self._grace_s
+            elif self._has_failed(global_rank, pid):
+                self._since[pid] = now
+        return is_over
+
+    def resume(self) -> None:
+        """Count grace periods anew: ranks were stopped, and could not exit."""
+        self._since = dict.fromkeys(self._since, time.monotonic())
+
+    def _has_failed(self, global_rank: int, pid: int) -> bool:
+        path = self._run_dir.failure(global_rank)
+        if not os.path.lexists(path):  # what is read is read once, and needs modules that a good run does not load
+            return False
+        from launcher.supervise.diagnosis.failure_files import read_failure  # noqa: PLC0415 - see above
+
+        return read_failure(path, pid) is not None
+
+    def _tell(self, global_rank: int, pid: int) -> None:
+        if pid in self._recorded:
+            return
+        from launcher.supervise.diagnosis.evidence import RankEvidence, summarize  # noqa: PLC0415 - as above
+        from launcher.supervise.diagnosis.failure_files import read_failure  # noqa: PLC0415
+
+        self._recorded.add(pid)
+        failure = read_failure(self._run_dir.failure(global_rank), pid)
+        found = summarize(RankEvidence(global_rank, None, None, None, failure=failure))
+        what = found.what if found.where is None else f"{found.what}, at {found.where}"
+        self._record(NotExiting(global_rank, what, self._grace_s))
