@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ranks import fork_ranks
 from shard_networks import Attention, Convolutions, Perceptron, Quickstart, inputs_of, network_of
 from torch import nn
+from torch.nn import functional
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.trainer.shard.api import sharded
@@ -104,6 +105,128 @@ def not_summed():
             cut(*inputs)
 
 
+def accumulated(*, mode, set_to_none):
+    """Gradients of several backward passes are those of one process: summed once, after each, twice, and by halves."""
+    whole, batches = network_of("attention"), [inputs_of("attention", step) for step in range(3)]
+    expected = [torch.optim.SGD(whole.parameters(), lr=RATE), []]
+    with sharded(network_of("attention"), batches[0], mode=mode) as cut:
+        optimizer = torch.optim.SGD(cut.parameters(), lr=RATE)
+        for sums in ((0, 1, 2), (2,), (1, 2), (0, 0, 2, 2)):
+            expected[0].zero_grad()
+            optimizer.zero_grad(set_to_none=set_to_none)
+            for number, batch in enumerate(batches):
+                whole(*batch).backward()
+                cut(*batch).backward()
+                for _ in range(sums.count(number)):
+                    cut.sum_gradients()
+            for name, gradient in cut.whole_gradients().items():
+                wanted = whole.get_parameter(name).grad
+                assert float((gradient - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), (sums, name)
+            expected[0].step()
+            optimizer.step()
+        cut(*batches[0]).backward()  # of gradients that are thrown away
+        optimizer.zero_grad()
+        whole.zero_grad()
+        whole(*batches[1]).backward()
+        cut(*batches[1]).backward()
+        cut.sum_gradients()
+        for name, gradient in cut.whole_gradients().items():
+            wanted = whole.get_parameter(name).grad
+            assert float((gradient - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), name
+
+
+class Kind(nn.Module):
+    """A layer, and a loss of its own by the name `kind`."""
+
+    def __init__(self, kind, *, norm=False):
+        super().__init__()
+        self.kind = kind
+        self.head, self.weight = nn.Linear(6, 4), nn.Parameter(torch.randn(4, 4) * 0.3)
+        if norm:
+            self.conv, self.norm = nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6)
+
+    def forward(self, rows, other, wanted):
+        return self.kind(self, rows, other, wanted)
+
+
+def normed(net, images, table, wanted):
+    hidden = torch.relu(net.norm(net.conv(images))).mean((2, 3))
+    return functional.mse_loss(net.head(hidden) + (table @ net.weight).sum(), wanted)
+
+
+def summed(net, rows, table, wanted):
+    return functional.mse_loss(net.head(rows) * (table @ net.weight).mean(), wanted, reduction="sum")
+
+
+def masked(net, rows, mask, wanted):
+    return (((net.head(rows) @ net.weight - wanted) ** 2).mean(1) * mask).sum() / mask.sum()
+
+
+def centred(net, rows, _mask, wanted):
+    hidden = net.head(rows) @ net.weight
+    return functional.mse_loss(hidden - hidden.mean(0), wanted)
+
+
+def product(net, rows, table, wanted):
+    return functional.mse_loss(net.head(rows) @ (table @ net.weight).mean(0, keepdim=True).t() + 0 * wanted, wanted)
+
+
+def flat(net, rows, labels, wanted):
+    """Labels of every position, in one dim."""
+    logits = net.head(rows.reshape(-1, 6)) @ net.weight
+    return functional.cross_entropy(logits, labels) + 0 * wanted.mean()
+
+
+def of_shape(*shape, step):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(step))
+
+
+def batch_of(kind, step=0):
+    """Return a batch of eight rows, in which what stands second is no batch but in `masked` and `flat`."""
+    wanted = of_shape(8, 4, step=step + 10)
+    if kind is flat:
+        return of_shape(8, 3, 6, step=step), torch.arange(24) % 4, wanted
+    if kind is normed:
+        return of_shape(8, 2, 4, 4, step=step), of_shape(3, 4, step=step + 20), wanted
+    if kind is product:
+        return of_shape(8, 6, step=step), of_shape(4, 4, step=step + 20), of_shape(8, 1, step=step + 10)
+    other = of_shape(4, 4, step=step + 20) if kind is summed else (torch.arange(8) < 5) + 0.5
+    return of_shape(8, 6, step=step), other, wanted
+
+
+def compared(kind, *, is_equal, norm=False, **options):
+    """Two copies train as one process does; or the first call is refused, on every rank, unless that is accepted."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    net, whole = Kind(kind, norm=norm), Kind(kind, norm=norm)
+    whole.load_state_dict(net.state_dict())
+    examples = tuple(torch.zeros_like(each) for each in batch_of(kind))  # whose values do not matter
+    with sharded(net, examples, mode=HYBRID, **options) as cut:
+        optimizers = [torch.optim.SGD(each.parameters(), lr=RATE) for each in (cut, whole)]
+        if not is_equal:
+            for _ in range(2):
+                with pytest.raises(RefusedLayoutError, match="in the mean of 2 parts"):
+                    cut(*batch_of(kind))
+            return
+        for step in range(STEPS):
+            batch = batch_of(kind, step)
+            found = cut.mean_over_copies(stepped(optimizers[0], partial(cut, *batch), cut.sum_gradients))
+            wanted = stepped(optimizers[1], partial(whole, *batch))
+            assert options or abs(float(found - wanted.detach())) <= TOLERANCE, (kind, step, found, wanted)
+
+
+COMPARED = [
+    ("a shared norm", partial(compared, normed, norm=True, is_equal=False)),
+    ("norms of copies", partial(compared, normed, norm=True, is_equal=True, batch_norm_is_shared=False)),
+    ("a sum", partial(compared, summed, is_equal=False)),
+    ("a sum that is accepted", partial(compared, summed, is_equal=True, parts_may_differ=True)),
+    ("a mask", partial(compared, masked, is_equal=False)),
+    ("rows that meet", partial(compared, centred, is_equal=False)),
+    ("a table", partial(compared, product, is_equal=True)),
+    ("flat labels", partial(compared, flat, is_equal=True)),
+]
+
+
 def refused():
     """Every rank is refused alike, before anything is opened or after."""
     inputs = inputs_of("quickstart", 0)
@@ -128,6 +251,11 @@ def main():
         work = partial(works, case, opened=number == 1)
         fork_ranks(name, dp=copies, mp=4 // copies, pp=1, micro_batches=1, work=work)
     fork_ranks("not summed", dp=1, mp=2, pp=1, micro_batches=1, work=not_summed)
+    for mode, dp, mp in ((DATA, 1, 2), (AUTO, 1, 2), (HYBRID, 2, 2)):
+        work = partial(accumulated, mode=mode, set_to_none=dp == 1)
+        fork_ranks("accumulated", dp=dp, mp=mp, pp=1, micro_batches=1, work=work)
+    for name, work in COMPARED:
+        fork_ranks(name, dp=2, mp=1, pp=1, micro_batches=1, work=work)
     fork_ranks("refused", dp=1, mp=2, pp=1, micro_batches=1, work=refused)
 
 

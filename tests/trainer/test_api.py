@@ -285,14 +285,28 @@ def masks_by_parameters(self, source, label):
 
 @pytest.mark.parametrize("forward", [untraceable, masks_by_parameters])
 def test_a_network_that_cannot_be_seen_through_trains_on_one_stage(forward, capfd):
-    """The log says why each part divides by its own mask."""
+    """The log says why each part divides by its own mask, if all masks count alike."""
     kind = type("Other", (Net,), {"forward": forward})
-    samples = list(zip(*batch(8), strict=True))
+    source, label = batch(8)
+    samples = list(zip(source, label.clamp(min=1), strict=True))
     assert api.train(kind(), samples, batch_size=4, steps=2) is not None
     assert "divides its loss" not in capfd.readouterr().out  # of one part
     config = api.TransformerOpParallelConfig(micro_batch_num=2)
     assert api.train(kind(config), samples, batch_size=4, steps=2) is not None
     assert "divides its loss by its own mask" in capfd.readouterr().out
+
+
+def test_masks_that_cannot_be_counted_before_are_refused(capfd):
+    """Each part would divide by its own mask: the message says why, and what was computed."""
+    config = api.TransformerOpParallelConfig(micro_batch_num=2)
+    net, samples = type("Other", (Net,), {"forward": untraceable})(config), list(zip(*batch(8), strict=True))
+    with pytest.raises(
+        RefusedLayoutError, match=r"its own mask; the loss of 4 rows is .* in the mean of 2 parts"
+    ) as told:
+        api.train(net, samples, batch_size=4, steps=2)
+    assert "parts_may_differ" in told.value.hint
+    assert api.train(net, samples, batch_size=4, steps=2, parts_may_differ=True) is not None
+    assert "in the mean of 2 parts" in capfd.readouterr().out
 
 
 def frozen():
@@ -504,18 +518,35 @@ def test_a_dropout_of_several_places_is_one():
     assert network["one"].p == 0.5
 
 
-def test_a_loss_of_torch_that_ignores_positions_is_told(capfd):
-    """Of several parts of a batch it would be the mean of each: the log says which line, and what counts over all."""
+@pytest.mark.parametrize("options", [{"ignore_index": 0}, {"weight": torch.arange(7.0)}, {"reduction": "sum"}])
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_loss_that_depends_on_how_a_batch_is_divided_is_refused(options, validates):
+    """In training, or in evaluation alone if there are samples for that; one process computes it."""
 
     def forward(self, source, label):
         logits = self.head(self.word(source)[0]).flatten(0, 1)
-        return nn.functional.cross_entropy(logits, label.flatten(), ignore_index=0)
+        return nn.functional.cross_entropy(logits, label.flatten(), **({} if self.training and validates else options))
 
     net = type("Other", (Net,), {"forward": forward})()
     del net.base, net.loss
+    samples = list(zip(*batch(8), strict=True))
+    common = {"batch_size": 4, "steps": 1, **({"validation": samples} if validates else {})}
+    assert api.train(net, samples, **common) is not None
     config = api.TransformerOpParallelConfig(micro_batch_num=2)
-    api.train(net, list(zip(*batch(8), strict=True)), batch_size=4, steps=1, parallel_config=config)
-    assert "of each part of a batch for itself" in capfd.readouterr().out
+    with pytest.raises(RefusedLayoutError, match="in the mean of 2 parts"):
+        api.train(net, samples, parallel_config=config, **common)
+    if validates:
+        assert api.train(net, samples, batch_size=4, steps=1, parallel_config=config) is not None
+
+
+def test_a_buffer_that_every_part_changes_is_refused():
+    net = type("Other", (Net,), {"forward": counting})()
+    net.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+    net.register_buffer("mean", torch.zeros(()))
+    samples = list(zip(*batch(8), strict=True))
+    config = api.TransformerOpParallelConfig(micro_batch_num=2)
+    with pytest.raises(RefusedLayoutError, match="buffer passes"):
+        api.train(net, [(one, other.clamp(min=1)) for one, other in samples], batch_size=4, parallel_config=config)
 
 
 class Random:

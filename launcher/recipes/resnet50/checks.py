@@ -43,6 +43,12 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
     check_early_stopping(settings.train)
     if mode not in REPLICATED:
         _check_shares(settings, layout)
+    if settings.model.batch_norm == "synchronised" and layout.micro_batches > 1:
+        raise RefusedLayoutError(
+            f"model.batch_norm = synchronised is over all images of a step, and micro_batches = {layout.micro_batches} computes them "
+            "in turn",
+            hint="--micro-batches 1, or --set model.batch_norm=local",
+        )
     _check_batch(settings, layout)
 
 
@@ -88,7 +94,7 @@ def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
         raise RefusedLayoutError(f"{told} leaves parts without an image", hint=f"--set train.batch_size={parts}")
     pixels = (-(-settings.data.image_size // STRIDE)) ** 2
     is_alone = settings.model.batch_norm == "local" or layout.dp == 1
-    images = batch_size // parts if is_alone else batch_size // layout.micro_batches
+    images = batch_size // parts if is_alone else batch_size
     if images * pixels < 2:
         raise RefusedLayoutError(
             f"{told} leaves some batch norm with one image, of which a single pixel of data.image_size = "

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.stages import Stage
 from launcher.trainer.api.buffers import Buffers, move_buffers, of_rank_0
-from launcher.trainer.api.data import Rows
+from launcher.trainer.api.data import Rows, Samples
 from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts, modules_with_own_draws
 from launcher.trainer.api.graphs import RECEIVED, LossMasks, check_uses, loss_masks, stage_networks, whole_network
 from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
 from launcher.trainer.api.modules import CrossEntropyLoss
+from launcher.trainer.api.parts import difference_of_parts
 from launcher.trainer.api.plan import apply_plan, check_parameters, plan_network, stages_of_network
 from launcher.trainer.api.settings import NetworkSettings
 from launcher.trainer.api.traces import Arguments, TracedNetwork, arguments_of, drawing_call, traced_network
 from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.own.division import NotComparedError
 from launcher.trainer.parallel.recompute import recompute_in_backward
 from launcher.trainer.parallel.world import World
 from launcher.trainer.shard.modules import class_name
-from launcher.trainer.shard.nodes import LINE
 
-_LOSSES = (functional.cross_entropy, functional.nll_loss)
-_LOSS_MODULES = (nn.CrossEntropyLoss, nn.NLLLoss)
+EQUAL_PARTS = (
+    "return a mean over rows, or a launcher.trainer.api.CrossEntropyLoss, which counts over the whole batch; or --dp 1 --micro-batches 1; "
+    "or parts_may_differ = True, to train on the mean of the parts"
+)
 
 
 class _DrawingModules:
@@ -51,13 +54,21 @@ class DividedNetwork:
     """One rank's part of a network: a stage of its pipeline, with model-parallel parts of layers and tables."""
 
     def __init__(
-        self, network: nn.Module, items: int, settings: NetworkSettings, world: World, *, is_validated: bool
+        self,
+        network: nn.Module,
+        samples: Samples,
+        items: int,
+        settings: NetworkSettings,
+        world: World,
+        *,
+        is_validated: bool,
+        parts_may_differ: bool = False,
     ) -> None:
-        """Take over `network`, which is called with so many items of a batch; it begins as rank 0 has it. All ranks must call it.
+        """Take over `network`, which is called with so many items of each sample; it begins as rank 0 has it. All ranks must call it.
 
         Raises:
             UsageError: the network cannot be served.
-            RefusedLayoutError: the layout does not fit it.
+            RefusedLayoutError: the layout does not fit it, or its loss depends on how a batch is divided, unless `parts_may_differ`.
         """
         self.class_name = class_name(network)
         self.remarks: list[str] = []
@@ -74,6 +85,11 @@ class DividedNetwork:
         found = self._traced(network, arguments_of(network, items), is_validated=is_validated)
         self.is_traced = found is not None
         self._masks = self._loss_masks(found)
+
+        layout = world.place.layout
+        if layout.dp * layout.micro_batches > 1:
+            compare = partial(self._compare, network, samples, settings, parts_may_differ, is_validated=is_validated)
+            world.while_others_wait(compare if world.is_first else None)
         self.stages = stages_of_network(network, settings, world.pp.size)
         parts = self._parts(network, found)
         self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
@@ -167,8 +183,6 @@ class DividedNetwork:
                 f"{layout}, and {self.class_name} goes over its parameters, of which a rank has some",
                 hint="--mp 1 --pp 1, or the optimizer's weight_decay",
             )
-        if layout.dp * layout.micro_batches > 1:
-            self.remarks.extend(_uneven_means(found))
         return found
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
@@ -181,6 +195,27 @@ class DividedNetwork:
         except UsageError as error:
             self._remark_on_masks(error)
             return {True: None, False: None}
+
+    def _compare(
+        self,
+        network: nn.Module,
+        samples: Samples,
+        settings: NetworkSettings,
+        parts_may_differ: bool,
+        *,
+        is_validated: bool,
+    ) -> None:
+        """Refuse a network whose loss depends on how a batch is divided; remark on it if `parts_may_differ`, or if nobody can tell."""
+        layout, size = self._world.place.layout, settings.train.batch_size
+        try:
+            words = difference_of_parts(network, self._masks, samples, size, layout, is_validated=is_validated)
+        except NotComparedError as error:
+            self.remarks.append(f"{self.class_name} was not compared on a batch and its parts: {error}")
+            return
+        if words and not parts_may_differ:
+            told = "; ".join((f"dp = {layout.dp}, micro_batches = {layout.micro_batches}", *self.remarks, words))
+            raise RefusedLayoutError(f"{told}; both must be equal", hint=EQUAL_PARTS)
+        self.remarks.extend([words] if words else [])
 
     def _check_draws(self, drawing: str | None) -> None:
         """Remark on what draws random numbers by torch, on each rank its own; refuse it where ranks must compute the same."""
@@ -242,23 +277,6 @@ def _check_modules(network: nn.Module) -> None:
             f"{len(transformers) or 'none'}",
             hint="no lambda_func; recompute = True of the parallel_config",
         )
-
-
-def _uneven_means(found: TracedNetwork) -> Iterable[str]:
-    """Yield a remark on each loss of torch that is no mean over rows: of each part of a batch it is that part's own."""
-    for node in found.nodes:
-        options = dict(node.kwargs)
-        if node.op == "call_module" and isinstance(module := found.module(node), _LOSS_MODULES):
-            options = {"weight": module.weight, "reduction": module.reduction, "ignore_index": module.ignore_index}
-        elif node.target not in _LOSSES:
-            continue
-        ignores = options.get("ignore_index", -100)
-        is_uneven = options.get("weight") is not None or options.get("reduction", "mean") != "mean"
-        if is_uneven or not isinstance(ignores, int) or ignores >= 0:
-            yield (
-                f"{node.meta.get(LINE, '')}: a loss that weighs or ignores positions, or is a sum, is taken of each part of a batch for itself; "
-                "launcher.trainer.api.CrossEntropyLoss counts over the whole batch"
-            )
 
 
 def _recompute(part: nn.Module, settings: NetworkSettings) -> None:

@@ -58,6 +58,8 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         optimizer: Optimizer,
         settings: NetworkSettings,
         world: World,
+        *,
+        parts_may_differ: bool = False,
     ) -> None:
         """Make this rank's part of `network`, which is taken over. All ranks must call it, with the same of all of these.
 
@@ -76,7 +78,10 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self.digest, items = digests[0]
         _check_equal(network, [digest for digest, _ in digests], settings, world)
         self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
-        self._divided = DividedNetwork(network, items, settings, world, is_validated=validation is not None)
+        is_validated = validation is not None
+        self._divided = DividedNetwork(
+            network, samples, items, settings, world, is_validated=is_validated, parts_may_differ=parts_may_differ
+        )
         self.dtype, plan = self._divided.dtype, self._divided.plan
         held = self._divided.parameters
         self._owned = {name: held[name] for name in plan.owned(self._divided.stage.index)}

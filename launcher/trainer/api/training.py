@@ -63,6 +63,7 @@ def train(
     output: Path | str | None = None,
     device: Literal["auto", "cpu"] = "auto",
     transport: Transport = "auto",
+    parts_may_differ: bool = False,
 ) -> dict[str, Tensor] | None:
     """Train a network on all ranks of a run; return its weights and buffers on rank 0, and None elsewhere. All ranks must call it.
 
@@ -70,6 +71,9 @@ def train(
     mean over its rows, or a `CrossEntropyLoss`. A copy of it is trained, in training mode, that begins with rank 0's weights and
     buffers; the one that is given is not changed: `network.load_state_dict(weights)` does that. Where its code changes buffers,
     rank 0's are kept. Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`).
+
+    Under dp > 1 or several micro batches the loss of some samples is compared with the mean over their parts, before the first step.
+    A network for which they differ is refused, unless `parts_may_differ`: then the mean over the parts is trained, and the log says so.
 
     `samples` are taken in another order in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the
     micro batches divide, make the global batch of a step, and what is left of an epoch that fills none is not used in it. They are the
@@ -126,7 +130,10 @@ def train(
             return trained if world.is_first else None
 
         def make() -> OwnNetwork:
-            made.append(OwnNetwork(copy.deepcopy(network).train(), samples, validation, optimizer, settings, world))
+            own = copy.deepcopy(network).train()
+            made.append(
+                OwnNetwork(own, samples, validation, optimizer, settings, world, parts_may_differ=parts_may_differ)
+            )
             return made[0]
 
         run(make, settings.checkpoint, world, files)

@@ -18,8 +18,10 @@ The bundled programs are made of the same parts (launcher/trainer/programs/shard
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -29,6 +31,7 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.recipes.strategies import DATA_PARALLEL, DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO, STAND_ALONE
 from launcher.sharding.expression import Strategy
 from launcher.sharding.plan import plan_of
+from launcher.trainer.own.division import Division, NotComparedError, difference
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.place import Place, choose_device, this_place
 from launcher.trainer.parallel.world import Transport, open_world
@@ -38,6 +41,7 @@ from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.shard.network import ShardedNetwork
 from launcher.trainer.shard.trace import Traced, trace
+from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 
 @contextmanager
@@ -51,6 +55,7 @@ def sharded(
     search_mode: str = DYNAMIC_PROGRAMMING,
     batch_norm_is_shared: bool = True,
     transport: Transport = "auto",
+    parts_may_differ: bool = False,
 ) -> Iterator[ShardedNetwork]:
     """Give this rank's part of a network, which is called with batches and returns their loss. All ranks must enter and leave it.
 
@@ -61,7 +66,9 @@ def sharded(
     `mode` and `search_mode` have the tutorials' names (launcher/trainer/shard/modes.py). `strategies`, by the names of
     operators or modules, take precedence over those that modules have been given by `shard`, which stand_alone and
     data_parallel leave aside. All ranks cut one network; in hybrid_parallel the TLAUNCH_MP ranks of each of TLAUNCH_DP copies
-    do, and a copy takes its share of the rows that the batch has.
+    do, and a copy takes its share of the rows that the batch has: of the first input, and of those whose first dim is as long, or
+    a multiple of that; it takes other inputs whole. The loss of the first batch is compared with the mean over the copies' shares: where
+    they differ, the call is refused, unless `parts_may_differ`. `batch_norm_is_shared` is over the ranks of a copy.
 
     What it gives has `strategies`; `parameters()`, this rank's parts, to be trained by an optimizer that looks at one element
     at a time, as SGD and Adam do; `sum_gradients()`, to be called after backward; and `whole_parameters()`. In
@@ -80,13 +87,18 @@ def sharded(
     device = choose_device(place, "auto", os.environ)
     ranks = place.layout.mp if mode == HYBRID else place.world_size
     whole = network if loss is None else WithLoss(network, loss)
-    examples = [_share_of_copy(each, place.world_size // ranks) for each in example_inputs]
+    copies = place.world_size // ranks
+    examples = _share_of_copy(example_inputs, copies)
     traced = trace(whole, examples, batch_norm_is_shared=batch_norm_is_shared)
     with _connected(place, device, ranks, transport) as groups:
         costs = costs_for(traced.graph, mode, search_mode, groups, device)
         cuttings = cuttings_for(traced, mode, strategies or {}, ranks, search_mode=search_mode, costs=costs)
         plan = plan_of(traced.graph, cuttings, ranks)
-        yield ShardedNetwork(traced, plan, groups, device=device, weights=_weights_of_rank_0(traced, place, device))
+        made = ShardedNetwork(traced, plan, groups, device=device, weights=_weights_of_rank_0(traced, place, device))
+        if copies > 1:
+            compared = _Comparison(whole, example_inputs, copies, device, keeps_norms=not batch_norm_is_shared)
+            made.before_first = partial(compared.check, parts_may_differ=parts_may_differ)
+        yield made
 
 
 @contextmanager
@@ -120,21 +132,66 @@ def _check(place: Place, mode: str, strategies: Mapping[str, Strategy]) -> None:
         raise UsageError(f"strategies of {', '.join(strategies)} are given, and {mode} takes none", hint=SEMI_AUTO)
 
 
-def _share_of_copy(example: Tensor, copies: int) -> Tensor:
-    """Return an example of the rows that each of the copies gets of a batch.
+def _share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> tuple[Tensor, ...]:
+    """Return what one of the copies takes of each input: its rows of a batch, or the whole input if that is not a batch.
 
     Raises:
-        RefusedLayoutError: the copies do not divide the rows.
+        RefusedLayoutError: the copies do not divide the rows of the first input.
     """
     if copies == 1:
-        return example
-    rows = example.shape[0] if example.dim() else 0
+        return tuple(inputs)
+    first = inputs[0] if inputs else torch.empty(())
+    rows = first.shape[0] if first.dim() else 0
     if not rows or rows % copies:
         raise RefusedLayoutError(
-            f"an input of the shape {tuple(example.shape)} has no rows that {copies} copies can share",
-            hint=f"a batch that {copies} divides",
+            f"the first input has the shape {tuple(first.shape)}, and {copies} copies share its rows",
+            hint=f"a batch that {copies} divides, as the first input",
         )
-    return example[: rows // copies]
+
+    def share(each: Tensor) -> Tensor:
+        is_batch = each.dim() > 0 and len(each) > 0 and len(each) % rows == 0
+        return each.chunk(copies)[copy] if is_batch else each
+
+    return tuple(map(share, inputs))
+
+
+class _Comparison:
+    """Compares the loss of the first batch with the mean of the losses of the copies' shares."""
+
+    def __init__(
+        self, network: nn.Module, examples: Sequence[Tensor], copies: int, device: torch.device, *, keeps_norms: bool
+    ) -> None:
+        self._network, self._examples, self._copies = network, tuple(examples), copies
+        self._device, self._keeps_norms = device, keeps_norms
+
+    def check(self, inputs: Sequence[Tensor], *, parts_may_differ: bool) -> None:
+        """Refuse a network whose losses differ, or warn if `parts_may_differ`. All ranks must call it.
+
+        Raises:
+            RefusedLayoutError: on every rank alike.
+        """
+        told = [self._words(tuple(inputs)) if dist.get_rank() == 0 else ""]
+        wait_for_long(dist.broadcast(torch.zeros(1, device=self._device), src=0, async_op=True))
+        dist.broadcast_object_list(told, src=0, device=self._device)
+        if told[0] and not parts_may_differ:
+            raise RefusedLayoutError(
+                f"dp = {self._copies}, and {told[0]}; both must be equal",
+                hint="return a mean over rows; hold what is not a batch as a buffer; batch_norm_is_shared = False for norms; "
+                "--dp 1; or parts_may_differ = True, to train on the mean of the copies",
+            )
+        if told[0] and dist.get_rank() == 0:
+            warnings.warn(f"{told[0]}, which is trained", stacklevel=2)
+
+    def _words(self, inputs: tuple[Tensor, ...]) -> str:
+        shapes = [[each.shape for each in of] for of in (inputs, self._examples)]
+        # A rank may be called with its own part alone.
+        batch = inputs if shapes[0] == shapes[1] else self._examples
+        parts = [[_share_of_copy(batch, self._copies, copy)] for copy in range(self._copies)]
+        try:
+            return difference(self._network, [Division(batch, parts)] * 2, keeps_norms=self._keeps_norms)
+        except NotComparedError as error:
+            warnings.warn(f"a batch was not compared with the shares of the copies: {error}", stacklevel=2)
+            return ""
 
 
 def _weights_of_rank_0(traced: Traced, place: Place, device: torch.device) -> Callable[[str], Tensor]:

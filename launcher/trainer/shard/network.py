@@ -6,7 +6,7 @@ from the values of its inputs to that of its output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class ShardedNetwork(nn.Module):
     the same name and part is taken from there, and not copied: so the same weights are trained and evaluated, or trained on
     batches of several sizes. All ranks must make it, and call it, in the same order. A parameter that no operator takes is
     not held. Where there are several copies of the plan, `sum_gradients` takes the mean over them as well, unless
-    `sums_copies` is off, since an optimizer does so.
+    `sums_copies` is off, since an optimizer does so, which begins each step with gradients of zero.
     """
 
     def __init__(
@@ -67,6 +67,9 @@ class ShardedNetwork(nn.Module):
         self._stages = stages_of(traced, plan, groups, self._held)
         self._sums = self._made_sums()
         self._unsummed: list[int] | None = None  # the parameters' versions at a backward that no sum has followed
+        # Gradients that backward adds to after a sum, and what they were: the next sum would take that once more.
+        self._set_aside: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
+        self.before_first: Callable[[Sequence[Tensor]], None] | None = None  # is called with the first inputs
         self._inputs = [
             (self._places[name], *self._input(name)) if name in self._places else None for name in traced.inputs
         ]
@@ -80,13 +83,7 @@ class ShardedNetwork(nn.Module):
         Raises:
             UsageError: an input has another shape than either, or weights were changed by gradients that were not summed.
         """
-        if self._unsummed not in (None, self._versions()):
-            raise UsageError(
-                "the weights were changed after backward, and the ranks' gradients had not been summed",
-                hint="network.sum_gradients() after loss.backward()",
-            )
-        if len(inputs) != len(self._inputs):
-            raise UsageError(f"the network takes {len(self._inputs)} inputs, and it is called with {len(inputs)}")
+        self._check_call(inputs)
         values: list[Tensor | None] = [None] * len(self._places)
         for name, tensor in self._held.items():
             place = self._places.get(name)
@@ -107,8 +104,26 @@ class ShardedNetwork(nn.Module):
             output.register_hook(self._gone_back)
         return output
 
+    def _check_call(self, inputs: Sequence[Tensor]) -> None:
+        if self._unsummed not in (None, self._versions()):
+            raise UsageError(
+                "the weights were changed after backward, and the ranks' gradients had not been summed",
+                hint="network.sum_gradients() after loss.backward()",
+            )
+        if self.before_first is not None:
+            self.before_first(inputs)
+            self.before_first = None
+        if len(inputs) != len(self._inputs):
+            raise UsageError(f"the network takes {len(self._inputs)} inputs, and it is called with {len(inputs)}")
+
     def _gone_back(self, _gradient: Tensor) -> None:
-        self._unsummed = self._versions()
+        is_first, self._unsummed = self._unsummed is None, self._versions()
+        if not is_first or not self._sums_copies:
+            return
+        for gradient, parameter in ((each.grad, each) for _, parameters in self._sums for each in parameters):
+            if gradient is not None:
+                self._set_aside[parameter] = gradient, gradient.clone()
+                gradient.zero_()
 
     def _versions(self) -> list[int]:
         return [parameter._version for _, group in self._sums for parameter in group]  # noqa: SLF001 - as autograd counts changes
@@ -128,8 +143,11 @@ class ShardedNetwork(nn.Module):
     def sum_gradients(self) -> None:
         """Sum the parameters' gradients, after backward, where ranks have parts of them, in one message for each set of ranks.
 
-        Where there are several copies of the plan, the mean of their gradients is taken, if this network `sums_copies`.
+        Where there are several copies of the plan, the mean of their gradients is taken, if this network `sums_copies`. What an
+        earlier call has summed is not summed again: several backward passes may have one call, or each its own.
         """
+        if self._unsummed is None:  # no backward since the last sum
+            return
         self._unsummed = None
         copies = self._groups.copies if self._sums_copies else 1
         for group, parameters in self._sums:
@@ -146,6 +164,10 @@ class ShardedNetwork(nn.Module):
                         gradient.copy_(part.view_as(gradient))
                 else:
                     parameter.grad = part.view_as(gradient)
+                before, summed = self._set_aside.pop(parameter, (None, None))
+                if before is gradient and summed is not None:  # and has not been set to None since
+                    assert parameter.grad is not None, "it is summed"
+                    parameter.grad.add_(summed)
 
     def mean_over_copies(self, loss: Tensor) -> Tensor:
         """Return the mean of a loss over the copies of the plan, without a gradient."""

@@ -1,0 +1,228 @@
+"""Compares the loss of a batch with the mean of the losses of its parts.
+
+A training on several parts minimises that mean. The two differ if rows meet, as in a batch norm, if the loss is a sum, and if it
+divides by what a mask counts. No trace of arbitrary code shows that, so the network is called, before the first step.
+
+What is called is a copy, on the CPU, without dropout, and in float64 if its code allows that. It has the network's weights, then weights
+that are moved a little: with a head of zeros, for instance, all positions have the same loss.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from launcher.core.frozen import frozen
+from launcher.trainer.telemetry.heartbeat import getting_on
+
+Rows = tuple[Tensor, ...]  # the inputs of a network
+# Returns the loss of some rows. The last argument is the batch of which they are a part; None if they are all of it.
+Loss = Callable[[nn.Module, Rows, Rows | None], Tensor]
+NOISE = 0.05  # standard deviation by which weights are moved
+
+
+class NotComparedError(Exception):
+    """The network could not be called as the comparison needs it."""
+
+
+@frozen
+class Division:
+    """A batch, and its parts: those of each rank, in the order in which it computes them."""
+
+    whole: Rows
+    parts: Sequence[Sequence[Rows]]
+
+
+def called(network: nn.Module, rows: Rows, batch: Rows | None) -> Tensor:
+    """Return what a network gives for some rows."""
+    del batch
+    return network(*rows)
+
+
+def difference(
+    network: nn.Module,
+    divisions: Iterable[Division],
+    loss: Loss = called,
+    *,
+    keeps_norms: bool = False,
+    is_validated: bool = False,
+) -> str:
+    """Return, in words, how the loss of one of several batches differs from that of its parts; "" if none does beyond rounding.
+
+    A network that `is_validated` is compared in evaluation, too. `keeps_norms`: batch norms of parts are meant to differ.
+
+    Raises:
+        NotComparedError: the network fails when it is called with the whole first batch, or draws random numbers.
+    """
+    words = ""
+    for number, division in enumerate(divisions):
+        for is_evaluated in (False, True) if is_validated else (False,):
+            # Moved weights may be none that the network can be called with.
+            with suppress(NotComparedError) if number else nullcontext():
+                noise = NOISE if number else 0.0
+                words = words or _of_trial(
+                    network, division, loss, noise, keeps_norms=keeps_norms, is_evaluated=is_evaluated
+                )
+    return words
+
+
+def _of_trial(
+    network: nn.Module,
+    division: Division,
+    loss: Loss,
+    noise: float,
+    dtype: torch.dtype = torch.float64,
+    *,
+    keeps_norms: bool,
+    is_evaluated: bool,
+) -> str:
+    """Return how a batch and its parts differ for a copy of the network of this type, or of its own if that fails."""
+    try:
+        with torch.random.fork_rng(devices=[]), _default_type(dtype):
+            trial = _copied(network, dtype, noise)
+            _turn_off_dropout(trial, with_norms=keeps_norms)
+            return _compared(trial.eval() if is_evaluated else trial, _of_type(division, dtype), loss)
+    except NotComparedError:
+        raise
+    except Exception as error:  # whatever the network's own code raises
+        own = next((each.dtype for each in network.parameters() if each.is_floating_point()), dtype)
+        if own == dtype:
+            first = str(error).partition("\n")[0]
+            raise NotComparedError(f"{type(error).__name__}: {first}") from error
+        options = {"keeps_norms": keeps_norms, "is_evaluated": is_evaluated}
+        return _of_trial(network, division, loss, noise, own, **options)
+
+
+def _compared(network: nn.Module, division: Division, loss: Loss) -> str:
+    """Return how a batch and its parts differ, in the network's mode, or in evaluation if that draws random numbers."""
+    words = _difference(network, division, loss)
+    if words and _draws(network, division, loss):
+        words = _difference(network.eval(), division, loss)
+        if words and _draws(network, division, loss):
+            raise NotComparedError("its losses of the same batch differ from one call to the next")
+    return words
+
+
+def _difference(network: nn.Module, division: Division, loss: Loss) -> str:
+    with _Precision() as precision:
+        [whole], buffers = _computed(network, [division.whole], loss)
+        of_ranks = [_computed(network, rows, loss, division.whole) for rows in division.parts]
+    losses = [each for losses, _ in of_ranks for each in losses]
+    mean, rows, tolerance = sum(losses) / len(losses), len(division.whole[0]), precision.tolerance
+    if not _is_close(whole, mean, tolerance * max(1.0, *map(abs, losses))):
+        return f"the loss of {rows} rows is {whole:.12g} if they are computed at once, and {mean:.12g} in the mean of {len(losses)} parts"
+    for name, one, other in _pairs(network, buffers, of_ranks[0][1]):  # of rank 0, whose buffers are kept
+        at = int((one - other).abs().nan_to_num().argmax())
+        if not _is_close(float(one[at]), float(other[at]), tolerance * max(1.0, abs(float(one[at])))):
+            return (
+                f"its code changes the buffer {name} in each part: {rows} rows at once leave {float(one[at]):.12g} there, and "
+                f"{len(division.parts[0])} of {len(losses)} parts {float(other[at]):.12g}"
+            )
+    return ""
+
+
+def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the buffers of a state after two calls, flat; without those that are empty or have got another shape."""
+    for name, before in network.state_dict().items():
+        one, other = (each.get(name) for each in buffers)
+        if one is not None and other is not None and before.numel() and before.shape == one.shape == other.shape:
+            yield name, one.double().flatten(), other.double().flatten()
+
+
+def _draws(network: nn.Module, division: Division, loss: Loss) -> bool:
+    """Return whether the loss of the same batch differs from one call to the next."""
+    [one], [other] = (_computed(network, [division.whole], loss)[0] for _ in range(2))
+    return one != other
+
+
+def _computed(
+    network: nn.Module, parts: Iterable[Rows], loss: Loss, batch: Rows | None = None
+) -> tuple[list[float], Mapping[str, Tensor]]:
+    """Return the losses of parts that are computed one after another, and the buffers after that."""
+    used, losses = copy.deepcopy(network), []
+    # Gradients are on, since code may ask whether they are; nothing is kept for them.
+    with torch.enable_grad(), saved_tensors_hooks(lambda _: None, _none_kept):
+        for rows in parts:
+            losses.append(float(loss(used, tuple(each.clone() for each in rows), batch).detach()))
+            getting_on()
+    parameters = dict(used.named_parameters(remove_duplicate=False))
+    return losses, {
+        name: each for name, each in used.state_dict().items() if name not in parameters and isinstance(each, Tensor)
+    }
+
+
+def _none_kept(_: Any) -> Tensor:
+    raise NotComparedError("its forward computes gradients")
+
+
+def _is_close(expected: float, found: float, tolerance: float) -> bool:
+    """Return whether two numbers are close; any is, if the expected one is not finite."""
+    return not math.isfinite(expected) or abs(expected - found) <= tolerance
+
+
+class _Precision(TorchFunctionMode):
+    """Watches for the least precise type in which something that depends on parameters is computed."""
+
+    _eps = torch.finfo(torch.float64).eps
+
+    @property
+    def tolerance(self) -> float:
+        """The relative difference that rounding may make: 4e-11 in float64, 2e-5 in float32."""
+        return self._eps ** (2 / 3)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(each, Tensor) and each.requires_grad:
+                self._eps = max(self._eps, torch.finfo(each.dtype).eps)
+        return result
+
+
+def _copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
+    """Return a copy on the CPU, its floating-point numbers of this type, with weights that are moved."""
+    generator = torch.Generator().manual_seed(0)
+    made = copy.deepcopy(network).cpu()
+    if dtype == torch.float64:
+        made = made.double()
+    with torch.no_grad():
+        for parameter in made.parameters() if noise else ():
+            moved = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            parameter.add_(moved * noise * (1 + parameter.abs()))
+    return made
+
+
+def _of_type(division: Division, dtype: torch.dtype) -> Division:
+    def converted(rows: Rows) -> Rows:
+        return tuple(each.detach().cpu().to(dtype if each.is_floating_point() else each.dtype) for each in rows)
+
+    return Division(converted(division.whole), [[converted(rows) for rows in each] for each in division.parts])
+
+
+def _turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
+    """Put modules of torch and of this package in evaluation, except batch norms, unless `with_norms`."""
+    for module in list(network.modules())[1:]:
+        is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
+        if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):
+            module.training = False
+
+
+@contextmanager
+def _default_type(dtype: torch.dtype) -> Iterator[None]:
+    """Have code that names no type make tensors of this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
