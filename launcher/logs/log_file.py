@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import printable, shortened
 
@@ -15,15 +18,10 @@ CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is t
 MAX_STEP_BYTES = 1 << 20  # back towards the start of a log, and in memory
 
 
-def open_log(path: Path) -> int:
-    """Open a log for reading; return the descriptor. Does not block, even where a pipe has the log's name."""
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a log as `open_log` does, and close it at the end."""
-    descriptor = open_log(path)
+    """Open a log for reading, as `open_regular` does, and close it at the end."""
+    descriptor = open_regular(path)
     try:
         yield descriptor
     finally:
@@ -104,8 +102,9 @@ class Truncation:
 class GrowingLog:
     """Reads each byte that a log holds, and what is appended to it, once. Close it at the end.
 
-    The log may not exist yet. One that is truncated, or removed and made again, is read again from its start, the latter
-    after the old file has been read to its end. A log that cannot be read gives nothing, and `trouble` says why.
+    The log may not exist yet. One that is truncated is read again from its start. After a rename the old file is read,
+    which its rank still writes to, until the new file of that name has content. A log that cannot be read gives nothing,
+    and `trouble` says why.
     """
 
     def __init__(self, path: Path, on_truncation: Callable[[Truncation], object] = lambda _: None) -> None:
@@ -115,6 +114,7 @@ class GrowingLog:
         self._log: int | None = None  # a descriptor
         self._identity: tuple[int, int] | None = None  # device and inode of the file that was open last
         self._size_bytes = 0  # of that file, when it was looked at last
+        self._is_displaced = False  # another file, or none, has its name
         self._on_truncation = on_truncation
 
     def read(self, limit_bytes: int = CHUNK_BYTES) -> tuple[int, bytes]:
@@ -174,6 +174,11 @@ class GrowingLog:
                 if self._log is not None:
                     yield offset, bytes_between(self._log, offset, min(offset + CHUNK_BYTES, self.position))
 
+    @property
+    def displaced(self) -> int | None:
+        """The descriptor of a file that has lost its name and is still read; None if the log has its name."""
+        return self._log if self._is_displaced else None
+
     def close(self) -> None:
         """Close the file. May be called twice."""
         if self._log is not None:
@@ -183,12 +188,14 @@ class GrowingLog:
     def _note(self, error: OSError) -> None:
         self.trouble = error.strerror or str(error)
         self.close()  # its name may have another file soon
+        if error.errno in {errno.EISDIR, errno.EINVAL}:  # something else has its name, and perhaps its inode
+            self._identity = None
 
     def _look(self) -> None:
         """Open the log if it is there, and look at its size."""
         if self._log is None:
             with suppress(FileNotFoundError):
-                self._take(open_log(self.path))
+                self._take(open_regular(self.path))
         if self._log is not None:
             size_bytes = os.fstat(self._log).st_size
             if size_bytes < self._size_bytes:
@@ -198,18 +205,20 @@ class GrowingLog:
             self._size_bytes = size_bytes
 
     def _follow_name(self) -> bool:
-        """Go to the file that has the log's name now, if it is another one; return whether it is."""
+        """Go to the file that has the log's name now, if it is another one with content; return whether it is."""
+        found = None
         with suppress(FileNotFoundError):
             found = self.path.stat()
-            if self._log is not None and (found.st_dev, found.st_ino) != self._identity:
-                self._take(open_log(self.path))
-                return True
-        return False
+        is_other = found is None or (found.st_dev, found.st_ino) != self._identity
+        self._is_displaced = self._log is not None and is_other
+        if self._is_displaced and found is not None and (found.st_size or not stat.S_ISREG(found.st_mode)):
+            self._take(open_regular(self.path))
+        return self._log is not None and is_other and not self._is_displaced
 
     def _take(self, log: int) -> None:
         """Read that file from now on: from its start, unless it is the last one again."""
         self.close()
-        self._log = log
+        self._log, self._is_displaced = log, False
         found = os.fstat(log)
         if (found.st_dev, found.st_ino) != self._identity:
             self._identity = (found.st_dev, found.st_ino)

@@ -12,9 +12,10 @@ from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
 from launcher.logs.lines import Line
 from launcher.logs.log_file import bytes_between, opened
+from launcher.runs.event_reader import EventReader
 from launcher.runs.rank_figures import FiguresReader
 from launcher.runs.rank_logs import AttemptStarts, RankLogs
-from launcher.runs.status import EventReader, RunState
+from launcher.runs.status import RunState
 
 if TYPE_CHECKING:
     from launcher.logs.figures import Figures
