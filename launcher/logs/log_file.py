@@ -16,6 +16,7 @@ from launcher.logs.terminal import printable, shortened
 TAIL_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
 MAX_STEP_BYTES = 1 << 20  # back towards the start of a log, and in memory
+MAX_BACK_BYTES = 256 << 20  # in which the start of the last lines is looked for
 
 
 @contextmanager
@@ -35,6 +36,14 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
         chunks.append(chunk)
         begin += len(chunk)
     return b"".join(chunks)
+
+
+def _data_after(log: int, offset: int) -> int:
+    """Return where the hole around `offset` ends, or the file; `offset` where there is none, or the system does not tell."""
+    try:
+        return os.lseek(log, offset, os.SEEK_DATA)
+    except OSError as error:
+        return os.fstat(log).st_size if error.errno == errno.ENXIO else offset
 
 
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
@@ -60,16 +69,17 @@ def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
     return [shortened(printable(line)) for line in text.rstrip().split("\n")[-count:]] if text.strip() else []
 
 
-def start_of_last_lines(log: int, end: int, count: int) -> int:
-    """Return the offset at which the last `count` lines before `end` begin; 0 if there are fewer.
+def start_of_last_lines(log: int, end: int, count: int, first: int = 0) -> int:
+    """Return the offset at which the last `count` lines before `end` begin; `first` if fewer begin after it.
 
-    An unfinished last line counts as one. `log` is a descriptor. Memory is bounded. Raises OSError.
+    An unfinished last line counts as one. Looks `MAX_BACK_BYTES` back at most. `log` is a descriptor. Raises OSError.
     """
     if count <= 0:
         return end
+    first = max(first, end - MAX_BACK_BYTES)
     behind, step_bytes = end, CHUNK_BYTES
-    while behind > 0:
-        begin = max(0, behind - step_bytes)
+    while behind > first:
+        begin = max(first, behind - step_bytes)
         chunk = bytes_between(log, begin, behind)
         # The newline at the very end belongs to the last line; every other one stands before a line.
         place = len(chunk) - (behind == end)
@@ -80,7 +90,7 @@ def start_of_last_lines(log: int, end: int, count: int) -> int:
             return begin + place + 1
         count -= newlines
         behind, step_bytes = begin, min(2 * step_bytes, MAX_STEP_BYTES)
-    return 0
+    return first
 
 
 def fair_shares(needs: Mapping[int, int], total: int) -> dict[int, int]:
@@ -148,22 +158,24 @@ class GrowingLog:
         """The number of bytes that are unread now; 0 where the log cannot be read."""
         return max(0, self.end - self.position)
 
-    def skip_to_last(self, keep_bytes: int) -> int:
-        """Skip all but the last `keep_bytes`, and what is left of the line before them; return how many were skipped."""
-        skipped = self.unread_bytes - keep_bytes
-        if skipped <= 0:
-            return 0
-        self.position += skipped
-        begin, last = self.read(keep_bytes)
-        self.position -= len(last.partition(b"\n")[2])
-        return skipped + self.position - begin
+    def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
+        """Skip all but the last `keep_bytes` and `keep_lines`, and the rest of the line before them; return how many bytes."""
+        before, skipped = self.position, self.unread_bytes - keep_bytes
+        if skipped > 0:
+            self.position += skipped
+            _, last = self.read(keep_bytes)
+            self.position -= len(last.partition(b"\n")[2])
+            before = min(before, self.position)  # it may have been truncated meanwhile
+        if keep_lines is not None:
+            self.skip_to_last_lines(keep_lines)
+        return self.position - before
 
     def skip_to_last_lines(self, count: int) -> None:
-        """Read on at the last `count` lines of the log as it is now; change nothing where it cannot be read."""
+        """Read on at the last `count` unread lines of the log as it is now; change nothing where it cannot be read."""
         end = self.end
         if self._log is not None:
             try:
-                self.position = start_of_last_lines(self._log, end, count)
+                self.position = start_of_last_lines(self._log, end, count, self.position)
             except OSError as error:
                 self._note(error)
 
@@ -225,4 +237,11 @@ class GrowingLog:
             self._size_bytes, self.position = found.st_size, 0
 
     def _read(self, limit_bytes: int) -> bytes:
-        return b"" if self._log is None else os.pread(self._log, limit_bytes, self.position)
+        if self._log is None:
+            return b""
+        chunk = os.pread(self._log, limit_bytes, self.position)
+        if not chunk.startswith(b"\0") or chunk.strip(b"\0"):
+            return chunk
+        # A file that was emptied under a program that does not append begins with a hole, of any size.
+        self.position = _data_after(self._log, self.position)
+        return os.pread(self._log, limit_bytes, self.position)

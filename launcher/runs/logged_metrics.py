@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from launcher.logs.figures import Figures
     from launcher.logs.select import Matcher
 
-END_BYTES = 8 << 20  # of the end of the log: 150,000 lines, read in some seconds
+END_BYTES = 8 << 20  # of the end of the log
+END_LINES = 100_000  # of them, which are read in some seconds
 HEAD_BYTES = 1 << 18  # of an attempt, in which its first epoch is looked for
 
 
@@ -68,7 +69,7 @@ def _steps(
     if log is None:
         return (), False
     try:
-        skipped = log.skip_to_last_bytes(END_BYTES)
+        skipped = log.skip_to_last_bytes(END_BYTES, END_LINES)
         printed = tuple(
             (line.time_ns or 0, line.attempt or 0, found)
             for line in log.whole()

@@ -175,9 +175,9 @@ class RankLog:
         """The unfinished line, as far as it was read; None if there is none."""
         return self._reader.begun
 
-    def skip_to_last_bytes(self, keep_bytes: int) -> int:
-        """Skip all but the last `keep_bytes` that are unread, up to the start of a line; return how many were skipped."""
-        return self._log.skip_to_last(keep_bytes)
+    def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
+        """Skip all but the last unread bytes, at most `keep_lines` whole lines; return how many bytes were skipped."""
+        return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:
         self._log.close()
