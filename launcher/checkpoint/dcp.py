@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.errors import UnreadableError
+from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
 
@@ -97,16 +98,13 @@ def read_metadata(directory: Path) -> Stored:
     """
     path = directory / DCP_METADATA
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_METADATA_BYTES + 1)
+        content = read_regular(path, MAX_METADATA_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise UnreadableError(
             f"{directory} is no checkpoint of torch.distributed.checkpoint: there is no {DCP_METADATA} in it"
         ) from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
-    if len(content) > MAX_METADATA_BYTES:
-        raise UnreadableError(f"{path} has more than {MAX_METADATA_BYTES} bytes")
     try:
         return _stored(_Machine().run(content))
     except (_MalformedError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:

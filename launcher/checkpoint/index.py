@@ -32,7 +32,7 @@ from typing import Any
 
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
-from launcher.core.files import read_regular
+from launcher.core.files import open_regular, read_regular
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
@@ -335,16 +335,16 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
 def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:
     """Return what is wrong with a file of a checkpoint; None if it is what was written."""
     path = checkpoint / name
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     try:
-        if not path.is_file():
-            return f"{path} is missing"
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.size:
+                return f"{path} has {size} bytes of {expected.size}"
             while block := file.read(_READ_BYTES):
                 digest.update(block)
-                size += len(block)
+    except FileNotFoundError:
+        return f"{path} is missing"
     except OSError as error:
         return f"{path}: {error.strerror}"
-    if size != expected.size:
-        return f"{path} has {size} bytes of {expected.size}"
     return None if digest.hexdigest() == expected.sha256 else f"{path} is damaged: its digest is another one"

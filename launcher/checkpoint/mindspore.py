@@ -14,12 +14,14 @@ CRC-32 of all before it, as ten bytes.
 from __future__ import annotations
 
 import mmap
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 
 # Bytes of an element, by MindSpore's names of types. Text is of no such type.
@@ -63,7 +65,10 @@ def read_values(path: Path) -> dict[str, Value]:
         UnreadableError: it cannot be read, or is no such file, or was cut or changed.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with (
+            os.fdopen(open_regular(path), "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             return _Parser(content).values()
     except _MalformedError as error:
         raise UnreadableError(f"{path} is no checkpoint of MindSpore: {error}", hint=_HINT) from None

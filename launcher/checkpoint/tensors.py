@@ -30,6 +30,7 @@ from launcher.checkpoint.index import (
     damage_of,
     hinted,
 )
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, boxes_of_run, shared_runs
 
@@ -181,7 +182,7 @@ class StoredBoxes:
         if name not in self._mapped:
             if len(self._mapped) == MAX_MAPPED:
                 self._unmap_first()
-            with (self.path / name).open("rb") as file:
+            with os.fdopen(open_regular(self.path / name), "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._mapped[name] = mapped, memoryview(mapped)
         return self._mapped[name][1]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from launcher.cluster.job import EXAMINATION, Job, from_text
 from launcher.cluster.join import Endpoint, RunOverError, Session, take_place
 from launcher.core import atomic, env
-from launcher.core.codec import digest_of_meaning
+from launcher.core.codec import digest_of_file, digest_of_meaning
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
 from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
@@ -91,10 +91,10 @@ def check_table(job: Job) -> None:
     if source is None or job.table_text is None:
         return
     try:
-        found = source.read_bytes()
+        found = digest_of_file(source)
     except OSError:  # none here: ranks get a copy in the run directory
         return
-    if digest_of_meaning(found) != digest_of_meaning(job.table_text.encode()):
+    if found != digest_of_meaning(job.table_text.encode()):
         raise RefusedTableError(
             f"{printable(str(source))} is another rank table here than where the run was started",
             hint="copy it to every server",

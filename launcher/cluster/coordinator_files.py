@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
 from contextlib import suppress
-from typing import Any
 
 from launcher.core import atomic
-from launcher.core.codec import json_text
+from launcher.core.codec import json_text, read_json
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir
+
+MAX_ENDPOINT_BYTES = 1 << 20
 
 
 @frozen
@@ -31,7 +31,7 @@ def write_endpoint(run_dir: RunDir, endpoint: AskerEndpoint) -> None:
 def read_endpoint(run_dir: RunDir) -> AskerEndpoint | None:
     """Return None for a run on one server, one that is over, and one of another user."""
     try:
-        fields: Any = json.loads(run_dir.endpoint.read_text(encoding="utf-8"))
+        fields = read_json(run_dir.endpoint, MAX_ENDPOINT_BYTES)
         addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])
         return AskerEndpoint(addresses, str(fields["key"]))
     except (OSError, ValueError, TypeError, KeyError):

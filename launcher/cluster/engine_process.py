@@ -18,6 +18,7 @@ from tempfile import gettempdir
 from launcher.core import atomic, env
 from launcher.core.errors import UnreadableError, exit_code_of
 from launcher.engines.command import EngineCommand
+from launcher.logs.log_file import tail
 from launcher.logs.terminal import one_line
 from launcher.supervise.spawn import overlaid
 
@@ -193,9 +194,8 @@ class EngineProcess:
             self._begins_at = self.log.stat().st_size
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        with suppress(OSError), self.log.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(self._begins_at, end - TAIL_BYTES))
-            lines = file.read().replace(b"\0", b"").decode(errors="replace").splitlines()
+        with suppress(OSError):
+            text = tail(self.log, self._begins_at, TAIL_BYTES)
+            lines = text.replace(b"\0", b"").decode(errors="replace").splitlines()
             return [line for line in lines if line.strip(" -=*")][-count:]
         return []

@@ -14,10 +14,11 @@ from typing import Protocol
 
 from launcher.cluster.coordinator_files import remove_endpoint, remove_marks
 from launcher.core.errors import EXIT_FAILURE
-from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, from_line
+from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.local import LocalAgent
+from launcher.runs.event_reader import EventReader
 from launcher.runs.progress import Progress
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import SignalPipe
@@ -71,11 +72,8 @@ class OrphanCleanup:
             signal_pipe.close()
         recorder = RunRecorder(self._spec.name, self._server_index, self._run_dir, self._event_log, started_ns)
         progress = Progress(len(self._spec.ranks))  # as far as the agent had reported it
-        with suppress(OSError), self._run_dir.events.open("rb") as lines:
-            for line in lines:
-                with suppress(ValueError):  # the last line that the agent wrote may be torn
-                    if stamped := from_line(line):
-                        progress.take(stamped)
+        for stamped in EventReader(self._run_dir.events).read():
+            progress.take(stamped)
         recorder.write_report(Cause.AGENT_LOST, self._exit_code, progress.attempts)
         if self._coordinates:
             remove_marks(self._run_dir)

@@ -95,7 +95,7 @@ def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> It
     """
     try:
         stamped = from_line(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return
     if stamped is None:
         return

@@ -20,10 +20,15 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, cast
 
+from launcher.core.files import read_regular
+
 T = TypeVar("T")
 INDENT = 2
 MAX_ERROR_CHARS = 200
 MAX_WHOLE_NUMBER = (1 << 63) - 1  # as the system's calls take them
+MAX_JSON_BYTES = 64 << 20  # of a file: run.json of 32,768 ranks
+MAX_DIGESTED_BYTES = 1 << 30
+MAX_JSON_VALUES = 1_500_000  # in one text: a short text of empty lists takes 20 times its size in memory
 _NOTHING = type(None)
 _Converter = Callable[[Any], Any]
 
@@ -53,6 +58,32 @@ def decode(kind: type[T], value: Any) -> T:
         return cast("T", _converter(cast("Any", kind))(value))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a valid {kind.__name__}: {str(error)[:MAX_ERROR_CHARS]}") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of JSON that anybody may have written.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deep, or holds more than `MAX_JSON_VALUES`.
+    """
+    if len(text) > MAX_JSON_VALUES:
+        text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+        if sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
+            raise ValueError(f"more than {MAX_JSON_VALUES} values")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Return the value of a JSON file that anybody may have written. Does not block.
+
+    Raises:
+        OSError: it is not a regular file, is larger than `max_bytes`, or cannot be read.
+        ValueError: as `parse_json`.
+    """
+    return parse_json(read_regular(path, max_bytes))
 
 
 def whole_number(value: Any) -> int | None:
@@ -97,6 +128,15 @@ def digest_of_meaning(content: bytes) -> str:
     from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL
 
     return sha256(content).hexdigest()
+
+
+def digest_of_file(path: str | Path) -> str:
+    """Return the `digest_of_meaning` of a regular file. Does not block.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or has more than 1 GiB.
+    """
+    return digest_of_meaning(read_regular(path, MAX_DIGESTED_BYTES))
 
 
 def finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ import signal
 from enum import Enum
 from typing import Any, get_args
 
-from launcher.core.codec import decode, encode, finite, whole_number
+from launcher.core.codec import MAX_ERROR_CHARS, decode, encode, finite, parse_json, whole_number
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
 from launcher.core.records import Allotment
@@ -277,14 +277,14 @@ def from_line(line: str | bytes) -> TimestampedEvent | None:
         ValueError: the line is no event, or one of another schema.
     """
     try:
-        fields: dict[str, Any] = json.loads(line)
+        fields: dict[str, Any] = parse_json(line)
         schema, name = fields.pop("schema"), fields.pop("event")
         time_ns, server_index = (whole_number(fields.pop(key)) for key in ("time_ns", "server_index"))
         kind = _KINDS.get(name)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a valid event: {line!r}") from error
+        raise ValueError(f"not a valid event: {line[:MAX_ERROR_CHARS]!r}") from error
     if schema != SCHEMA:
         raise ValueError(f"schema {schema}, but this version reads {SCHEMA}")
     if time_ns is None or server_index is None:
-        raise ValueError(f"not a valid event: {line!r}")
+        raise ValueError(f"not a valid event: {line[:MAX_ERROR_CHARS]!r}")
     return TimestampedEvent(time_ns, server_index, decode(kind, fields)) if kind else None

@@ -1,4 +1,4 @@
-"""Files that anybody may have put where they are read (bounded, and never waited for), and how large directories are."""
+"""Read regular files that anybody may have written, without blocking and within a limit; measure directories."""
 
 from __future__ import annotations
 
@@ -9,23 +9,56 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+_PIECE_BYTES = 1 << 16
 
-def read_regular(path: Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
-    """Return the content of a file; what is no regular one, a pipe for instance, is not opened for reading.
+
+def open_regular(path: str | Path) -> int:
+    """Open a regular file for reading; return the descriptor. Neither blocks nor opens a pipe or a device.
 
     `check` is called for the open file, and may raise.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or has more than `max_bytes`.
+        OSError: it cannot be opened, or is not a regular file.
     """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        check(os.fstat(file.fileno()))
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes")
-    return content
+    try:
+        _check_regular(os.stat(path))  # noqa: PTH116 - opening a device may already act on it
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except ValueError:  # a name from a file may hold anything
+        raise OSError(errno.EINVAL, "its name holds NUL or a surrogate") from None
+    try:
+        _check_regular(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
+    """Return the content of a regular file. Does not block. `check` is called for the open file, and may raise.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or has more than `max_bytes`.
+    """
+    descriptor = open_regular(path)
+    try:
+        check(os.fstat(descriptor))
+        pieces, left = [], max_bytes + 1
+        if os.fstat(descriptor).st_size < left:
+            while left > 0 and (piece := os.read(descriptor, min(left, _PIECE_BYTES))):
+                pieces.append(piece)
+                left -= len(piece)
+            if left > 0:
+                return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+    raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes")
 
 
 def bytes_in(path: Path) -> int:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import json
 import operator
 import os
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +36,7 @@ from typing import Any, BinaryIO
 
 from launcher.core.codec import real_number, whole_number
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 
 MAX_BYTES = 4096
@@ -108,12 +108,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     Anything but a regular file, such as a pipe without a writer, counts as no beat, and is not waited for.
     """
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                return None
+        with os.fdopen(open_regular(path), "rb") as file:
             beat, pid = _read(file)
-            return Heartbeat(found.st_mtime_ns, beat, pid)
+            return Heartbeat(os.fstat(file.fileno()).st_mtime_ns, beat, pid)
     except OSError:
         return None
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from launcher.core.codec import decode, encode, json_text
+from launcher.core.codec import decode, encode, json_text, parse_json
 from launcher.core.events import SCHEMA, Cause
 from launcher.core.frozen import frozen
 from launcher.core.records import Allotment
@@ -67,13 +64,13 @@ class Report:
         return json_text(encode(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
+    def from_json(cls, text: str | bytes) -> Report:
         """Return the report that `to_json` wrote.
 
         Raises:
             ValueError: the text is no report that this version knows.
         """
-        fields: Any = json.loads(text)
+        fields = parse_json(text)
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")
         return decode(cls, fields)

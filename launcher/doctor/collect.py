@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launcher import __version__
-from launcher.core.codec import digest_of_meaning
+from launcher.core.codec import digest_of_file
 from launcher.core.engine_rank import (
     SLURM,
     MpiLibrary,
@@ -52,7 +52,7 @@ def collect(request: Request) -> Facts:
     table_digest = table_trouble = None
     if request.table is not None:
         try:  # by its meaning, which is all that HCCL reads
-            table_digest = digest_of_meaning(Path(request.table).read_bytes())
+            table_digest = digest_of_file(request.table)
         except OSError as error:
             table_trouble = error.strerror or str(error)
     looked_at = {

@@ -15,7 +15,6 @@ What cannot be done is answered by {"trouble": "why"}. Unknown fields are of a l
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.core.codec import decode, encode
+from launcher.core.codec import decode, encode, read_json
 from launcher.core.run_dir import RunDir
 from launcher.doctor.collect import collect
 from launcher.doctor.facts import Request, Resolved
@@ -87,7 +86,7 @@ class ProbeHandler:
                 case "reach":
                     found = {"attempts": self._reach(message)}
                 case "links":
-                    found = {"links": json.loads(RunDir(Path(message["run_dir"])).links.read_text(encoding="utf-8"))}
+                    found = {"links": read_json(RunDir(Path(message["run_dir"])).links)}
                 case "forget":
                     found = {"forgotten": forget(Path(message["runs_dir"]), parent=bool(message["parent"]))}
                 case kind:

@@ -15,6 +15,8 @@ from pathlib import Path
 from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.logs.log_file import bytes_between, opened
 
+MAX_BYTES = 32 << 20  # of the records: those of three weeks
+
 
 class Arrivals:
     """Tells of one log when what it holds was written. Reads more of the records as it is asked for later bytes."""
@@ -24,6 +26,7 @@ class Arrivals:
         self._path, self._log = path, log
         self._ends, self._times_ns = array("q"), array("q")
         self._read_bytes = 0
+        self._is_cut = False  # the first records were not read
         self._is_there = False
         self._first, self._behind = 0, 0  # offsets between which all was written at `_time_ns`
         self._time_ns: int | None = None
@@ -44,6 +47,8 @@ class Arrivals:
             self._is_there = True
         at = bisect_right(self._ends, offset)
         first = self._ends[at - 1] if at else 0
+        if self._is_cut and not at:
+            return
         if at < len(self._ends):
             self._first, self._behind, self._time_ns = first, self._ends[at], self._times_ns[at]
         elif self._is_there:
@@ -58,10 +63,13 @@ class Arrivals:
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes < self._read_bytes:  # it was emptied
                 self._read_bytes = 0
-            data = bytes_between(descriptor, self._read_bytes, size_bytes - size_bytes % RECORD.size)
-        if not self._read_bytes:
+            end = size_bytes - size_bytes % RECORD.size
+            begin = max(self._read_bytes, end - MAX_BYTES)
+            data = bytes_between(descriptor, begin, end)
+        if begin != self._read_bytes or not begin:
             self._ends, self._times_ns = array("q"), array("q")
-        self._read_bytes += len(data)
+            self._is_cut = begin > 0
+        self._read_bytes = begin + len(data)
         values = array("q")  # all at once: a month of them are millions
         values.frombytes(data)
         if sys.byteorder == "big":

@@ -41,6 +41,7 @@ HINT_OF_GROUPS = (
     r"for instance 'it=(?P<step>\d+) cost=(?P<loss>\S+)'; groups are step, last_step, epoch, loss, tokens_per_s"
 )
 
+_LAST_WORD = re.compile(r"[^\W\d]+$")
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6}
 # In front of a word such as "step", these make another thing of it: "warmup steps: 100".
 _NOT_A_STEP = frozenset({
@@ -122,11 +123,11 @@ def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]
     Raises:
         UsageError: the pattern takes too long on a line, or on these lines together.
     """
-    begun_s = time.process_time()
-    text = text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))]
-    if pattern is None and not _may_have_figures(text):
+    begun_s = 0.0 if pattern is None else time.process_time()
+    parts = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
+    if pattern is None and len(parts) > 1 and not _may_have_figures(text):
         return
-    for part in reversed(LINE_END.split(text)):
+    for part in reversed(parts):
         if pattern is None and not _may_have_figures(part):
             continue
         if pattern is not None and time.process_time() - begun_s > MAX_SEARCH_S:
@@ -148,8 +149,8 @@ def _may_have_figures(text: bytes) -> bool:
 
 
 def _of_text(line: str) -> Figures | None:
-    patterns = figure_patterns()
-    epoch = patterns.epoch.search(line)
+    patterns, lowered = figure_patterns(), line.lower()
+    epoch = patterns.epoch.search(line) if "epoch" in lowered else None
     loss, tokens, steps = _loss(line), _tokens_per_s(line), _steps_per_s(line)
     found: re.Match[str] | None = None
     for match in patterns.step.finditer(line):
@@ -161,7 +162,7 @@ def _of_text(line: str) -> Figures | None:
             found = match
             break
     until = found or epoch
-    if until is not None and patterns.other_data.search(line, 0, until.start()):
+    if until is not None and until.start() and patterns.other_data.search(line, 0, until.start()):
         return None
     if epoch is not None and _word_before(line, epoch.start()) in _NOT_A_STEP:
         return None
@@ -172,9 +173,9 @@ def _of_text(line: str) -> Figures | None:
             step, last = _whole(within["step"] or within["counted"]), _whole(within["last"] or within["of"])
             return Figures(step, last, epoch_value, loss, tokens, steps, within["samples"] is not None)
         return Figures(epoch=epoch_value, loss=loss) if epoch_value is not None and loss is not None else None
-    beside = (loss, tokens, steps, epoch_value, patterns.learning_rate.search(line))
     step, last = _whole(found["step"]), _whole(found["last"])
-    if step is None or all(each is None for each in beside):
+    is_alone = loss is None and tokens is None and steps is None and epoch_value is None
+    if step is None or (is_alone and patterns.learning_rate.search(line) is None):
         return None
     return Figures(step, last, epoch_value, loss, tokens, steps)
 
@@ -217,7 +218,7 @@ def _loss(line: str) -> float | None:
 
 
 def _tokens_per_s(line: str) -> float | None:
-    match = figure_patterns().tokens.search(line)
+    match = figure_patterns().tokens.search(line) if "tok" in line.lower() else None
     if match is None:
         return None
     side = "before" if match["before"] is not None else "after"
@@ -226,7 +227,9 @@ def _tokens_per_s(line: str) -> float | None:
 
 
 def _steps_per_s(line: str) -> float | None:
-    match = figure_patterns().rate.search(line)
+    lowered = line.lower()
+    is_likely = "s/" in lowered or "/s" in lowered or "per_s" in lowered
+    match = figure_patterns().rate.search(line) if is_likely else None
     if match is None:
         return None
     if match["each"] is not None:
@@ -237,11 +240,9 @@ def _steps_per_s(line: str) -> float | None:
 
 def _word_before(line: str, place: int) -> str:
     """Return the word in front of a place, with nothing but blanks between them, in small letters; empty for none."""
-    before = line[:place]
-    stripped = before.rstrip(" ")
-    if stripped == before:
+    if not place or line[place - 1] != " ":
         return ""
-    word = re.search(r"[^\W\d]+$", stripped[-20:])
+    word = _LAST_WORD.search(line[:place].rstrip(" ")[-20:])
     return word[0].casefold() if word else ""
 
 

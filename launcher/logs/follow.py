@@ -16,7 +16,6 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from launcher.core.proc import mounts
 from launcher.logs.lines import OVERWRITES, Begun, LineReader
@@ -37,7 +36,7 @@ class Follower:
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs
         self._readers = {global_rank: LineReader(global_rank) for global_rank in logs}
-        self._changes = Changes({global_rank: log.path for global_rank, log in logs.items()})
+        self._changes = Changes(logs)
 
     def next_block(self, *, ended: bool = False) -> tuple[int, bytes] | None:
         """Return a global rank and some new whole lines of it, or a piece of a very long one; or None.
@@ -85,16 +84,17 @@ class Follower:
 
 
 class Changes:
-    """Watches files, by global rank. All are `due` at first. Close it at the end."""
+    """Watches logs, by global rank. All are `due` at first. Close it at the end."""
 
-    def __init__(self, paths: Mapping[int, Path]) -> None:
-        self._paths = {key: os.fspath(path) for key, path in paths.items()}
+    def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
+        self._logs = logs
+        self._paths = {key: os.fspath(log.path) for key, log in logs.items()}
         self._due = dict.fromkeys(self._paths)
         self._ended = False
         self._inotify = _Inotify()
         self._listening: dict[int, int] = {}  # rank by inotify's number of its file
         self._armed: set[int] = set()  # ranks in `_listening`
-        self._seen: dict[int, _Signature | None] = {}  # of those that are not due
+        self._seen: dict[int, tuple[_Signature | None, _Signature | None]] = {}  # of those that are not due
         self._next_look_s = self._next_survey_s = 0.0
 
     def due(self, *, ended: bool = False) -> tuple[int, ...]:
@@ -131,11 +131,12 @@ class Changes:
         if self._ended:
             self._due.pop(key, None)
             return
-        watch = None if key in self._armed else self._inotify.listen(self._paths[key])
+        is_displaced = self._logs[key].displaced is not None  # then two files may grow
+        watch = None if is_displaced or key in self._armed else self._inotify.listen(self._paths[key])
         if watch is not None:
             self._listening[watch] = key
             self._armed.add(key)
-        signature = _signature(self._paths[key])
+        signature = self._signature(key)
         if watch is None and (key in self._armed or signature == self._seen.get(key, ())):
             self._due.pop(key, None)  # else it may have changed just before: it is read once more
         self._seen[key] = signature
@@ -151,6 +152,10 @@ class Changes:
     def close(self) -> None:
         self._inotify.close()
 
+    def _signature(self, key: int) -> tuple[_Signature | None, _Signature | None]:
+        displaced = self._logs[key].displaced
+        return _signature(self._paths[key]), None if displaced is None else _signature(displaced)
+
     def _look(self) -> None:
         now_s = time.monotonic()
         surveys = now_s >= self._next_survey_s
@@ -158,9 +163,9 @@ class Changes:
             self._next_survey_s = now_s + MAKE_SURE_EVERY_S
         elif now_s < self._next_look_s:
             return
-        for key, path in self._paths.items():
+        for key in self._paths:
             if key not in self._due and (surveys or key not in self._armed):
-                signature = _signature(path)
+                signature = self._signature(key)
                 if signature != self._seen.get(key):
                     self._seen[key] = signature
                     self._due[key] = None
@@ -221,7 +226,7 @@ class _Inotify:
         return self._local[device]
 
 
-def _signature(path: str) -> _Signature | None:
+def _signature(path: str | int) -> _Signature | None:
     with suppress(OSError):
         found = os.stat(path)  # noqa: PTH116 - as above
         return found.st_ino, found.st_size, found.st_mtime_ns

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
 from launcher.core.frozen import frozen
@@ -51,8 +50,6 @@ def piece_after(log: Path, place: Place | None) -> Piece:
     try:
         with opened(log) as descriptor:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError("no regular file")
             is_anew = place is None or place.inode != found.st_ino or place.offset > found.st_size
             after = 0 if place is None or is_anew else place.offset
             begin = max(after, found.st_size - MAX_BYTES)

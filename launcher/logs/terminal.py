@@ -14,6 +14,11 @@ _OTHER_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _CONTROL_BUT_NEWLINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+_SHOWN_AS = {
+    code: f"^{chr(code ^ 0x40)}" if code < 0x80 else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in map(ord, filter(_CONTROL.match, map(chr, (*range(0x100), *range(0x2000, 0x2100)))))
+}
+
 _HARMLESS_BYTES = bytes({*b"\t\n", *range(0x20, 0x7F), *range(0x80, 0x100)})
 _C1_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # as UTF-8 writes them
 _DIRECTION = re.compile(rb"\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])")
@@ -84,15 +89,8 @@ def _harmless(text: str) -> str:
         return text
     text = _OTHER_SEQUENCE.sub("", text)
     pieces, colours = _COLOUR.split(text), [*_COLOUR.findall(text), ""]
-    safe = "".join(_CONTROL.sub(_caret, piece) + colour for piece, colour in zip(pieces, colours, strict=True))
+    safe = "".join(piece.translate(_SHOWN_AS) + colour for piece, colour in zip(pieces, colours, strict=True))
     return safe + _COLOUR_END if any(colours) and not safe.endswith(_COLOUR_END) else safe
-
-
-def _caret(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x80:
-        return f"^{chr(code ^ 0x40)}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def certainly_printable(block: bytes) -> bool:

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from launcher.core.atomic import replacing
 from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.core.text import printable
@@ -184,7 +186,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
     """
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
             size_bytes = os.fstat(file.fileno()).st_size  # 0 for what is no regular file
             if size_bytes > max_bytes:
                 raise _too_large(f"{path} has {_size(size_bytes)}", size_bytes, max_bytes)
@@ -200,7 +202,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
         raise UnreadableError(f"{path} cannot be read: {reason}") from None
 
 
-def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
+def read_stream(file: BinaryIO | FileIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
     """Read up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
 
     Raises:
@@ -209,7 +211,10 @@ def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> 
     """
     pieces: list[bytes] = []
     left = max_bytes + 1
-    while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+    while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))) != b"":
+        if piece is None:  # of a device, or of a file of the kernel's
+            _await_data(file.fileno())
+            continue
         pieces.append(piece)
         left -= len(piece)
     if left <= 0:
@@ -220,9 +225,9 @@ def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> 
 def read_head(path: Path, count: int) -> bytes:
     """Read the first `count` bytes of a regular file; nothing where they cannot be read."""
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             return file.read(count)
-    except (OSError, ValueError):
+    except OSError:
         return b""
 
 
@@ -238,16 +243,24 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file, and wait a few seconds for a writer where it is a named pipe; plain open would wait for ever."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    """Open a file; of a pipe, wait a few seconds for its first data. Reads block for pipes only: a device may never end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN | select.POLLHUP)
-        if not waiting.poll(PIPE_PATIENCE_S * 1000):
+        try:
+            _await_data(descriptor)
+        except OSError:
             os.close(descriptor)
-            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and no data came within {PIPE_PATIENCE_S} s")
-    os.set_blocking(descriptor, True)
+            raise
+        os.set_blocking(descriptor, True)
     return descriptor
+
+
+def _await_data(descriptor: int) -> None:
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN | select.POLLHUP)
+    if not waiting.poll(PIPE_PATIENCE_S * 1000):
+        kind = "pipe" if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else "device"
+        raise OSError(errno.ETIMEDOUT, f"it is a {kind}, and no data came within {PIPE_PATIENCE_S} s")
 
 
 def overwrite(path: Path, original: bytes, data: bytes) -> None:

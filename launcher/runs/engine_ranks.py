@@ -16,13 +16,15 @@ from dataclasses import asdict
 from typing import Any
 
 from launcher.core import atomic
-from launcher.core.codec import decode
+from launcher.core.codec import decode, parse_json, read_json
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.proc import ProcessId
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.runs.owner import check_own_directory
 from launcher.runs.record import Recorded, filling, point_latest, spec_to_json
+
+MAX_PROCESS_BYTES = 4096
 
 
 def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
@@ -62,7 +64,10 @@ def _write_or_compare(run_dir: RunDir, text: str) -> None:
             atomic.write_text(run_dir.run_json, text, replace=False)
             point_latest(run_dir.root.parent, run_dir.root.name)
             return
-    found, own = _agreed_on(run_dir.run_json.read_text(encoding="utf-8")), _agreed_on(text)
+    try:
+        found, own = _agreed_on(read_json(run_dir.run_json)), _agreed_on(parse_json(text))
+    except ValueError:  # not written yet
+        return
     if found is None or own is None or found == own:
         return
     differences = {
@@ -77,13 +82,12 @@ def _write_or_compare(run_dir: RunDir, text: str) -> None:
     )
 
 
-def _agreed_on(text: str) -> dict[str, Any] | None:
-    """Return the fields of a run.json that all ranks of a run share; None if the text is not such a record yet."""
+def _agreed_on(fields: Any) -> dict[str, Any] | None:
+    """Return the fields of a run.json that all ranks of a run share; None if it is not such a record."""
     try:
-        fields: Any = json.loads(text)
         layout = " ".join(f"{axis}={degree}" for axis, degree in fields["layout"].items())
         return {"port": fields["master_port"], "layout": layout, "servers": fields["cluster"]["servers"]}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         return None
 
 
@@ -104,8 +108,8 @@ def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
     `without_mark`: whether it is to where the run's directory does not take the mark that one has done so.
     """
     try:
-        file = run_dir.announced.open("a")
-    except OSError:
+        file = open(run_dir.announced, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
+    except OSError:  # a pipe without a reader is one
         yield without_mark
         return
     with file:
@@ -130,8 +134,8 @@ class EngineRanks:
     def look(self) -> Mapping[int, ProcessId]:
         for place in self._places:
             if place.global_rank not in self._noted:
-                with suppress(OSError, ValueError, TypeError, RecursionError):
-                    fields = json.loads(self._run_dir.process(place.global_rank).read_bytes())
+                with suppress(OSError, ValueError):
+                    fields = read_json(self._run_dir.process(place.global_rank), MAX_PROCESS_BYTES)
                     self._noted[place.global_rank] = decode(ProcessId, fields)
         return self._noted
 

@@ -12,15 +12,17 @@ from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
 from launcher.logs.lines import Line
 from launcher.logs.log_file import bytes_between, opened
+from launcher.runs.event_reader import EventReader
 from launcher.runs.rank_figures import FiguresReader
 from launcher.runs.rank_logs import AttemptStarts, RankLogs
-from launcher.runs.status import EventReader, RunState
+from launcher.runs.status import RunState
 
 if TYPE_CHECKING:
     from launcher.logs.figures import Figures
     from launcher.logs.select import Matcher
 
-END_BYTES = 8 << 20  # of the end of the log: 150,000 lines, read in some seconds
+END_BYTES = 8 << 20  # of the end of the log
+END_LINES = 100_000  # of them, which are read in some seconds
 HEAD_BYTES = 1 << 18  # of an attempt, in which its first epoch is looked for
 
 
@@ -67,7 +69,7 @@ def _steps(
     if log is None:
         return (), False
     try:
-        skipped = log.skip_to_last_bytes(END_BYTES)
+        skipped = log.skip_to_last_bytes(END_BYTES, END_LINES)
         printed = tuple(
             (line.time_ns or 0, line.attempt or 0, found)
             for line in log.whole()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from launcher.core.codec import real_number, whole_number
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.core.metrics import SCHEMA, Record, Saved, StageShares, StepMetrics, Validation
 
@@ -162,16 +162,13 @@ class MetricsReader:
         self.found, self.unreadable = False, None
         records: list[Record] = []
         try:
-            with open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-                self.found = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-                if self.found:
-                    file.seek(self._offset - len(self._remembered))
-                    if not self._remembered or file.read(len(self._remembered)) != self._remembered:
-                        self._begin(file)  # it is another file
-                    while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(line) == MAX_LINE_BYTES:
-                        records += self._records_of(line)
-                else:
-                    self.unreadable = "it is no regular file"
+            with os.fdopen(open_regular(self._path), "rb") as file:
+                self.found = True
+                file.seek(self._offset - len(self._remembered))
+                if not self._remembered or file.read(len(self._remembered)) != self._remembered:
+                    self._begin(file)  # it is another file
+                while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(line) == MAX_LINE_BYTES:
+                    records += self._records_of(line)
         except FileNotFoundError:
             pass
         except OSError as error:

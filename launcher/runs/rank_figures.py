@@ -5,7 +5,6 @@ Nothing but what people look at uses figures of logs: whether a rank hangs or is
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
 from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import bytes_between, opened
+from launcher.runs.record import read_fields
 
 if TYPE_CHECKING:
     from launcher.logs.figures import Figures
@@ -85,8 +85,8 @@ def pattern_of(text: str | None) -> Matcher | None:
 
 def recorded_pattern(run_dir: RunDir) -> Matcher | None:
     """Return the expression of --progress-regex that a run was started with; None for the known forms. Never raises."""
-    with suppress(OSError, ValueError, RecursionError, AttributeError, UsageError):
-        text = json.loads(run_dir.run_json.read_bytes()).get("progress_regex")
+    text = read_fields(run_dir).get("progress_regex")
+    with suppress(UsageError):
         return pattern_of(text if isinstance(text, str) else None)
     return None
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from operator import itemgetter
@@ -18,7 +15,7 @@ from launcher.logs.lines import OVERWRITES, Begun, Line, LineReader, attempt_at,
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Clock
 from launcher.runs.attempt_places import AttemptPlaces
-from launcher.runs.status import EventReader
+from launcher.runs.event_reader import EventReader
 
 SCHEDULER = -1  # stands for MindSpore's scheduler where logs are known by their ranks
 
@@ -68,15 +65,12 @@ MIN_BYTES = 512  # of one log
 def why_unreadable(log: Path) -> str | None:
     """Return why a log cannot be read; None where it can, or does not exist yet. Does not block."""
     try:
-        with opened(log) as descriptor:
-            mode = os.fstat(descriptor).st_mode
+        with opened(log):
+            return None
     except FileNotFoundError:
         return None
     except OSError as error:
         return error.strerror
-    if stat.S_ISREG(mode):
-        return None
-    return os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "no regular file"
 
 
 class RankLog:
@@ -181,9 +175,9 @@ class RankLog:
         """The unfinished line, as far as it was read; None if there is none."""
         return self._reader.begun
 
-    def skip_to_last_bytes(self, keep_bytes: int) -> int:
-        """Skip all but the last `keep_bytes` that are unread, up to the start of a line; return how many were skipped."""
-        return self._log.skip_to_last(keep_bytes)
+    def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
+        """Skip all but the last unread bytes, at most `keep_lines` whole lines; return how many bytes were skipped."""
+        return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:
         self._log.close()
@@ -246,7 +240,7 @@ class RankLogs:
     def _changes(self) -> Changes:
         """The watch over all logs, made when something is followed for the first time."""
         if self._watched is None:
-            self._watched = Changes({global_rank: log.path for global_rank, log in self._growing.items()})
+            self._watched = Changes(self._growing)
         return self._watched
 
     def new_lines(self, *, ended: bool = False, at_once_bytes: int = AT_ONCE_BYTES) -> Iterator[list[Line]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import atomic
-from launcher.core.codec import decode, encode, json_text
+from launcher.core.codec import decode, encode, json_text, read_json, real_number
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
@@ -101,23 +100,17 @@ def read_recorded(run_dir: RunDir) -> Recorded:
     Raises:
         UnreadableError: it is missing, unreadable, or not a record of a run.
     """
-    path = run_dir.run_json
-    try:
-        fields: Any = json.loads(path.read_bytes())
+    with _understood(run_dir):
+        fields = read_json(run_dir.run_json)
         supervision = fields.get("supervision", {})
-        places = [decode(RankPlace, rank) for rank in fields["ranks"]]
         return Recorded(
-            places=_ascending(places),
-            grace_s=float(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
-            max_restarts=int(supervision.get("max_restarts", 0)),
-            engine=None if fields.get("engine") is None else str(fields["engine"]),
+            places=_ascending(decode(RankPlace, rank) for rank in fields["ranks"]),
+            grace_s=_finite(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
+            max_restarts=decode(int, supervision.get("max_restarts", 0)),
+            engine=None if fields.get("engine") is None else decode(str, fields["engine"]),
             devices=_ascending(_devices(fields["cluster"]["servers"])) if supervision.get("elastic") else (),
             continues=_continued(fields),
         )
-    except OSError as error:
-        raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"{path} is no record of a run that this version understands") from error
 
 
 def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
@@ -126,21 +119,42 @@ def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
     Raises:
         UnreadableError: run.json is missing, unreadable, or not a record of a run.
     """
-    path = run_dir.run_json
-    try:
-        fields: Any = json.loads(path.read_bytes())
+    with _understood(run_dir):
+        fields = read_json(run_dir.run_json)
         options, cwd = fields.get("options"), Path(fields["cwd"])
-    except OSError as error:
-        raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"{path} is no record of a run that this version understands") from error
     return (options, cwd) if isinstance(options, dict) else None
+
+
+def read_fields(run_dir: RunDir) -> Mapping[str, Any]:
+    """Return what run.json holds; nothing if it cannot be read or is not an object."""
+    with suppress(OSError, ValueError):
+        if isinstance(fields := read_json(run_dir.run_json), dict):
+            return fields
+    return {}
+
+
+@contextmanager
+def _understood(run_dir: RunDir) -> Iterator[None]:
+    """Turn errors of a block that reads run.json into an UnreadableError."""
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(f"{run_dir.run_json} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableError(f"{run_dir.run_json} is no record of a run that this version understands") from error
+
+
+def _finite(value: Any) -> float:
+    number = real_number(value)
+    if number is None:
+        raise ValueError("not a finite number")
+    return number
 
 
 def _devices(servers: Any) -> Iterator[RankPlace]:
     for index, server in enumerate(servers):
         for device in server["devices"]:
-            yield RankPlace(device["global_rank"], server["server_id"], index, device["device_id"])
+            yield decode(RankPlace, {**device, "server_id": server["server_id"], "server_index": index})
 
 
 def _ascending(places: Iterable[RankPlace]) -> tuple[RankPlace, ...]:
@@ -148,9 +162,9 @@ def _ascending(places: Iterable[RankPlace]) -> tuple[RankPlace, ...]:
 
 
 def continued_by(run_dir: RunDir) -> ResumedFrom | None:
-    """Return what a run goes on from, as far as its run.json says so. Never raises for what that holds."""
-    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return _continued(json.loads(run_dir.run_json.read_bytes()))
+    """Return the checkpoint that a run resumed from; None if its run.json names none."""
+    with suppress(ValueError):
+        return _continued(read_fields(run_dir))
     return None
 
 

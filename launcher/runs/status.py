@@ -15,14 +15,16 @@ from dataclasses import field, replace
 from enum import Enum
 from pathlib import Path
 
+from launcher.core.codec import MAX_JSON_BYTES
 from launcher.core.errors import UnreadableError
-from launcher.core.events import TimestampedEvent, from_line
+from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, stat
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.runs.engine_ranks import EngineRanks
+from launcher.runs.event_reader import EventReader
 from launcher.runs.owner import owner_of
 from launcher.runs.progress import ENDED_AS, Progress, State
 from launcher.runs.record import read_recorded
@@ -222,7 +224,7 @@ class RunStatusReader:
         return State.ENDING if head_lives else State.LOST
 
     def _state_without_events(self) -> State:
-        if self._events.strange or self.run_dir.report.is_file():
+        if self._events.strange or os.path.isfile(self.run_dir.report):  # noqa: PTH113 - never raises
             return State.UNKNOWN
         made_ns = _modified_ns(self.run_dir.run_json)
         young = made_ns is not None and time.time_ns() - made_ns < FIRST_EVENT_S * 1e9
@@ -239,33 +241,6 @@ class RunStatusReader:
         return State.STARTING if young else State.LOST
 
 
-class EventReader:
-    """Gives the events of a growing events.jsonl, each once; a last line that is not whole yet is left for later."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self.strange = 0  # lines that are no events of this version
-        self.uids: set[int] = set()  # owners of the file, at each look
-
-    def read(self) -> Iterator[TimestampedEvent]:
-        """Yield the events written since the last call; none if there is no file."""
-        with suppress(OSError), self._path.open("rb") as file:
-            self.uids.add(os.fstat(file.fileno()).st_uid)
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._offset += len(line)
-                try:
-                    stamped = from_line(line)
-                except (ValueError, RecursionError):
-                    self.strange += bool(line.strip())
-                else:
-                    if stamped is not None:
-                        yield stamped
-
-
 def look(run_dir: RunDir) -> RunState:
     """Return the present state of the run. Reads its files once; never blocks, never raises for what it finds."""
     return RunStatusReader(run_dir).look()
@@ -275,7 +250,7 @@ def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
     """Return the runs in `runs_dir` with a living process, newest first, also those with only ranks left."""
     run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
     # A report is an agent's last act: such runs need no look.
-    states = [look(run_dir) for run_dir in run_dirs if not run_dir.report.exists()]
+    states = [look(run_dir) for run_dir in run_dirs if not os.path.exists(run_dir.report)]  # noqa: PTH110 - never raises
     living = [state for state in states if state.lives]
     return tuple(sorted(living, key=lambda state: state.started_ns or 0, reverse=True))
 
@@ -294,8 +269,8 @@ def _part(run_dir: RunDir) -> tuple[int, ...] | None:
 def read_report(run_dir: RunDir) -> Report | None:
     """Return report.json; None before the end, and where the report is one of another version."""
     try:
-        return Report.from_json(run_dir.report.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return Report.from_json(read_regular(run_dir.report, MAX_JSON_BYTES))
+    except (OSError, ValueError):
         return None
 
 

@@ -9,16 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.events import AgentStarted, from_line
+from launcher.core.events import AgentStarted
 from launcher.core.owner import is_trusted
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
+from launcher.runs.event_reader import EventReader
 from launcher.runs.owner import is_of_owner, owner_of
 
 MAX_NAMED = 8  # runs that a reference may mean; others are counted
 _LATEST = re.compile(rf"{LATEST}(?:~[0-9]{{1,9}})?")
 _TIMED = re.compile(r"(?P<time>\d{8}-\d{6}-)(?P<given>.+)")  # as `tlaunch run` calls a run
+_SERVER = re.compile(r"server(0|[1-9][0-9]{0,8})")
 _COUNTED = re.compile(r"-\d+$")  # what makes the name of a second run in one second its own
 
 
@@ -111,13 +113,13 @@ def run_at(root: Path) -> RunDir:
     """
     if os.path.lexists(RunDir(root).events):
         return RunDir(root)
-    found = sorted(int(path.parent.name[len("server") :]) for path in root.glob("server[0-9]*/events.jsonl"))
+    names = (path.parent.name for path in root.glob("server[0-9]*/events.jsonl"))
+    found = sorted(int(match[1]) for name in names if (match := _SERVER.fullmatch(name)))
     parts = [RunDir(root, server_index) for server_index in found]
     for part in parts if len(parts) > 1 else ():
-        with suppress(OSError, ValueError, RecursionError), part.events.open("rb") as events:
-            first = from_line(events.readline())
-            if first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here:
-                return part
+        first = next(EventReader(part.events).read(), None)
+        if first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here:
+            return part
     return parts[0] if parts else RunDir(root)
 
 
@@ -126,12 +128,11 @@ def last_agent(run_dir: RunDir) -> ProcessId | None:
 
     None if there was none, and for a process that does not belong to the run's owner.
     """
-    agent, owner = None, None
-    with suppress(OSError, ValueError, RecursionError), run_dir.events.open("rb") as lines:
-        owner = owner_of(run_dir, frozenset({os.fstat(lines.fileno()).st_uid}))
-        for line in lines:
-            if (stamped := from_line(line)) is not None and isinstance(stamped.event, AgentStarted):
-                agent = stamped.event.agent
+    agent, reader = None, EventReader(run_dir.events)
+    for stamped in reader.read():
+        if isinstance(stamped.event, AgentStarted):
+            agent = stamped.event.agent
+    owner = owner_of(run_dir, frozenset(reader.uids))
     return agent if agent is not None and is_of_owner(agent, owner, run_dir.events) else None
 
 

@@ -22,8 +22,9 @@ from launcher.core.metrics import Record, Saved, StepMetrics, Validation
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
 from launcher.core.verdict import Role, Verdict
+from launcher.runs.event_reader import EventReader
 from launcher.runs.progress import Progress
-from launcher.runs.status import EventReader, read_report
+from launcher.runs.status import read_report
 
 MAX_TEXT_CHARS = 200
 MAX_OF_A_KIND = 1000  # even; of what a program may write as often as it likes

@@ -9,7 +9,6 @@ rest. The files on this server are complete at any time, also if the coordinator
 from __future__ import annotations
 
 import base64
-import os
 import select
 import signal
 import time
@@ -18,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from launcher.core.files import read_regular
 from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import GrowingLog
@@ -257,12 +257,7 @@ class _Rewritten(_File):
         self._sending = (found.st_ino, found.st_mtime_ns, found.st_size)
         if self._sending == self._sent or found.st_size > MAX_WHOLE_BYTES:
             return None, 0
-        # A pipe of that name is not waited for.
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            data = os.read(descriptor, MAX_WHOLE_BYTES)
-        finally:
-            os.close(descriptor)
+        data = read_regular(self._path, MAX_WHOLE_BYTES)
         encoded = base64.b64encode(data).decode()
         return FileSnapshot(self.kind, self.global_rank, encoded, found.st_mtime_ns), len(data)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from launcher.checkpoint.index import is_checkpoint
 from launcher.core.atomic import new_directory
+from launcher.core.codec import read_json
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.recipes.load import recorded_settings
@@ -104,7 +105,7 @@ def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] 
     if not (directory / CONFIG).is_file():
         return None
     with _reading(directory / CONFIG):
-        content = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        content = read_json(directory / CONFIG)
         if (content["program"], content["recipe"]) != (program, json.loads(json.dumps(dataclasses.asdict(settings)))):
             return None
     with _reading(directory / WEIGHTS):
@@ -139,7 +140,7 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
             hint = merged if is_checkpoint(directory) else None
             raise UnreadableError(f"{directory / name}: this model directory has no such file", hint=hint)
     with _reading(directory / CONFIG):
-        sections = dict(json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"])
+        sections = dict(read_json(directory / CONFIG)["recipe"])
     if isinstance(data := sections.get("data", {}), dict):  # versions that did not record it did not normalise
         sections["data"] = {"normalise": False, **data}
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))

@@ -153,7 +153,7 @@ def watch(tmp_path):
     made = []
 
     def changes_of(*names):
-        made.append(Changes({key: tmp_path / name for key, name in enumerate(names)}))
+        made.append(Changes({key: GrowingLog(tmp_path / name) for key, name in enumerate(names)}))
         return made[-1]
 
     yield changes_of

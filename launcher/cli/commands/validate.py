@@ -197,6 +197,8 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
     """Check a file of a directory; return None for one that is not a rank table."""
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise; a pipe is not waited for
+        return None
     try:
         data = read_bytes(path, max_table_bytes())
     except UnreadableError as error:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
+from launcher.logs.log_file import tail
 from launcher.logs.terminal import printable
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Detached:
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
         with suppress(OSError):
-            print(self._console_log.read_text(encoding="utf-8", errors="replace").rstrip("\n"), file=sys.stderr)
+            print(tail(self._console_log).decode(errors="replace").rstrip("\n"), file=sys.stderr)
         return exit_code_of(os.waitstatus_to_exitcode(status)) or EXIT_FAILURE
 
     def _wait(self) -> bool:

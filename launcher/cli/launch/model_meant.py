@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from launcher.checkpoint.ways import MODEL
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
+from launcher.core.codec import read_json
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.logs.terminal import escaped
 from launcher.recipes.transformer.translation import PROGRAM
@@ -62,7 +62,7 @@ def _final_model(runs_dir: Path, reference: str) -> Path | None:
 
 def _program_of(config: Path) -> str:
     try:
-        program = json.loads(config.read_text(encoding="utf-8"))["program"]
+        program = read_json(config)["program"]
     except OSError as error:
         raise UnreadableError(f"{config}: {error.strerror}: a trained model has such a file") from None
     except (ValueError, KeyError, TypeError):

@@ -6,13 +6,10 @@ time and memory are bounded.
 
 from __future__ import annotations
 
-import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
-from launcher.core.codec import whole_number
+from launcher.core.codec import read_json, whole_number
 from launcher.core.frozen import frozen
 from launcher.logs.log_file import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in, tracebacks_above
@@ -42,17 +39,10 @@ class FailureRecord:
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
     """Return the record; None where the file is missing or holds rubbish, or (with `pid`) another process wrote it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        fields: Any = json.loads(os.read(descriptor, RECORD_BYTES)) if is_file else None
+        fields = read_json(path, RECORD_BYTES)
         record = _record(fields) if isinstance(fields, dict) else None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
-    finally:
-        os.close(descriptor)
     return None if record is None or pid not in {None, record.pid} else record
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.core.proc import PROC, Stat, catches, has_open, stat
 from launcher.core.verdict import StackGroup
@@ -241,7 +242,7 @@ class _Question:
 
 def _opened(path: Path, *, locked: bool) -> int:
     """Return a descriptor of the log, with its lock. Raises BlockingIOError where another process asks this rank."""
-    log = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    log = open_regular(path)
     try:
         if locked:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)

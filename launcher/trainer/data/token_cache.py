@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher.core.atomic import new_directory, write_text
-from launcher.core.codec import decode, encode
+from launcher.core.codec import decode, encode, read_json
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.resources import cache_dir, writable_dir
@@ -78,8 +78,8 @@ def text_at(path: Path) -> Text:
     text = _as_it_is(path)
     name = f"digest-{_key(text.path)}.json"
     for directory in (path.parent, cache_dir()):
-        with suppress(OSError, ValueError, RecursionError):
-            stamp = decode(Text, json.loads((directory / name).read_bytes()))
+        with suppress(OSError, ValueError):
+            stamp = decode(Text, read_json(directory / name))
             if stamp.digest and replace(stamp, digest="") == text:
                 return stamp
     digested = replace(text, digest=content_digest([path]))
@@ -98,7 +98,7 @@ def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) ->
 def find_tokens(name: str, beside: Path) -> StoredTokens | None:
     """Return what `write_tokens` has written under `name` beside the text or in the cache directory; None if it is not whole."""
     for directory in (beside, cache_dir()):
-        with suppress(OSError, ValueError, RecursionError):
+        with suppress(OSError, ValueError):
             return open_tokens(directory / name)
     return None
 
@@ -138,7 +138,7 @@ def _remove_damaged(path: Path) -> None:
         return
     try:
         open_tokens(path)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         print(f"{path} is damaged and written anew: {error}", flush=True)
         shutil.rmtree(path)
 

@@ -11,7 +11,6 @@ Shapes: B pairs, T positions of the longest of some sentences.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import weakref
@@ -23,7 +22,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.core.codec import decode
+from launcher.core.codec import decode, read_json
+from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import DataConfig
 from launcher.trainer.data.tokenizer import Tokenizer
@@ -60,7 +60,7 @@ class FileArray:
             OSError: it is missing or cannot be read.
             ValueError: its size is another one.
         """
-        self._descriptor, self._item, self._count = os.open(path, os.O_RDONLY | os.O_CLOEXEC), item, count
+        self._descriptor, self._item, self._count = open_regular(path), item, count
         weakref.finalize(self, os.close, self._descriptor)
         found, expected = os.fstat(self._descriptor).st_size, count * item.itemsize
         if found != expected:
@@ -249,7 +249,7 @@ def open_tokens(directory: Path) -> StoredTokens:
         OSError: one is missing or cannot be read.
         ValueError: index.json is damaged, or another file is not as long as it says.
     """
-    index = decode(TokenIndex, json.loads((directory / INDEX).read_bytes()))
+    index = decode(TokenIndex, read_json(directory / INDEX))
     if index.id_type not in ID_TYPES:
         raise ValueError(f"{INDEX} says that ids are {index.id_type}, not {' or '.join(ID_TYPES)}")
     ids = FileArray(directory / IDS, np.dtype(index.id_type), index.id_count)

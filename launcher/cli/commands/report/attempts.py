@@ -16,8 +16,8 @@ from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
+from launcher.runs.event_reader import EventReader
 from launcher.runs.rank_logs import AttemptStarts
-from launcher.runs.status import EventReader
 
 MAX_LINES = 15  # of a traceback or a log
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from operator import itemgetter
@@ -25,7 +23,7 @@ from launcher.runs.logged_metrics import LoggedSteps, logged_steps
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
 from launcher.runs.rank_figures import pattern_for
-from launcher.runs.record import continued_by
+from launcher.runs.record import continued_by, read_fields
 from launcher.runs.status import RunState, look
 from launcher.runs.timeline import Timeline, timeline
 
@@ -177,9 +175,7 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     ended_ns = state.ended_ns
     if state.state in {State.LOST, State.UNWATCHED, State.ENDED} and state.report is None:
         ended_ns = times.ended_ns or ended_ns  # heartbeats and metrics outlive the last event of a run that broke off
-    record: Mapping[str, Any] = {}
-    with suppress(OSError, ValueError, RecursionError):
-        record = mapping(json.loads(run_dir.run_json.read_bytes()))
+    record = read_fields(run_dir)
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)

@@ -7,6 +7,7 @@ still take any amount of memory, so only what a plain tensor of that size is wri
 from __future__ import annotations
 
 import io
+import os
 import pickletools
 import zipfile
 from functools import partial
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from launcher.checkpoint.dcp import Chunk, StoredTensor, read_metadata
 from launcher.core.errors import UnreadableError
+from launcher.core.files import open_regular
 from launcher.mesh.boxes import whole
 from launcher.trainer.checkpoint.foreign.dcp_write import MODEL, MOMENTS, OPTIMIZER, STATE, STEP
 from launcher.trainer.checkpoint.foreign.state import ForeignState, ForeignTensor
@@ -88,7 +90,7 @@ def _chunk(path: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> Tensor:
     if not expected <= len(chunk.bytes) <= expected + MAX_ADDED_BYTES:
         raise UnreadableError(f"{where}: they are not what a tensor of {expected} bytes is written as")
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             file.seek(chunk.bytes.start)
             content = file.read(len(chunk.bytes))
     except OSError as error:

@@ -1,0 +1,55 @@
+"""Read the events of a growing events.jsonl, each once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.events import TimestampedEvent, from_line
+from launcher.core.files import open_regular
+
+MAX_BYTES = 32 << 20  # of one read, in which a million attempts of ranks may have ended; also of a line
+HEAD_BYTES = 1 << 20  # of a longer file, which is read at its beginning and its end
+MAX_STRANGE = 10_000  # lines, after which the rest of the file is not read
+
+
+class EventReader:
+    """Reads each event once, and leaves an unfinished last line for later. Holds no file open.
+
+    Never blocks, never raises for the content, and takes bounded time and memory: anybody may have written the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._is_within = False  # what is read next is the rest of a line that is left out
+        self.strange = 0  # lines that are no events of this version
+        self.uids: set[int] = set()  # owners of the file, at each look
+
+    def read(self) -> Iterator[TimestampedEvent]:
+        """Yield the events written since the last call; none if there is no file."""
+        with suppress(OSError), os.fdopen(open_regular(self._path), "rb") as file:
+            found = os.fstat(file.fileno())
+            self.uids.add(found.st_uid)
+            last_offset = found.st_size - MAX_BYTES  # more than is left: the middle is left out
+            head_end = self._offset + HEAD_BYTES
+            file.seek(self._offset)
+            while self.strange <= MAX_STRANGE and (line := file.readline(MAX_BYTES)):
+                is_whole = line.endswith(b"\n")
+                if not is_whole and len(line) < MAX_BYTES:
+                    return
+                self._offset += len(line)
+                is_rest, self._is_within = self._is_within, not is_whole
+                if not is_rest and (stamped := self._event_of(line)) is not None:
+                    yield stamped
+                if last_offset > self._offset >= head_end:
+                    self._offset, self._is_within = file.seek(last_offset), True
+
+    def _event_of(self, line: bytes) -> TimestampedEvent | None:
+        try:
+            return from_line(line)
+        except ValueError:
+            self.strange += bool(line.strip())
+            return None
