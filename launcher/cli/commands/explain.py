@@ -27,7 +27,7 @@ from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of
 from launcher.core.codec import encode, json_text
-from launcher.core.env import MASTER_PORT, MS_SCHED_PORT, masked, masked_argv
+from launcher.core.env import MASTER_PORT, MS_SCHED_PORT
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
@@ -36,6 +36,7 @@ from launcher.engines.assemble import Draft, Request, attempt_request, attempt_t
 from launcher.engines.leftover_variables import Conflict, Fate, conflicts
 from launcher.engines.variables import Origin, Variable
 from launcher.mesh.coordinates import coordinate_of
+from launcher.preload.masking import masked, masked_argv
 from launcher.runs.record import free_name
 
 EPILOG = """\b

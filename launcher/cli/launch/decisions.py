@@ -9,10 +9,10 @@ from launcher.cli.launch.dry_run import render_engine
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.text.columns import counted
-from launcher.core.env import masked_argv
 from launcher.core.records import RunSpec
 from launcher.core.text import ranges
 from launcher.engines.command import EngineCommand
+from launcher.preload.masking import masked_argv
 
 
 def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:

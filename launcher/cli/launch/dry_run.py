@@ -18,13 +18,13 @@ from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.core import env
 from launcher.core.codec import json_text
-from launcher.core.env import masked, masked_argv
 from launcher.core.records import RunSpec
 from launcher.core.text import ranges
 from launcher.engines.assemble import assemble, assemble_attempt
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
+from launcher.preload.masking import masked, masked_argv
 from launcher.runs.record import free_name, masked_environment, spec_to_json
 from launcher.supervise.port import hold_port
 

@@ -15,6 +15,7 @@ from launcher.core.records import DEFAULT_GRACE_S, Console
 from launcher.core.run_dir import DEFAULT_RUNS_DIR
 from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import MASK
 
 EngineName = Literal["mpi", "slurm", "hand"]
 MindSporeWay = Literal["auto", "rank-table", "cluster", "off"]
@@ -217,7 +218,7 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
             raise UsageError(f"{option} {name!r}: a variable's name cannot hold control characters")
         if name in DECIDED_BY_TLAUNCH:
             raise UsageError(f"{option} {name}: tlaunch decides this variable", hint=DECIDED_BY_TLAUNCH[name])
-        if value == env.MASK:
+        if value == MASK:
             raise UsageError(f"{option} {name}: {value} stands for a secret that was not shown", hint="fill it in")
         variables[name] = value
     return variables

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
-from launcher.core.env import MASK, PYTHONSAFEPATH, masked_argv
+from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import MASK, masked_argv
 from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, reads_program_from_stdin
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")

@@ -13,12 +13,12 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError
 
-from launcher.core.env import masked_argv
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.resources import data_dir
 from launcher.core.text import counted
 from launcher.engines.render.job import Job
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import masked_argv
 from launcher.runs.record import masked_environment
 
 # What YAML does not take as it stands, in text between quotes: json.dumps writes those below a blank.

@@ -1,7 +1,7 @@
 """The files that a rank leaves about its failure: the hook's failure.json, and the last traceback in train.log.
 
 Everything here reads files that a failing program wrote: any bytes, any length, perhaps cut off. Nothing raises, and
-time and memory are bounded.
+time and memory are bounded. Secrets are masked, since verdicts are for all who may read the run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from launcher.core.codec import whole_number
 from launcher.core.frozen import frozen
 from launcher.logs.log_file import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
+from launcher.preload.masking import masked_text
 
 TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000
@@ -57,7 +59,7 @@ def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
 
 def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
     """Return the last `limit_bytes` of a log, nothing from before `offset` (bytes). Empty where it cannot be read."""
-    return _end_of(log, offset, limit_bytes).decode(errors="replace")
+    return masked_text(_end_of(log, offset, limit_bytes).decode(errors="replace"))
 
 
 def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
@@ -65,7 +67,8 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
 
     One of the main thread is preferred to those of other threads. Only the log's last `TAIL_BYTES` are looked at.
     """
-    return traceback_in(_end_of(log, offset, TAIL_BYTES))
+    found = traceback_in(_end_of(log, offset, TAIL_BYTES))
+    return found and replace(found, message=masked_text(found.message), text=masked_text(found.text))
 
 
 def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
@@ -85,9 +88,9 @@ def _record(fields: dict[str, Any]) -> FailureRecord | None:
         pid=pid,
         kind=_text(fields.get("kind")) or "exception",
         type=_text(fields.get("type")),
-        message=(_text(fields.get("message")) or "")[:MESSAGE_CHARS],
+        message=masked_text((_text(fields.get("message")) or "")[:MESSAGE_CHARS]),
         where=_text(fields.get("where")),
-        traceback=(_text(fields.get("traceback")) or "")[-TRACEBACK_CHARS:] or None,
+        traceback=masked_text((_text(fields.get("traceback")) or "")[-TRACEBACK_CHARS:]) or None,
         status=1 if status is None else status,
         thread=_text(fields.get("thread")) or "MainThread",
     )

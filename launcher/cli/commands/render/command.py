@@ -36,7 +36,6 @@ from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option,
 from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import FILE
 from launcher.cli.text.stdout import say, write_out
-from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.text import printable
 from launcher.engines.assemble import Request
@@ -44,6 +43,7 @@ from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_wor
 from launcher.engines.render.kinds import KINDS, Kind
 from launcher.engines.render.nodes import Nodes
 from launcher.engines.render.templates import FILTERS, built_in, fill
+from launcher.preload.masking import masked, masked_argv
 from launcher.rank_table import render_table
 from launcher.rank_table.read import read_bytes
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from launcher.cli.launch.foreign.lines import Line, Typed, names_program
 from launcher.cli.launch.foreign.options import TABLE, Subject
 from launcher.cli.launch.foreign.places import Places, places_of, says_places
-from launcher.core.env import MASK
 from launcher.core.frozen import frozen
 from launcher.core.text import shell_words
+from launcher.preload.masking import MASK
 from launcher.program.command import is_python
 
 _MODULE, _NO_PYTHON = frozenset(("-m", "--module")), "--no-python"

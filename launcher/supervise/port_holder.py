@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 
-from launcher.core.env import masked_argv
 from launcher.core.proc import PROC
 from launcher.core.text import printable
+from launcher.preload.masking import masked_argv
 
 _LISTENING = "0A"
 _MAX_COMMAND_CHARS = 100
