@@ -122,7 +122,7 @@ CONTROLS = (
     "--passes 3", "TOKENIZER=bert", "900 tokens/s", "-p 8080", "docker run -u 1000:1000 -p 8080:80 x", "MONKEY=1", "--num-tokens 5",
     "/home/me/token/x.py", "sha256:" + "deadbeef" * 8, "passthrough", "mkdir -p out/dir", "mkdir -p out && python t.py",
     "srun -p gpu python t.py", "-p a100", "-p resnet50", "-p gpu-long", "-p bf16", "python -u train.py -p gpu", "sudo -u me srun -p gpu x",
-    "KeyError: 'encoder.layer'", "KeyError: encoder", "Error(s) in loading state_dict for Net: Missing key(s) in state_dict: \"a\"",
+    "KeyError: 'encoder.layer'", "KeyError: encoder", 'Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "a"',
     "Unexpected key: encoder.layers.0.weight", "unexpected token: foo", "Basic training done", "basic block of ResNet50",
     "Bearer token missing", "--num-key-value-heads 8", "attn(q, k, v, key_padding_mask=mask)", "login(password=password)",
     "def f(token: str, password: str = None):", "password = args.password", "sorted(x, key=len, reverse=True)", "key = cache[key]",
