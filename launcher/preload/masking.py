@@ -52,7 +52,7 @@ _SECRET_WORDS = re.compile(
 _BETWEEN_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _NO_NAME = re.compile(r"(?:Error|Exception|Warning)$")  # `KeyError: 'x'` has no value of a key
 _COUNT = re.compile(r"[-+]?\d{0,4}(?:\.\d*)?|true|false|none|null|yes|no", re.IGNORECASE)
-_NEVER_COUNTS = re.compile("pass|pw|secret|phrase", re.IGNORECASE)
+_NEVER_COUNTS = re.compile("pass|pw|secret|phrase|api|private", re.IGNORECASE)
 # Words that mean many things: in free text they name a secret only if the value looks like one.
 _WEAK = frozenset(
     ("key", "keys", "token", "auth", "signature", "salt", "private", "pass", "pat", "pw", "cookie", "secret")

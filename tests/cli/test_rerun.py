@@ -160,3 +160,21 @@ def test_a_record_holds_what_is_not_the_default():
 )
 def test_what_is_given_takes_the_place_of_what_it_excludes(recorded, given, expected):
     assert given_again(RunOptions(**recorded), given) == RunOptions(**expected)
+
+
+def test_a_variable_without_a_value_has_that_of_the_shell(launcher):
+    """In ranks, and again in those of `rerun`; its value is in no record, and the hint of `rerun` recommends it."""
+    show = ("--", "sh", "-c", "echo $HF_TOKEN $LEVEL")
+    shell = {"HF_TOKEN": "PLAIN1", "LEVEL": "a b"}
+    launcher.run("run", "-n", 1, "--env", "HF_TOKEN", "-e", "LEVEL", *show, env=shell, code=0)
+    assert said(launcher) == ["PLAIN1", "a", "b"]
+    assert "PLAIN" not in (launcher.latest / "run.json").read_text()
+    launcher.run("rerun", env={**shell, "HF_TOKEN": "PLAIN2"}, code=0)
+    assert said(launcher) == ["PLAIN2", "a", "b"]
+    launcher.run("run", "-n", 1, "--env", "HF_TOKEN=PLAIN3", *show, code=0)
+    told = launcher.call("rerun", code=2).stderr
+    assert told.endswith(f"tlaunch rerun {launcher.latest.resolve().name} --env HF_TOKEN\n")
+    again = launcher.run("rerun", "--env", "HF_TOKEN", env={"HF_TOKEN": "PLAIN4"}, code=0)
+    assert said(launcher) == ["PLAIN4"]
+    assert "PLAIN" not in again.stderr
+    assert launcher.call("run", "--env", "HF_TOKEN", *show, code=2).stderr.count("HF_TOKEN") == 1  # in the hint

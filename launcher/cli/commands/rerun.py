@@ -18,10 +18,10 @@ from launcher.cli.launch.recorded import as_words, given_again, masked_in, recor
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, run_argument
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
-from launcher.core.run_dir import DEFAULT_RUNS_DIR
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
 
 EPILOG = """\b
 Examples:
@@ -34,7 +34,8 @@ Examples:
 The run starts in the directory in which that one was started, with the environment of this shell, and its directory is made
 beside that one's. Options that are given take the place of recorded ones; --env and --set add to them. A COMMAND that begins
 with - is arguments, which are put behind those of the recorded program; for most programs the last one of a name counts.
-What is secret is masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again.
+Secrets are masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again. `--env NAME`
+without a value passes on the one that this shell has.
 
 Exit codes: those of `tlaunch run`; 2 also: no such run, or its record does not hold its options.
 """
@@ -81,7 +82,7 @@ def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir
         context.exit(EXIT_OK)
     if secrets:
         raise UsageError(
-            f"the record of {run_dir.root.name} masks secrets: {secrets}", hint="give them on the command line"
+            f"the record of {run_dir.root.name} masks secrets: {secrets}", hint=_how_to_give(again, run_dir)
         )
     if not again.quiet:
         say(f"as {run_dir.root.name}: {line}")
@@ -94,6 +95,17 @@ def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 rerun.groups, rerun.is_like_run = RUN_GROUPS, True
+
+
+def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
+    """Return what to type so that masked secrets are known again, none of them on a command line where that can be avoided."""
+    wanted = list(masked_in(options))
+    variables = [each for each in wanted if each.startswith("--env ")]
+    line = " ".join(("tlaunch rerun", as_argument(run_dir), *variables))
+    others = ", ".join(each for each in wanted if each not in variables)
+    if not variables:
+        return f"give {others} again on the command line"
+    return f"set them in this shell and pass them on: {line}" + (f"; also give {others} again" if others else "")
 
 
 def _is_given(context: click.Context, name: str, value: Any) -> bool:

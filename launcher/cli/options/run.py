@@ -114,7 +114,11 @@ chip_option = click.option(
     help=f"Hardware to check the table for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
 )  # fmt: skip
 env_option = click.option(
-    "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set a variable in every rank. Repeatable."
+    "-e",
+    "--env",
+    multiple=True,
+    metavar="KEY[=VALUE]",
+    help="Set a variable in every rank; without a value, to the one that it has here. Repeatable.",
 )
 
 

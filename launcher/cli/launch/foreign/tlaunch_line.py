@@ -101,7 +101,7 @@ def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
     if each.counterpart.subject not in {None, *_OF_TABLE} or each.key in {*_MODULE, _NO_PYTHON}:
         words = ()
     elif each.key == "-x" and "=" not in each.value:  # its value is that of this shell
-        words = ("--env", f'{each.value}="${each.value}"') if several and each.value.isidentifier() else None
+        words = ("--env", each.value) if several and each.value.isidentifier() else None
     elif here is not None:
         words = (here, value) if each.values else (here,)
     elif each.key == "--cluster-time-out":
