@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
+from launcher.core.text import shell_word, shell_words
 
 EPILOG = """\b
 Examples:
@@ -142,5 +142,5 @@ def _command_line(options: RunOptions, cwd: Path) -> str:
     own = cwd / (os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR)
     if own.resolve() == options.runs_dir.resolve():
         options = replace(options, runs_dir=DEFAULT_RUNS_DIR)
-    line = shlex.join(("tlaunch", "run", *as_words(options)))
-    return line if cwd.resolve() == Path.cwd().resolve() else f"cd {shlex.quote(str(cwd))} && {line}"
+    line = shell_words(("tlaunch", "run", *as_words(options)))
+    return line if cwd.resolve() == Path.cwd().resolve() else f"cd {shell_word(str(cwd))} && {line}"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from shlex import join as shell_words
 
 from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cli.launch.detach import detach
@@ -35,6 +34,7 @@ from launcher.core.messages import TakenIn, Waiting
 from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
+from launcher.core.text import shell_words
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import FILE
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import UsageError
-from launcher.core.text import printable
+from launcher.core.text import printable, shell_word
 from launcher.engines.assemble import Request
 from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
@@ -278,5 +277,5 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
         return
     mode = SCRIPT_MODE if kind.is_script else FILE_MODE
     put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
-    start = f"; `{kind.started_by} {printable(shlex.quote(str(output)))}` starts the job" if kind.started_by else ""
+    start = f"; `{kind.started_by} {shell_word(str(output))}` starts the job" if kind.started_by else ""
     say(f"wrote {printable(str(output))}{start}")
