@@ -85,6 +85,25 @@ def test_the_exit_code_is_that_of_the_run(launcher):
     launcher.run("rerun", code=7)
 
 
+ODD_WORDS = ["caf\udce9.txt", "two\nlines", "\x1b[2J\r", "it's \x7f'", "\u202e\xa0", "$HOME `x` \\", "é"]
+
+
+def test_a_shell_gives_the_program_its_own_bytes(launcher):
+    """By the lines of all dry runs, in which nothing acts on the terminal."""
+    launcher.write(
+        "show.py", "import os, sys\nprint([os.fsencode(word) for word in sys.argv[1:]], ascii(os.environ['ODD']))\n"
+    )
+    program = ("--env", f"ODD={''.join(ODD_WORDS)}", "--", sys.executable, "show.py", *ODD_WORDS)
+    launcher.run("run", "-n", 1, *program, code=0)
+    wanted = said(launcher)
+    lines = launcher.run("run", "-n", 1, "--dry-run", *program, code=0).stdout
+    assert launcher.ended(["bash", "-c", lines], code=0).stdout.split() == wanted
+    line = launcher.run("rerun", "--dry-run", code=0).stdout
+    assert (lines + line).replace("\n", "").isprintable()
+    launcher.shell(line.replace("tlaunch", '"$@"', 1), code=0)
+    assert said(launcher) == wanted
+
+
 def test_secrets_have_to_be_given_again(launcher):
     """They stand in no record; all are named, and a dry run shows where they belong."""
     secrets = ("--env", "API_TOKEN=hunter2", "--env", "A=1", "--", "echo", "--password", "hunter2")
