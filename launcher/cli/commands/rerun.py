@@ -18,8 +18,8 @@ from launcher.cli.options.chosen_run import RUN_HELP, chosen, run_argument
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.text.stdout import as_argument, say, write_out
-from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
+from launcher.core.resources import usual_runs_dir
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
 from launcher.core.text import shell_word, shell_words
 
@@ -139,7 +139,7 @@ def _absolute(value: Any) -> Any:
 
 def _command_line(options: RunOptions, cwd: Path) -> str:
     """Return what one would type here."""
-    own = cwd / (os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR)
+    own = cwd / usual_runs_dir()
     if own.resolve() == options.runs_dir.resolve():
         options = replace(options, runs_dir=DEFAULT_RUNS_DIR)
     line = shell_words(("tlaunch", "run", *as_words(options)))

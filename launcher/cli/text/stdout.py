@@ -104,10 +104,7 @@ def as_people_call_it(path: Path) -> Path:
 
 def as_argument(run_dir: RunDir) -> str:
     """Return RUN as one types it into a shell to name this run again from the same directory."""
-    from pathlib import Path
+    from launcher.core.resources import usual_runs_dir
 
-    from launcher.core.env import TLAUNCH_RUNS_DIR
-    from launcher.core.run_dir import DEFAULT_RUNS_DIR
-
-    own, root = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve(), run_dir.root
+    own, root = usual_runs_dir().resolve(), run_dir.root
     return shell_word(root.name if root.parent.resolve() == own else str(as_people_call_it(root)))

@@ -33,7 +33,7 @@ from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
 from launcher.cli.options.run_options import given_last
-from launcher.cli.options.types import FILE
+from launcher.cli.options.types import FILE, NAME_OR_PATH
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import UsageError
 from launcher.core.text import printable, shell_word
@@ -141,7 +141,7 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     callback=_list,
     help="List the templates and their variables.",
 )
-@click.option("--cwd", metavar="DIR", help="Working directory of ranks.  [default: the current one]")
+@click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Working directory of ranks.  [default: the current one]")
 @click.option("--resource", metavar="NAME", help="Resource name of a device: kubernetes nvidia.com/gpu, slurm gpu.")
 @kubernetes_options
 @slurm_options
