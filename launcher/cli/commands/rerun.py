@@ -62,7 +62,7 @@ class _Rerun(TakesCommand):
 
 
 @click.command(cls=_Rerun, epilog=EPILOG, help=f"Start again what a run ran, with other options.\n\n{RUN_HELP}")
-@click.option("--dry-run", is_flag=True, help="Print the command line that would be run, and start nothing.")
+@click.option("--dry-run/--no-dry-run", help="Print the command line that would be run, and start nothing.")
 @run_argument
 @click.pass_context
 def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir: Path, **options: Any) -> None:

@@ -120,5 +120,7 @@ def as_words(options: RunOptions) -> Iterator[str]:
             yield flag(name) if value else flag(f"no_{name}")
         else:
             yield from words_of_option(name, value)
+    if "--dry-run" in shown.command:  # which `tlaunch run` refuses after COMMAND
+        yield "--no-dry-run"
     if shown.command:
         yield from ("--", *shown.command)

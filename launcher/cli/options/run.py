@@ -264,7 +264,7 @@ RUN_GROUPS = {
         click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
         click.option("-v", "--verbose", is_flag=True, help="Also print what was decided and why."),
         click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),
-        click.option("--dry-run", is_flag=True, help="Print each rank's command and environment, and start nothing."),
+        click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment, and start nothing."),
         click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
     ),
 }  # fmt: skip
