@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +34,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.files import open_regular, read_regular
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
+from launcher.core.text import shell_word
 from launcher.mesh.boxes import Box
 
 # An index in which no box has copies is of the first schema: whoever knows that one alone takes copies for damage. Of the third is
@@ -220,12 +220,12 @@ def hinted(checkpoint: Path) -> Iterator[None]:
     try:
         yield
     except DamagedError as error:
-        error.hint = f"`tlaunch ckpt verify {shlex.quote(str(checkpoint))}` tells all of it"
+        error.hint = f"`tlaunch ckpt verify {shell_word(str(checkpoint))}` tells all of it"
         with suppress(OSError):  # the directory cannot be read
             others = [path for path in checkpoints_in(checkpoint.parent) if path.name != checkpoint.name]
             if others:
                 error.hint = (
-                    f"`tlaunch ckpt verify {shlex.quote(str(checkpoint.parent))}` tells which are whole; "
+                    f"`tlaunch ckpt verify {shell_word(str(checkpoint.parent))}` tells which are whole; "
                     f"the newest other one is {others[0].name}"
                 )
         raise

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
 # --- what a rank of a MindSpore script reads ---
 DEVICE_ID = "DEVICE_ID"  # the table's physical id, not the local index
 RANK_ID = "RANK_ID"
@@ -60,93 +57,3 @@ TLAUNCH_COORDINATOR_TOKEN = "TLAUNCH_COORDINATOR_TOKEN"  # what proves that both
 TLAUNCH_JOIN_S = "TLAUNCH_JOIN_S"  # of an agent: seconds for which it looks for its coordinator
 TLAUNCH_MEMBERS = "TLAUNCH_MEMBERS"  # where an engine starts a process for each rank: see cluster/mpi_ranks.py
 TLAUNCH_CACHE_DIR = "TLAUNCH_CACHE_DIR"  # default: $XDG_CACHE_HOME/tlaunch or ~/.cache/tlaunch
-
-# A name is a secret's where one of its words is, or ends like, one of these (ACCESSTOKEN, PGPASSWORD); parts of other
-# words (tokenizer, author) say nothing. The words stand between underscores: HF_TOKEN and --hfToken are _HF_TOKEN_.
-_SECRET_WORDS = re.compile(
-    # Tokens of a text are no secret, nor is their number.
-    r"(?<!_(?:EOS|BOS|PAD|SEP|CLS|UNK))(?<!_MASK)_[A-Z0-9]*TOKEN\d*_|_(?:API|ACCESS|AUTH|REFRESH|BEARER|BOT)_?TOKENS_"
-    r"|_[A-Z0-9]*(?:SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|WEBHOOK)S?\d*_"
-    r"|_(?:API|ACCESS|AUTH|SECRET|PRIVATE|SSH)?KEYS?\d*_|_(?:O?AUTH\d*|AUTHORIZATION|AUTHENTICATION)_"
-    r"|_(?:PRIVATE|SIGNATURE|SALT|BEARER|JWT|CONNECTION_?STRING)\d*_|_(?:PASS|PW|DSN|SAS|PAT)_$|[^_]_PWD_$"
-)
-_BETWEEN_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-# All that stands before the last @ of a URL's authority: a password, or a token as the only word.
-_URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/]+@")
-_SCHEME = r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)"
-_AUTHORIZATION = re.compile(r"\b(Bearer|Basic) \S+", re.IGNORECASE)
-# A line that is a header, and a member of a JSON object: `X-Api-Key: abc`, `{"api_key": "abc"}`.
-_HEADER = re.compile(
-    rf"""^(?P<before>[ \t]*(?P<name>[A-Za-z][\w-]*)[ \t]*:[ \t]*(?:{_SCHEME}[ \t]+)?)(?P<value>\S.*)$""",
-    re.IGNORECASE | re.MULTILINE,
-)
-_MEMBER = re.compile(
-    r"""(?P<before>(?P<quote>["'])(?P<name>[\w-]+)(?P=quote)\s*:\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,}]+)"""
-)
-# What a URL passes on behind its ?, and a variable or an option in a line of shell, as of `sh -c`.
-_PARAMETER = re.compile(r"""(?P<before>[?&](?P<name>[\w.-]{1,100})=)(?P<value>[^\s&#"']+)""")
-_SHELL_VALUE = r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|"'-][^\s;&|"']*)"""
-_VARIABLE = re.compile(rf"""(?P<before>(?<![\w.-])(?P<name>[A-Z_][A-Z0-9_]*)=){_SHELL_VALUE}""", re.ASCII)
-_OPTION = re.compile(rf"""(?P<before>(?<!\S)(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+)){_SHELL_VALUE}""", re.ASCII)
-# Tokens that their issuers (Hugging Face, OpenAI, GitHub, GitLab, AWS) have begin so that they are known without a name.
-_KNOWN_TOKEN = re.compile(
-    r"\b(?:(?:hf_|sk-(?:[a-z0-9]{1,9}-){0,2}|gh[pousr]_|github_pat_|glpat-)[A-Za-z0-9]{20}[\w-]*|AKIA[A-Z0-9]{16}\b)",
-    re.ASCII,
-)
-_SIGNATURE = "sig"  # of a URL that gives access to its holder
-_ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
-MASK = "********"
-
-
-def is_secret(name: str) -> bool:
-    """Return True if values of this name, of a variable, an option or a header, have to be masked.
-
-    >>> is_secret("HF_TOKEN"), is_secret("--apiKey"), is_secret("--max-tokens"), is_secret("TOKENIZERS_PARALLELISM")
-    (True, True, False, False)
-    """
-    return _SECRET_WORDS.search(f"_{_BETWEEN_WORDS.sub('_', name).upper().strip('_')}_") is not None
-
-
-def masked(name: str, value: str) -> str:
-    """`value` as it may be shown: wholly masked when `name` looks secret, secrets inside it masked always.
-
-    Those are credentials of URLs, tokens that tell by their beginning what they are, and what stands after a secret's name in a header, a JSON object, a URL's parameters
-    or a line of shell.
-
-    >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80"), masked("", "X-Api-Key: abc")
-    ('********', 'http://********@host:80', 'X-Api-Key: ********')
-    """
-    if value and is_secret(name):
-        return MASK
-    text = _AUTHORIZATION.sub(rf"\1 {MASK}", _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value))
-    for named in (_HEADER, _MEMBER, _PARAMETER, _VARIABLE, _OPTION):
-        text = named.sub(_masked_value, text)
-    return _KNOWN_TOKEN.sub(MASK, text)
-
-
-def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a command as it may be shown: the values of options whose names look secret, and secrets in words, masked.
-
-    >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--env=API_KEY=y", "--max-tokens", "3"])
-    ('train', '--api-token', '********', '--password=********', '--env=API_KEY=********', '--max-tokens', '3')
-    """
-    shown: list[str] = []
-    for before, word in zip(("", *argv), argv, strict=False):
-        is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
-        shown.append(MASK if word and is_value and is_secret(before) else _masked_word(word))
-    return tuple(shown)
-
-
-def _masked_word(word: str) -> str:
-    """Return a word with its value masked if the word itself names a secret: --password=x, TOKEN=x, --env=TOKEN=x."""
-    start = 0
-    while match := _ASSIGNMENT.match(word, start):
-        start = match.end()
-        if is_secret(match["name"]):
-            return word[:start] + (MASK if word[start:] else "")
-    return word[:start] + masked("", word[start:])
-
-
-def _masked_value(match: re.Match[str]) -> str:
-    is_signature = match.re is _PARAMETER and match["name"].lower() == _SIGNATURE
-    return match["before"] + MASK if is_signature or is_secret(match["name"]) else match[0]

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import env
+from launcher.core.errors import UsageError
+from launcher.core.run_dir import DEFAULT_RUNS_DIR
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # `python START ARGUMENTS` is `tlaunch ARGUMENTS`; see tlaunch/__main__.py. Links are kept: other servers may resolve them otherwise.
@@ -31,6 +33,23 @@ def data_dir(name: str) -> Path:
 def stand_in_note(name: str, kind: str, packaged: Path) -> str:
     """Return the note that the packaged file is used because the file `name` is missing."""
     return f"note: {name} is not here; the packaged {kind} {packaged} is used"
+
+
+def at_home(path: str) -> str:
+    """Return a path with a leading `~` replaced by the home directory, which bash leaves as it is in `--runs-dir=~/runs`.
+
+    Raises:
+        UsageError: the home directory is unknown.
+    """
+    found = os.path.expanduser(path) if path.startswith("~") else path  # noqa: PTH111 - as in `state_dir`
+    if found == "~" or found.startswith("~/"):
+        raise UsageError(f"{path}: the home directory is unknown", hint="set HOME, or write an absolute path")
+    return found
+
+
+def usual_runs_dir() -> Path:
+    """Return the directory of runs if no option names one: $TLAUNCH_RUNS_DIR, else `runs`."""
+    return Path(at_home(os.environ.get(env.TLAUNCH_RUNS_DIR) or "") or DEFAULT_RUNS_DIR)
 
 
 def cache_dir() -> Path:

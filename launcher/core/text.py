@@ -26,18 +26,28 @@ def printable(text: str) -> str:
 
 
 def shell_words(words: Iterable[str]) -> str:
-    r"""Return words as a shell takes them, on one line; what ends a line or is no character is written as bash's $'...'.
+    r"""Return words as a shell takes them, on one line that is safe to show.
 
     >>> shell_words(["a b", "c\nd"])
     "'a b' $'c\\x0ad'"
     """
-    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)
+    return " ".join(map(shell_word, words))
+
+
+def shell_word(word: str) -> str:
+    r"""Return a word as a shell takes it; control characters and bytes that are not UTF-8 are written as bash's $'...'.
+
+    >>> shell_word("it's"), shell_word("caf\udce9"), shell_word("\x1b[2J")
+    ('\'it\'"\'"\'s\'', "$'caf\\xe9'", "$'\\x1b[2J'")
+    """
+    return shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'"
 
 
 def _escaped(char: str) -> str:
     if char.isprintable() and char not in "\\'":
         return char
-    return "".join(f"\\x{byte:02x}" for byte in char.encode(errors="surrogateescape"))
+    errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # a record may hold any other
+    return "".join(f"\\x{byte:02x}" for byte in char.encode(errors=errors))
 
 
 def ranges(numbers: Iterable[int]) -> str:

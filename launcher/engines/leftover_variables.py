@@ -18,6 +18,7 @@ from launcher.core.frozen import frozen
 from launcher.core.text import counted, some_of
 from launcher.engines.variables import VISIBLE_DEVICES, Origin, Variable
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import masked
 
 SHOWN = 4  # names with their values in a note; the others are counted
 MAX_VALUE = 40  # characters of a value in a note
@@ -209,7 +210,7 @@ def _are(found: list[Found]) -> str:
 
 
 def _shown(name: str, value: str) -> str:
-    shown = escaped(env.masked(name, value))
+    shown = escaped(masked(name, value))
     return shown if len(shown) <= MAX_VALUE else shown[: MAX_VALUE - 3] + "..."
 
 

@@ -21,6 +21,14 @@ def _compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.IGNORECASE)
 
 
+def _beside_unit(unit: str) -> re.Pattern[str]:
+    """Return an expression for a unit with a number before it, after it, or both."""
+    return _compiled(
+        rf"(?:{BEGINS}(?P<before>{NUMBER})\s*(?P<before_scale>[km]?)\s*|{ALONE}[\"']?){unit}"
+        rf"(?:[\"']?(?P<sign>\s*[:=]?\s*)(?P<after>{NUMBER})(?P<after_scale>[km]?){ENDS})?"
+    )
+
+
 class FigurePatterns:
     """The expressions that find the figures of a training in a line, and tell that line from others.
 
@@ -45,15 +53,11 @@ class FigurePatterns:
             rf"{ALONE}[\"']?(?:(?:train|training|total|lm|avg|average|mean|running|batch)[ _/-])?loss{IS}"
             rf"(?P<loss>{NUMBER}|nan|[-+]?inf){ENDS}"
         )
-        self.tokens = _compiled(
-            rf"{BEGINS}(?P<before>{NUMBER})\s*(?P<before_scale>[km]?)\s*{TOKENS}(?:/{SECOND}|\s+per\s+{SECOND})"
-            rf"|{ALONE}[\"']?{TOKENS}(?:/{SECOND}|_per_{SECOND}|\s+per\s+{SECOND})[\"']?\s*[:=]?\s*"
-            rf"(?P<after>{NUMBER})(?P<after_scale>[km]?){ENDS}"
-        )
-        self.rate = _compiled(
-            rf"{BEGINS}(?P<before>{NUMBER})\s*{STEPS}/{SECOND}|{BEGINS}(?P<each>{NUMBER})\s*s/{STEPS}\b"
-            rf"|{ALONE}{STEPS}(?:/{SECOND}|_per_{SECOND})\s*[:=]?\s*(?P<after>{NUMBER}){ENDS}"
-        )
+        per_second = rf"(?:/{SECOND}|_per_{SECOND}|\s+per\s+{SECOND})"
+        self.tokens = _beside_unit(rf"{TOKENS}{per_second}")
+        self.steps = _beside_unit(rf"{STEPS}{per_second}")
+        self.step_s = _beside_unit(rf"s/{STEPS}\b")
+        self.name_before = _compiled(r"(?P<name>[a-z][\w./-]{0,40})[\"']?\s?[:=]?\s?$")
         self.learning_rate = _compiled(rf"{ALONE}[\"']?(?:lr|learning[ _]rate){IS}{NUMBER}")
         self.other_data = _compiled(
             rf"{ALONE}(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|predicting)(?![\w./-])"

@@ -51,6 +51,12 @@ _NOT_A_STEP = frozenset({
 })  # fmt: skip
 # In front of "loss"; any other word may be the name of another loss.
 _OF_THE_LOSS = frozenset({"", "info", "debug", "notice", "train", "training", "and", "with", "the", "current", "step"})
+# In front of a number, these leave it to the unit behind it: "speed 900 tokens/s 12 GB".
+_OF_A_SPEED = frozenset({
+    "", "speed", "throughput", "rate", "performance", "info", "debug", "notice", "at", "of", "is", "and", "with", "avg", "average", "mean",
+    "median", "current",
+})  # fmt: skip
+_NO_SPEED = ("loss", "lr", "epoch")  # numbers of these are never a speed
 
 
 @frozen
@@ -218,24 +224,36 @@ def _loss(line: str) -> float | None:
 
 
 def _tokens_per_s(line: str) -> float | None:
-    match = figure_patterns().tokens.search(line) if "tok" in line.lower() else None
-    if match is None:
-        return None
-    side = "before" if match["before"] is not None else "after"
-    value = _real(match[side])
-    return None if value is None else value * _SCALE[match[f"{side}_scale"].casefold()]
+    return _beside_unit(figure_patterns().tokens, line) if "tok" in line.lower() else None
 
 
 def _steps_per_s(line: str) -> float | None:
     lowered = line.lower()
-    is_likely = "s/" in lowered or "/s" in lowered or "per_s" in lowered
-    match = figure_patterns().rate.search(line) if is_likely else None
-    if match is None:
+    if not ("s/" in lowered or "/s" in lowered or "per" in lowered):
         return None
-    if match["each"] is not None:
-        each_s = _real(match["each"])
-        return 1 / each_s if each_s else None
-    return _real(match["before"] or match["after"])
+    patterns = figure_patterns()
+    each_s = _beside_unit(patterns.step_s, line)
+    return 1 / each_s if each_s else _beside_unit(patterns.steps, line)
+
+
+def _beside_unit(pattern: re.Pattern[str], line: str) -> float | None:
+    """Return the number of a unit: "900 tokens/s", "tokens/s: 900"; in "loss 4.09 tokens/s 900" the one after it."""
+    for match in pattern.finditer(line):
+        before, after = match["before"], match["after"]
+        if before is not None:
+            name = _name_before(line, match.start("before"))
+            is_after = after is not None and (match["sign"].strip() or name not in _OF_A_SPEED)
+            before = None if is_after or name.endswith(_NO_SPEED) else before
+        side = "before" if before is not None else "after"
+        if (value := _real(match[side])) is not None:
+            return value * _SCALE[match[f"{side}_scale"].casefold()]
+    return None
+
+
+def _name_before(line: str, place: int) -> str:
+    """Return the word that names the number at a place: "loss" in `loss 4.09` and `loss=4.09`; empty if there is none."""
+    found = figure_patterns().name_before.search(line, max(0, place - 50), place)
+    return found["name"].casefold() if found else ""
 
 
 def _word_before(line: str, place: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import printable, shortened
+from launcher.preload.masking import masked_text
 
 TAIL_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
@@ -60,12 +61,12 @@ def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
 
 
 def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
-    """Return at most `count` lines from the end of `path`, none from before `offset`, safe to show, not too long.
+    """Return at most `count` lines from the end of `path`, none from before `offset`, safe to show, not too long, secrets masked.
 
     Reads the last 64 KiB only; blank lines at the end are left out. Raises OSError, also where the log is missing.
     """
     path.stat()
-    text = tail(path, offset).decode("utf-8", errors="replace")
+    text = masked_text(tail(path, offset).decode("utf-8", errors="replace"))
     return [shortened(printable(line)) for line in text.rstrip().split("\n")[-count:]] if text.strip() else []
 
 

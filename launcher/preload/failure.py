@@ -3,7 +3,7 @@
     {"schema": 1, "time_ns": ..., "pid": ..., "kind": "exception" | "exit" | "os_exit", "type": "ValueError" | null,
      "message": ..., "where": "train.py:88 in step" | null, "traceback": ..., "status": 1, "thread": "MainThread"}
 
-What is written first stands. Errors of this module are swallowed: a program must run as it would without it.
+Secrets are masked. What is written first stands. Errors of this module are swallowed: a program must run as it would without it.
 """
 
 from __future__ import annotations
@@ -144,15 +144,17 @@ def _record(
 ) -> None:
     if _hook is None:
         return
+    message = message or ("" if error is None else frames.message(error))
+    traceback = frames.without_secrets(frames.text(error, found))
     fields = {
         "schema": _SCHEMA,
         "time_ns": time_ns,
         "pid": _hook.pid,
         "kind": kind,
         "type": None if error is None else frames.kind(error),
-        "message": (message or ("" if error is None else frames.message(error)))[:_MAX_MESSAGE_CHARS],
+        "message": frames.without_secrets(message[: 2 * _MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS],
         "where": frames.where(found + (frames.place_of_syntax_error(error) if kind == "exception" else [])),
-        "traceback": frames.shortened(frames.text(error, found), found, _MAX_TRACEBACK_CHARS),
+        "traceback": frames.shortened(traceback, found, _MAX_TRACEBACK_CHARS),
         "status": status,
         "thread": _thread_name(),
     }

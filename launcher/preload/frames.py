@@ -1,4 +1,4 @@
-"""The program's frames, and tracebacks of them as text. Nothing is imported for that when a rank fails."""
+"""The program's frames, and tracebacks of them as text. When a rank fails, nothing but `re` is imported for that."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_SOURCE_CHARS = 500  # of a line of code
 _MAX_CAPTURED_CHARS = 4000  # of the output of a command that failed
+_MAX_MASKED_CHARS = 64_000  # of a message or a traceback
 HEADER = "Traceback (most recent call last):\n"
 LINK_OF_CAUSE = "The above exception was the direct cause of the following exception:"
 LINK_OF_CONTEXT = "During handling of the above exception, another exception occurred:"
@@ -110,6 +111,20 @@ def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int)
     if own is None or _frame(own) in kept:
         return kept
     return f"{HEADER}{_frame(own)}  [lines left out]\n{kept}"
+
+
+def without_secrets(text: str) -> str:
+    """Return the end of `text` with its secrets masked; "" if they cannot be masked, since others may read the result."""
+    path = sys.path
+    sys.path = [os.path.dirname(os.__file__)]  # a program may have a `re.py` beside it
+    try:
+        from .masking import masked_text
+
+        return masked_text(text[-_MAX_MASKED_CHARS:])
+    except Exception:
+        return ""
+    finally:
+        sys.path = path
 
 
 def _frame(place: tuple[str, int, str]) -> str:

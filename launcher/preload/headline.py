@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from .frames import without_secrets
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -77,7 +79,7 @@ def _what(fields: dict[str, Any], log: str) -> str:
     if fields["kind"] == "exception":
         what = f"{fields['type']}: {message}" if message else fields["type"]
     else:
-        message = message or _last_line(log)
+        message = message or without_secrets(_last_line(log))
         what = f"exit code {fields['status']}" + (f": {message}" if message else "")
     what = what if len(what) <= _MAX_CHARS else what[:_MAX_CHARS] + "..."
     if not fields["where"]:

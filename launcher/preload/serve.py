@@ -21,7 +21,7 @@ import time
 from . import failure
 from .ending import Ending
 from .fork_safety import why_unsafe
-from .frames import message
+from .frames import message, without_secrets
 from .protocol import Connection
 from .run_main import Program, note_imports, prepare, process_name, rename_process, renew_main, show_command_line
 
@@ -106,7 +106,7 @@ def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
         try:
             ending.import_module(name)
         except BaseException as error:
-            reason = f"importing {name}: {type(error).__name__}: {message(error)}"[:1000]
+            reason = f"importing {name}: {type(error).__name__}: {without_secrets(message(error))}"[:1000]
             if not isinstance(error, Exception) or name.partition(".")[0] not in modules[: modules.index(name)]:
                 return {"failed": reason}
             sys.stderr.write(f"left out: {reason}\n")

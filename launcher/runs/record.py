@@ -15,11 +15,11 @@ from typing import Any
 
 from launcher.core import atomic
 from launcher.core.codec import decode, encode, json_text, read_json, real_number
-from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, Allotment, ResumedFrom, RunSpec, Supervision
 from launcher.core.run_dir import LATEST, RunDir
+from launcher.preload.masking import masked, masked_argv
 
 SCHEMA = 2
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)

@@ -46,7 +46,7 @@ def check_port(number: int) -> HeldPort:
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:
-        from launcher.core.port_holder import reason_of  # noqa: PLC0415 - most ports are free
+        from launcher.supervise.port_holder import reason_of  # noqa: PLC0415 - most ports are free
 
         hint = "leave --master-port out to get a free one"
         raise UsageError(f"port {number} cannot be used: {reason_of(error, number)}", hint=hint) from error

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.core.env import masked
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import mark_of
 from launcher.core.text import ranges
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import masked
 
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127

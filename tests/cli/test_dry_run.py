@@ -45,6 +45,14 @@ def test_secrets_are_masked(launcher):
     assert "masked here: API_KEY, PROXY" in lines
 
 
+def test_a_project_file_does_not_act_on_the_terminal(launcher):
+    launcher.write("tlaunch.toml", '[run]\nenv = ["X=\\u001b[2Jhidden"]\nname = "a"\ndevices = 1\n')
+    for words in (["--dry-run"], ["--dry-run", "--engine", "mpi"], ["--dry-run", "--json"], ["-v", "--dry-run"]):
+        done = launcher.call("run", *words, "--", "echo", "\x1b]0;title\x07", code=0)
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "2Jhidden" in done.stdout
+
+
 def test_the_bundled_trainer_is_shown_with_its_options(launcher):
     """Without COMMAND the ranks run the trainer, with settings and the absolute path of a configuration file."""
     (launcher.directory / "my.toml").write_text("[train]\nmicro_batches = 4\n")

@@ -104,7 +104,7 @@ def test_several_servers_need_a_rank_table(line):
 def test_what_mpirun_starts_from_one_machine_is_started_so_here():
     """With a variable of this shell for all servers."""
     found = translated("-H h1,h2 -x A -x B=2 python a.py")
-    assert found.run == 'tlaunch run --engine mpi --rank-table table.json --env A="$A" --env B=2 -- python a.py'
+    assert found.run == "tlaunch run --engine mpi --rank-table table.json --env A --env B=2 -- python a.py"
     assert not any("every server" in note for note in found.notes)
     assert "every server" in translated("--nnodes 2 a.py").notes[0]
 
@@ -112,7 +112,7 @@ def test_what_mpirun_starts_from_one_machine_is_started_so_here():
 def test_a_variable_of_this_shell_is_quoted_or_left_out():
     found = translated("-H h1,h2 -x 'A B;touch x' -x A ./a.out")
     assert (found.run.count("--env"), found.notes) == (1, ("-x: A B;touch x is no name of a variable",))
-    assert 'A="$A"' in found.run
+    assert found.run.endswith("--env A -- ./a.out")
 
 
 def test_what_a_line_gives_in_two_ways_is_told():

@@ -85,6 +85,25 @@ def test_the_exit_code_is_that_of_the_run(launcher):
     launcher.run("rerun", code=7)
 
 
+ODD_WORDS = ["caf\udce9.txt", "two\nlines", "\x1b[2J\r", "it's \x7f'", "\u202e\xa0", "$HOME `x` \\", "é"]
+
+
+def test_a_shell_gives_the_program_its_own_bytes(launcher):
+    """By the lines of all dry runs, in which nothing acts on the terminal."""
+    launcher.write(
+        "show.py", "import os, sys\nprint([os.fsencode(word) for word in sys.argv[1:]], ascii(os.environ['ODD']))\n"
+    )
+    program = ("--env", f"ODD={''.join(ODD_WORDS)}", "--", sys.executable, "show.py", *ODD_WORDS)
+    launcher.run("run", "-n", 1, *program, code=0)
+    wanted = said(launcher)
+    lines = launcher.run("run", "-n", 1, "--dry-run", *program, code=0).stdout
+    assert launcher.ended(["bash", "-c", lines], code=0).stdout.split() == wanted
+    line = launcher.run("rerun", "--dry-run", code=0).stdout
+    assert (lines + line).replace("\n", "").isprintable()
+    launcher.shell(line.replace("tlaunch", '"$@"', 1), code=0)
+    assert said(launcher) == wanted
+
+
 def test_secrets_have_to_be_given_again(launcher):
     """They stand in no record; all are named, and a dry run shows where they belong."""
     secrets = ("--env", "API_TOKEN=hunter2", "--env", "A=1", "--", "echo", "--password", "hunter2")
@@ -160,3 +179,21 @@ def test_a_record_holds_what_is_not_the_default():
 )
 def test_what_is_given_takes_the_place_of_what_it_excludes(recorded, given, expected):
     assert given_again(RunOptions(**recorded), given) == RunOptions(**expected)
+
+
+def test_a_variable_without_a_value_has_that_of_the_shell(launcher):
+    """In ranks, and again in those of `rerun`; its value is in no record, and the hint of `rerun` recommends it."""
+    show = ("--", "sh", "-c", "echo $HF_TOKEN $LEVEL")
+    shell = {"HF_TOKEN": "PLAIN1", "LEVEL": "a b"}
+    launcher.run("run", "-n", 1, "--env", "HF_TOKEN", "-e", "LEVEL", *show, env=shell, code=0)
+    assert said(launcher) == ["PLAIN1", "a", "b"]
+    assert "PLAIN" not in (launcher.latest / "run.json").read_text()
+    launcher.run("rerun", env={**shell, "HF_TOKEN": "PLAIN2"}, code=0)
+    assert said(launcher) == ["PLAIN2", "a", "b"]
+    launcher.run("run", "-n", 1, "--env", "HF_TOKEN=PLAIN3", *show, code=0)
+    told = launcher.call("rerun", code=2).stderr
+    assert told.endswith(f"tlaunch rerun {launcher.latest.resolve().name} --env HF_TOKEN\n")
+    again = launcher.run("rerun", "--env", "HF_TOKEN", env={"HF_TOKEN": "PLAIN4"}, code=0)
+    assert said(launcher) == ["PLAIN4"]
+    assert "PLAIN" not in again.stderr
+    assert launcher.call("run", "--env", "HF_TOKEN", *show, code=2).stderr.count("HF_TOKEN") == 1  # in the hint

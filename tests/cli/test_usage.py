@@ -27,6 +27,7 @@ run --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr h1 train.py --lr 1
 run -np 8 --allow-run-as-root python train.py; run -mca btl self -np 2 --hostfile hosts ./a.out; run --nosuch 1 --nproc-per-node 2 train.py
 torchrun --nproc-per-node 2 train.py; msrun --worker_num 2 train.py; mpirun -n 2 ./a.out; mpirun; --no-config run --nproc-per-node 2 train.py
 mpirun -np 4 -host h1,h2 python a.py; mpirun -N 4 --host h1,h2 python a.py; msrun --worker_num 2; horovodrun -np 2 a.py; exec -v
+run -n 2 --timeout 10 -- true; run -n 2 --timeout 10 --tag-output ./a.out; -n 2 --timeout 10 true; run -n 2 -x A=1 -- ./a.out; run -n 2 --bind-to core ./a.out; run -np 2 -mca btl self ./a.out; mpirun -n 2 --timeout 9 ./a.out
 train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 train.py; --quiet logs; accelerate launch --multi_gpu --nosuch --num_processes 2 train.py
 --no-config --devices 2 python train.py; python3.13t train.py; rerun -np 2 --tee 3 -- --lr 1; rerun x -np 2 --tee 3; --devices 2 run python train.py; bash run.sh; -np 2 torchrun --nproc-per-node 2 t.py; run --nproc-per-node 2 -- --lr 1
 """
@@ -74,8 +75,26 @@ def test_a_program_with_its_directory_lacks_the_word_run(launcher):
 def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):
     """A variable of a script that is empty must not train the bundled model; no dashes at all are fine."""
     assert launcher.refused(2, *typed_lines(NOTHING_AFTER_DASHES)) == snapshot
-    for typed in ("run --dry-run", "run --devices 1 --dry-run -- echo --", "explain -- true"):
+    for typed in (
+        "run --dry-run",
+        "run --no-dry-run --dry-run -- echo --dry-run",
+        "run --devices 1 --dry-run -- echo --",
+        "explain -- true",
+    ):
         assert launcher.call(*typed.split()).returncode == 0
+
+
+def test_a_dry_run_after_command_is_refused(launcher, snapshot):
+    """Also of arguments that `rerun` adds; `--no-dry-run` passes it to the program, and so does a rerun of that."""
+    assert launcher.refused(2, "run -n 2 -- echo --dry-run", "run -n 2 echo a --dry-run b") == snapshot
+    launcher.run("run", "-n", 1, "--no-dry-run", "--", "echo", "--dry-run", code=0)
+    launcher.call("rerun", "--", "--dry-run", code=2)
+    line = launcher.call("rerun", "--dry-run", code=0).stdout
+    assert line == "tlaunch run --devices=1 --no-dry-run -- echo --dry-run\n"
+    launcher.run("rerun", code=0)
+    launcher.run(*shlex.split(line)[1:], code=0)
+    assert (launcher.latest / "device0" / "train.log").read_text() == "--dry-run\n"
+    launcher.run("run", "-n", 1, "--", "sh", "-c", "echo $2", "x", "--", "--dry-run", code=0)
 
 
 def test_a_file_that_may_not_be_read_is_told_as_its_reader_would(launcher, monkeypatch, snapshot):

@@ -3,6 +3,8 @@
 import json
 import sys
 
+import pytest
+
 from launcher.core.events import AgentEnded, AgentStarted, Cause, NotBegun, Stopping
 from tests.programs import acted_run
 
@@ -76,3 +78,26 @@ def test_of_a_lost_run_the_last_that_is_known_is_told(launcher, snapshot):
         acted_run.RunDir(launcher.runs / "a").agent_log.write_text("Traceback\nOops\n")
         lost, last, *log = launcher.call("why", "a").stdout.splitlines()
     assert (last.endswith("2 of 2 ranks ran then"), [lost, *log]) == (True, snapshot)
+
+
+LEAK = "postgres://me:PLAIN1@db refused; password=PLAIN2; Authorization: Basic dXNlcjpQTEFJTjM="
+
+
+@pytest.mark.parametrize("command", [
+    ["python", "train.py"], ["python", "exit.py"], ["sh", "-c", "python train.py"], ["sh", "-c", "cat text; exit 3"],
+], ids=["exception", "exit", "exception of a child", "last lines"])  # fmt: skip
+def test_no_secret_of_a_failure_is_told(launcher, command):
+    """Neither to a reader of the console, nor in any file or page that others may read."""
+    launcher.write("text", LEAK)
+    launcher.write("train.py", "raise RuntimeError(open('text').read())\n")
+    launcher.write("exit.py", "import sys\nsys.exit(open('text').read())\n")
+    told = launcher.run("run", "--", *(sys.executable if word == "python" else word for word in command)).stderr
+    assert "refused; password=" in told
+    for words in (["why"], ["why", "--json"], ["status", "--json"], ["report"]):
+        told += launcher.call(*words, code=0).stdout
+    launcher.run("report", "--html", "page.html", code=0)
+    told += (launcher.directory / "page.html").read_text()
+    run_dir = launcher.runs / "latest"
+    files = [run_dir / name for name in ("run.json", "report.json", "events.jsonl", "device0/failure.json")]
+    told += "".join(path.read_text() for path in files if path.exists())
+    assert "PLAIN" not in told

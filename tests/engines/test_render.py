@@ -1,12 +1,11 @@
 """How values are written into job files: they arrive as they are, or are refused."""
 
 import dataclasses
-import shlex
 import subprocess
 
 import pytest
 import yaml as reader
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
@@ -35,18 +34,15 @@ def test_every_template_is_there():
     assert {path.name for path in built_in().iterdir()} == named | {"exec.j2", "handed_on.j2", "slurm.asks.j2"}
 
 
-@given(TEXT)
-def test_a_word_of_a_shell_is_one_word(text):
-    """Without the line ends of DOS, for which sbatch would refuse a script."""
-    written = templates.sh(text)
-    assert "\r" not in written
-    assert shlex.split(written.replace("'$'\\r''", "\r") if "\r" in text else written) == [text]
-
-
-def test_a_shell_reads_words_as_they_were():
-    script = f"printf '%s\\0' {' '.join(map(templates.sh, ODD))}"
-    shown = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
-    assert shown.stdout.decode().split("\0") == [*ODD, ""]
+@settings(max_examples=20, deadline=None)
+@given(st.lists(TEXT, max_size=50))
+def test_a_shell_reads_words_as_they_were(texts):
+    """Without the line ends of DOS, for which sbatch would refuse a script, and without what acts on a terminal."""
+    texts = [*ODD, *texts]
+    written = " ".join(map(templates.sh, texts))
+    assert written.replace("\n", "").replace("\t", "").isprintable()
+    shown = subprocess.run(["bash", "-c", f"printf '%s\\0' {written}"], capture_output=True, check=True)
+    assert shown.stdout.decode().split("\0") == [*texts, ""]
 
 
 @given(TEXT)

@@ -302,3 +302,33 @@ for number in mine:
     child, forked = log.splitlines()[:2]
     assert child == "[]"
     assert len(eval(forked)) == 1  # stacks.log
+
+
+SECRET_MESSAGE = "postgres://me:PLAIN1@db/x refused, Authorization: Bearer PLAIN2, hf_PLAIN3aaaaaaaaaaaaaaaaaaaa"
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["raise ValueError({})", "import sys\nsys.exit({})", "try:\n    raise KeyError({0})\nfinally:\n    print({0})"],
+)
+@pytest.mark.parametrize("own", [False, True], ids=["", "re.py beside it"])
+def test_secrets_are_masked(ways, train, end, own):
+    """Others may read the file: its message, its traceback and the lines of the program in that."""
+    if own:
+        (ways.cwd / "re.py").write_text("raise ImportError('not the one of the library')")
+    ended = train(end.format(repr(SECRET_MESSAGE)))
+    text = (ended.device_dir / hook.FILE).read_text()
+    assert "PLAIN" not in text
+    assert "refused, Authorization: Bearer ********" in json.loads(text)["message"]
+    assert "PLAIN" in ended.log or "exit" in end
+
+
+def test_what_cannot_be_masked_is_left_out(train):
+    """Where nothing can be imported any more: the log has it."""
+    found = noted(
+        train(
+            f"import sys\nfor name in ('re', 'enum'):\n    sys.modules[name] = None\nraise ValueError({SECRET_MESSAGE!r})"
+        )
+    )
+    assert (found["type"], found["message"], found["where"]) == ("ValueError", "", "train.py:4 in <module>")
+    assert not found["traceback"]

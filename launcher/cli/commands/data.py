@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from launcher.cli.options.command_types import Group
-from launcher.cli.options.types import IntRange
+from launcher.cli.options.types import A_PATH, IntRange
 from launcher.cli.text.stdout import say
 
 if TYPE_CHECKING:
     from launcher.corpus.files import Split
 
-A_FILE = click.Path(path_type=Path)
 # \b keeps click from refilling the lines below it
 PREPROCESS_EXAMPLE = """\b
 Example:
@@ -32,8 +31,8 @@ def data() -> None:
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)
-@click.option("--fr", required=True, type=A_FILE, metavar="FILE", help="The French side.")
-@click.option("--en", required=True, type=A_FILE, metavar="FILE", help="The English side.")
+@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="The French side.")
+@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="The English side.")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test"]),
@@ -41,7 +40,7 @@ def data() -> None:
     show_default=True,
     help="Split that the pairs are for. Repeated pairs are dropped from train only.",
 )
-@click.option("-o", "--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the pair files.")
+@click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Directory of the pair files.")
 @click.option(
     "--max-words",
     type=IntRange(min=1),
@@ -78,7 +77,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     show_default=True,
     help="The bundled program that the data are for.",
 )
-@click.option("-o", "--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the files.")
+@click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Directory of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def sample(*, recipe: str, output: Path, force: bool) -> None:
     """Write a small set of data that a bundled program learns from.

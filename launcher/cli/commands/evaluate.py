@@ -17,6 +17,7 @@ from launcher.cli.launch.translators import Decoding, Translators, translators
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import PathType
 from launcher.cli.text.output_file import put
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import write_out
@@ -25,7 +26,7 @@ from launcher.core.run_dir import LATEST
 from launcher.core.text import counted, printable
 from launcher.recipes.transformer.translation import Scores
 
-A_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+A_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
 EPILOG = """\b
 Examples:
   tlaunch evaluate --source test.en --reference test.fr     # the latest run's model
@@ -55,7 +56,7 @@ have as many lines, or a package for scores is not installed; 130 Ctrl-C.
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Keep the model's translations.",
 )

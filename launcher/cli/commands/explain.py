@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -27,15 +26,16 @@ from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of
 from launcher.core.codec import encode, json_text
-from launcher.core.env import MASTER_PORT, MS_SCHED_PORT, masked, masked_argv
+from launcher.core.env import MASTER_PORT, MS_SCHED_PORT
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
-from launcher.core.text import printable, ranges
+from launcher.core.text import printable, ranges, shell_words
 from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
 from launcher.engines.leftover_variables import Conflict, Fate, conflicts
 from launcher.engines.variables import Origin, Variable
 from launcher.mesh.coordinates import coordinate_of
+from launcher.preload.masking import masked, masked_argv
 from launcher.runs.record import free_name
 
 EPILOG = """\b
@@ -158,7 +158,7 @@ def _lines(explained: Explained) -> Iterator[str]:
         f"rank {rank.global_rank} of {layout.world_size}: device {rank.device_id} of server {rank.server_id}, "
         f"pp={place.pp} dp={place.dp} mp={place.mp}"
     )
-    yield printable(f"command: {shlex.join(masked_argv(rank.argv))}")
+    yield f"command: {shell_words(masked_argv(rank.argv))}"
     if share.cpus is None:
         cpus = f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
     else:

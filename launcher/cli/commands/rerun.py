@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from launcher.cli.launch.recorded import as_words, given_again, masked_in, recor
 from launcher.cli.options.chosen_run import RUN_HELP, chosen_to_rerun, confirm_owner, run_argument
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
-from launcher.cli.text.stdout import say, write_out
-from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
-from launcher.core.run_dir import DEFAULT_RUNS_DIR
+from launcher.core.resources import usual_runs_dir
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
+from launcher.core.text import shell_word, shell_words
 
 EPILOG = """\b
 Examples:
@@ -34,9 +34,9 @@ Examples:
 The run starts in the directory in which that one was started, with the environment of this shell, and its directory is made
 beside that one's. Options that are given take the place of recorded ones; --env and --set add to them. A COMMAND that begins
 with - is arguments, which are put behind those of the recorded program; for most programs the last one of a name counts.
-What is secret is masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again. Before it runs the
-command of another user, or of a run that RUN does not name in another directory, it asks; where nobody can be asked, it refuses
-without --yes.
+Secrets are masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again. `--env NAME`
+without a value passes on the one that this shell has. Before it runs the command of another user, or of a run in another
+directory that RUN does not name, it asks; where nobody can be asked, it refuses without --yes.
 
 Exit codes: those of `tlaunch run`; 1 also: the answer was no; 2 also: no such run, its record does not hold its options, or
 --yes is missing.
@@ -64,8 +64,8 @@ class _Rerun(TakesCommand):
 
 
 @click.command(cls=_Rerun, epilog=EPILOG, help=f"Start again what a run ran, with other options.\n\n{RUN_HELP}")
-@click.option("--dry-run", is_flag=True, help="Print the command line that would be run, and start nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask about a run in another directory or of another user.")
+@click.option("--dry-run/--no-dry-run", help="Print the command line that would be run, and start nothing.")
 @run_argument
 @click.pass_context
 def rerun(
@@ -88,7 +88,7 @@ def rerun(
         context.exit(EXIT_OK)
     if secrets:
         raise UsageError(
-            f"the record of {run_dir.root.name} masks secrets: {secrets}", hint="give them on the command line"
+            f"the record of {run_dir.root.name} masks secrets: {secrets}", hint=_how_to_give(again, run_dir)
         )
     if not again.quiet:
         say(f"as {run_dir.root.name}: {line}")
@@ -101,6 +101,17 @@ def rerun(
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 rerun.groups, rerun.is_like_run = RUN_GROUPS, True
+
+
+def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
+    """Return what to type so that masked secrets are known again, none of them on a command line where that can be avoided."""
+    wanted = list(masked_in(options))
+    variables = [each for each in wanted if each.startswith("--env ")]
+    line = " ".join(("tlaunch rerun", as_argument(run_dir), *variables))
+    others = ", ".join(each for each in wanted if each not in variables)
+    if not variables:
+        return f"give {others} again on the command line"
+    return f"set them in this shell and pass them on: {line}" + (f"; also give {others} again" if others else "")
 
 
 def _is_given(context: click.Context, name: str, value: Any) -> bool:
@@ -134,8 +145,8 @@ def _absolute(value: Any) -> Any:
 
 def _command_line(options: RunOptions, cwd: Path) -> str:
     """Return what one would type here."""
-    own = cwd / (os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR)
+    own = cwd / usual_runs_dir()
     if own.resolve() == options.runs_dir.resolve():
         options = replace(options, runs_dir=DEFAULT_RUNS_DIR)
-    line = shlex.join(("tlaunch", "run", *as_words(options)))
-    return line if cwd.resolve() == Path.cwd().resolve() else f"cd {shlex.quote(str(cwd))} && {line}"
+    line = shell_words(("tlaunch", "run", *as_words(options)))
+    return line if cwd.resolve() == Path.cwd().resolve() else f"cd {shell_word(str(cwd))} && {line}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
@@ -15,6 +14,7 @@ from launcher.cli.text.saved_text import going_on
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
+from launcher.core.text import shell_word
 from launcher.runs import ending
 from launcher.runs.ending import StopOutcome, Stopped
 from launcher.runs.progress import State
@@ -52,7 +52,7 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
     except PermissionError:
         raise TlaunchError(
             f"{run_dir.root.name} belongs to another user, who alone can end it",
-            hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
+            hint=f"sudo tlaunch stop {shell_word(str(run_dir.root))}",
         ) from None
     say(_report(stopped, kill=kill))
     if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from launcher.cli.text.style import ERROR, STRONG, WARNING, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.text import printable
+from launcher.core.text import printable, shell_word
 from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
@@ -169,7 +168,7 @@ def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
     if count:
         options = [f"--chip {profile.chip} "] if profile.chip != "auto" else []
         options += [f"--for {profile.consumer} "] if profile.consumer != "hccl" else []
-        command = f"tlaunch table fix {''.join(options)}--write {shlex.quote(printable(str(report.path)))}"
+        command = f"tlaunch table fix {''.join(options)}--write {shell_word(str(report.path))}"
         yield f"{count:,} of {of_all:,} can be repaired by `{command}`"
 
 

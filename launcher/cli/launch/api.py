@@ -30,12 +30,11 @@ from launcher.cli.launch.options import (
 )
 from launcher.core import errors
 from launcher.core.codec import encode
-from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, Console
 from launcher.core.report import Attempt
-from launcher.core.resources import module_argv
-from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
+from launcher.core.resources import at_home, module_argv, usual_runs_dir
+from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.engines.placement import Bind
 from launcher.runs.status import look
@@ -119,6 +118,10 @@ def launch(
     return _result(*_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
 
 
+def _path(value: str | os.PathLike[str]) -> Path:
+    return Path(at_home(os.fspath(value)))
+
+
 def _options(given: dict[str, Any]) -> RunOptions:
     """Return the options that keywords of `launch` stand for, each as the command line has it.
 
@@ -128,12 +131,13 @@ def _options(given: dict[str, Any]) -> RunOptions:
     preload = given["preload"]
     converted = {
         "command": _texts("command", given["command"], "['python', 'train.py']"),
-        "rank_table": None if given["rank_table"] is None else Path(given["rank_table"]),
+        "rank_table": None if given["rank_table"] is None else _path(given["rank_table"]),
         "exclude": _texts("exclude", given["exclude"], "['10.0.0.2', '10.0.0.3/7']"),
         "settings": _texts("settings", given["settings"], "['train.steps=400']"),
-        "data": None if given["data"] is None else Path(given["data"]),
-        "resume": None if given["resume"] is None else os.fspath(given["resume"]),
-        "runs_dir": Path(given["runs_dir"] or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR),
+        "data": None if given["data"] is None else _path(given["data"]),
+        "config": given["config"] and at_home(given["config"]),
+        "resume": None if given["resume"] is None else at_home(os.fspath(given["resume"])),
+        "runs_dir": _path(given["runs_dir"]) if given["runs_dir"] else usual_runs_dir(),
         "env": _pairs(given["env"] or {}),
         "preload": None if preload is None else ",".join(_texts("preload", preload, "['torch']")),
         "forward_signals": ",".join(_texts("forward_signals", given["forward_signals"], "['USR1']")),

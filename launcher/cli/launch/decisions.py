@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from launcher.cli.launch.dry_run import render_engine
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.text.columns import counted
-from launcher.core.env import masked_argv
 from launcher.core.records import RunSpec
-from launcher.core.text import ranges
+from launcher.core.text import ranges, shell_words
 from launcher.engines.command import EngineCommand
+from launcher.preload.masking import masked_argv
 
 
 def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
@@ -26,7 +25,7 @@ def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
     given = "--dp" if options.dp is not None else f"dp follows from {spec.layout.world_size} ranks"
     yield f"layout: {spec.layout} micro_batches={spec.layout.micro_batches} ({given})"
     kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
-    yield f"program ({kind}): {shlex.join(masked_argv(request.argv))}, in {spec.cwd}"
+    yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"
     yield f"preloading: {_preloading(prepared)}"
     yield f"cores: {_cores(spec)} (--bind {options.bind})"
     if spec.master_port:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,13 +17,13 @@ from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.core import env
 from launcher.core.codec import json_text
-from launcher.core.env import masked, masked_argv
 from launcher.core.records import RunSpec
-from launcher.core.text import ranges
+from launcher.core.text import ranges, shell_word, shell_words
 from launcher.engines.assemble import assemble, assemble_attempt
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
+from launcher.preload.masking import masked, masked_argv
 from launcher.runs.record import free_name, masked_environment, spec_to_json
 from launcher.supervise.port import hold_port
 
@@ -82,11 +81,11 @@ def render(spec: RunSpec) -> Iterator[str]:
             + ("" if rank.cpus is None else f", cpus {ranges(rank.cpus)}")
             + (f", masked here: {', '.join(hidden)}" if hidden else "")
         )
-        yield f"cd {shlex.quote(str(spec.cwd))} && {_env_command(rank.env, rank.argv)}"
+        yield f"cd {shell_word(str(spec.cwd))} && {_env_command(rank.env, rank.argv)}"
     if (scheduler := spec.supervision.scheduler) is not None:
         yield f"# MindSpore's scheduler, on the server of rank 0, {escaped(spec.ranks[0].server_id)}"
         environment = {**spec.ranks[0].env, env.MS_ROLE: "MS_SCHED", env.MS_NODE_ID: None}
-        yield f"cd {shlex.quote(str(spec.cwd))} && {_env_command(environment, scheduler)}"
+        yield f"cd {shell_word(str(spec.cwd))} && {_env_command(environment, scheduler)}"
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:
@@ -102,7 +101,7 @@ def _env_command(environment: Mapping[str, str | None], argv: Sequence[str]) -> 
     """Return a shell's command line, secrets masked; variables that are None are unset."""
     removed = [word for name, value in environment.items() if value is None for word in ("-u", name)]
     added = [f"{name}={masked(name, value)}" for name, value in environment.items() if value is not None]
-    return shlex.join(["env", *removed, *added, *masked_argv(argv)])
+    return shell_words(["env", *removed, *added, *masked_argv(argv)])
 
 
 def to_json(spec: RunSpec, recorded: Mapping[str, Any], command: EngineCommand | None) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import as_words
 from launcher.cli.launch.trainer_program import PROFILED, chosen_settings
-from launcher.core.env import MASK
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import printable, shell_words
+from launcher.preload.masking import MASK
 from launcher.recipes.catalog import recipe_named
 from launcher.recipes.load import origins
 from launcher.recipes.settings import all_settings, as_toml

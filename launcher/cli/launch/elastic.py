@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 from launcher.cli.launch.options import RunOptions
@@ -12,6 +11,7 @@ from launcher.control.membership import Membership
 from launcher.core.devices import devices_named
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Allotment, Cluster, Elastic, Layout, Server, whole_allotment
+from launcher.core.text import shell_word
 from launcher.engines.assemble import Request
 from launcher.mesh.elastic import elastic_layouts
 
@@ -42,7 +42,7 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
         return devices_named(name, servers)
     except UsageError as error:
         if "," in name:
-            once_each = " ".join(f"--exclude {shlex.quote(each)}" for each in name.split(",") if each)
+            once_each = " ".join(f"--exclude {shell_word(each)}" for each in name.split(",") if each)
             raise UsageError(error.message, hint=f"once for each device: {once_each}") from None
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from launcher.core.records import DEFAULT_GRACE_S, Console
 from launcher.core.run_dir import DEFAULT_RUNS_DIR
 from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import MASK
 
 EngineName = Literal["mpi", "slurm", "hand"]
 MindSporeWay = Literal["auto", "rank-table", "cluster", "off"]
@@ -202,24 +204,27 @@ def words_of_option(name: str, value: Any) -> Iterator[str]:
 
 
 def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
-    """Return the variables given by `option`; the last one of a name counts.
+    """Return the variables given by `option`, as KEY=VALUE or as KEY with the value that it has here; the last one of a name counts.
 
     Raises:
-        UsageError: no KEY=VALUE, or a name that tlaunch itself decides.
+        UsageError: neither of these, or a name that tlaunch itself decides.
     """
     variables: dict[str, str] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
-        if not separator or not name:
+        if not name or (not separator and name not in os.environ):
             # What was forgotten may be the = after a secret's name: the text itself is not shown.
-            raise UsageError(f"{option}: this is not KEY=VALUE", hint=f"for instance {option} NCCL_DEBUG=INFO")
+            raise UsageError(
+                f"{option}: this is neither KEY=VALUE nor the name of a variable that is set here",
+                hint=f"write {option} NCCL_DEBUG=INFO, or {option} HF_TOKEN to pass on the value of this shell",
+            )
         if not name.isprintable():
             raise UsageError(f"{option} {name!r}: a variable's name cannot hold control characters")
         if name in DECIDED_BY_TLAUNCH:
             raise UsageError(f"{option} {name}: tlaunch decides this variable", hint=DECIDED_BY_TLAUNCH[name])
-        if value == env.MASK:
+        if value == MASK:
             raise UsageError(f"{option} {name}: {value} stands for a secret that was not shown", hint="fill it in")
-        variables[name] = value
+        variables[name] = value if separator else os.environ[name]
     return variables
 
 

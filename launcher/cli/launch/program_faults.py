@@ -17,10 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.cli.launch.program import Program
-from launcher.core.env import MASK, PYTHONSAFEPATH, masked_argv
+from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.text import did_you_mean, near
+from launcher.core.text import did_you_mean, near, shell_word, shell_words
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import MASK, masked_argv
 from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -91,7 +92,7 @@ def _no_program(program: Program, search: str) -> UnreadableError | None:
     """Return the error for a first word that is no program: an option, or what only a shell understands."""
     name, *rest = masked_argv(program.argv)
     if name.startswith("-"):
-        hint = f"write the program before its arguments: -- python train.py {shlex.join((name, *rest))}"
+        hint = f"write the program before its arguments: -- python train.py {shell_words((name, *rest))}"
         return UnreadableError(f"{name} is an option, where COMMAND begins with a program", hint=hint)
     try:
         words = shlex.split(name)
@@ -99,8 +100,8 @@ def _no_program(program: Program, search: str) -> UnreadableError | None:
         words = [name]
     begins = next((word for word in words if not _ASSIGNMENT.match(word)), None)
     is_command = begins in _SHELL_COMMANDS or (begins is not None and shutil.which(begins, path=search) is not None)
-    operators = " ".join(word if _SHELL_OPERATOR.fullmatch(word) else shlex.quote(word) for word in rest)
-    by_shell = f"name a shell: -- bash -c {shlex.quote(f'{name} {operators}'.strip())}"
+    operators = " ".join(word if _SHELL_OPERATOR.fullmatch(word) else shell_word(word) for word in rest)
+    by_shell = f"name a shell: -- bash -c {shell_word(f'{name} {operators}'.strip())}"
     if _ASSIGNMENT.match(name) and not (is_command and _SHELL_SIGNS.search(name)):
         before_dashes = _before_dashes([*words, *rest] if is_command else [name, *rest])
         message = f"{name} sets a variable, and COMMAND is started without a shell"
@@ -109,15 +110,15 @@ def _no_program(program: Program, search: str) -> UnreadableError | None:
         return UnreadableError(f"{name} is a command of a shell, and COMMAND is started without one", hint=by_shell)
     if words == [name] or not is_command or os.path.exists(program.cwd / name):  # noqa: PTH110 - as above
         return None
-    hint = by_shell if _SHELL_SIGNS.search(name) else f"leave out its quotes: -- {shlex.join((*words, *rest))}"
+    hint = by_shell if _SHELL_SIGNS.search(name) else f"leave out its quotes: -- {shell_words((*words, *rest))}"
     return UnreadableError(f"{name}: a whole command stands in one word, which would be a program's name", hint=hint)
 
 
 def _before_dashes(words: Sequence[str]) -> str:
     """Return variables as options, and the program behind the dashes."""
     count = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
-    given = " ".join(f"--env {shlex.quote(word)}" for word in words[:count])
-    return f"{given} -- {shlex.join(words[count:]) or 'PROGRAM'}"
+    given = " ".join(f"--env {shell_word(word)}" for word in words[:count])
+    return f"{given} -- {shell_words(words[count:]) or 'PROGRAM'}"
 
 
 def _programs_on(search: str) -> Iterator[str]:
@@ -128,7 +129,7 @@ def _programs_on(search: str) -> Iterator[str]:
 
 def _started_by(argv: Sequence[str]) -> str:
     interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(argv[0])[1], "INTERPRETER")  # noqa: PTH122
-    return f"{interpreter} {shlex.join(masked_argv(argv))}"
+    return f"{interpreter} {shell_words(masked_argv(argv))}"
 
 
 def _without_interpreter(program: Program, found: str, interpreter: str) -> UnreadableError:
@@ -137,7 +138,7 @@ def _without_interpreter(program: Program, found: str, interpreter: str) -> Unre
     if interpreter.endswith("\r"):
         return UnreadableError(
             f"{name} has line ends of Windows (CR LF), so its #! line names an interpreter that does not exist",
-            hint=f"remove them: sed -i 's/\\r$//' {shlex.quote(found)}",
+            hint=f"remove them: sed -i 's/\\r$//' {shell_word(found)}",
         )
     hint = f"correct that line, or name an interpreter: -- {_started_by(program.argv)}"
     if " " in interpreter:  # the kernel hands all that follows `env` over as one word
@@ -212,7 +213,7 @@ def _missing_module(program: Program) -> UnreadableError | None:
         hint = f"name a module in it, for instance -- python -m {target}.train"
         return UnreadableError(f"{target} is a package without a __main__.py, so no rank could run it", hint=hint)
     if os.path.isfile(program.cwd / target):  # noqa: PTH113 - a Path raises, see above
-        hint = f"-m takes the name of a module; a file is started without it: -- python {shlex.quote(target)}"
+        hint = f"-m takes the name of a module; a file is started without it: -- python {shell_word(target)}"
     else:
         hint = _where_python_looks(program.python, program.environment)
     message = f"{program.python.interpreter} finds no module {name}, so no rank could run it"
@@ -230,7 +231,7 @@ def _where_python_looks(python: PythonCommand, environment: Mapping[str, str]) -
         "in PYTHONPATH and " * inherits,
         "among its installed packages",
     )
-    by = PYTHONSAFEPATH if all(heeds(python, {})) else shlex.join(python.options)
+    by = PYTHONSAFEPATH if all(heeds(python, {})) else shell_words(python.options)
     return f"with {by}, Python looks only {''.join(places)}"
 
 

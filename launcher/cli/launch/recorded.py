@@ -9,9 +9,9 @@ from typing import Any
 
 from launcher.cli.launch.options import RunOptions, flag, words_of_option
 from launcher.core.codec import decode, encode
-from launcher.core.env import MASK, masked, masked_argv
 from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import RunDir
+from launcher.preload.masking import MASK, masked, masked_argv
 from launcher.runs.record import read_options
 
 # How a run is attended to, not what it is.
@@ -120,5 +120,7 @@ def as_words(options: RunOptions) -> Iterator[str]:
             yield flag(name) if value else flag(f"no_{name}")
         else:
             yield from words_of_option(name, value)
+    if "--dry-run" in shown.command:  # which `tlaunch run` refuses after COMMAND
+        yield "--no-dry-run"
     if shown.command:
         yield from ("--", *shown.command)

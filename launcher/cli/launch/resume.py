@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.owner import is_trusted_in, uids_of_file
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import LATEST, RunDir
-from launcher.core.text import some_of
+from launcher.core.text import shell_word, some_of
 from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
 from launcher.runs.store import find_run, means_latest, run_names
@@ -134,7 +133,7 @@ def _foreign(path: Path, reference: str) -> UnreadableError | None:
         return None
     return UnreadableError(
         f"{escaped(reference)} looks like a checkpoint of {tool}",
-        hint=f"tlaunch ckpt import {shlex.quote(escaped(reference))} --format {form} --like RUN --output DIR",
+        hint=f"tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR",
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from shlex import join as shell_words
 
 from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cli.launch.detach import detach
@@ -30,20 +29,21 @@ from launcher.cluster.join import AgentInfo, Endpoint, RunOverError, Session, jo
 from launcher.core import env
 from launcher.core.codec import json_text
 from launcher.core.devices import device_name
-from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.messages import TakenIn, Waiting
-from launcher.core.port_holder import reason_of
 from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.resources import START
 from launcher.core.run_dir import RunDir
+from launcher.core.text import shell_words
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import masked_argv
 from launcher.runs.registry import register
 from launcher.runs.store import last_agent
+from launcher.supervise.port_holder import reason_of
 
 LOOK_S = 0.2  # between looks at a process that is waited for
 

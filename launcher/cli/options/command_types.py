@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from launcher.core.errors import UsageError
 
@@ -14,6 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # name: (module:attribute, the command's own short help)
 Commands = Mapping[str, tuple[str, str]]
 HELP = (["-h"], ["--help"])
+DRY_RUN = "--dry-run"
 # In click's `meta`: where the project's file is, and what it holds.
 PLACE, PROJECT_FILE = "launcher.project_place", "launcher.project_file"
 
@@ -114,7 +116,20 @@ class TakesCommand(click.Command):
                 "nothing stands after --, where COMMAND is expected",
                 hint=f"name the program (an empty variable?), or leave -- out to {self.without}",
             )
+        self._check_dry_run(ctx)
         return rest
+
+    def _check_dry_run(self, ctx: click.Context) -> None:
+        """Refuse a --dry-run after COMMAND, where the program would get it: who types it does not want anything to start."""
+        command = ctx.params.get("command") or ()
+        words = command[: command.index("--")] if "--" in command else command
+        is_said = ctx.get_parameter_source("dry_run") is not ParameterSource.DEFAULT
+        if DRY_RUN in words and "dry_run" in ctx.params and not is_said and not ctx.resilient_parsing:
+            raise UsageError(
+                f"{DRY_RUN} is after COMMAND, so the program would get it, and ranks would start",
+                hint=f"write it before COMMAND: {ctx.command_path} {DRY_RUN} ...; if it is the program's own: "
+                f"{ctx.command_path} --no-dry-run ...",
+            )
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,8 @@ from click.core import ParameterSource
 
 from launcher.cli.options.types import complete_files
 from launcher.core.env import TLAUNCH_RUNS_DIR
-from launcher.core.run_dir import DEFAULT_RUNS_DIR, LATEST, RunDir
+from launcher.core.resources import usual_runs_dir
+from launcher.core.run_dir import LATEST, RunDir
 from launcher.runs.registry import registered
 from launcher.runs.store import given_names, run_names
 
@@ -36,7 +36,7 @@ def complete_active_runs(context: click.Context, _parameter: click.Parameter, be
 
 def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
     named = context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR)
-    runs_dir = Path(named or DEFAULT_RUNS_DIR)
+    runs_dir = context.params.get("runs_dir") or usual_runs_dir()
     is_named = named and context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
     places = (runs_dir,) if is_named or run_names(runs_dir) else registered()
     return sorted(

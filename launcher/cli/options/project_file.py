@@ -16,12 +16,13 @@ import click
 
 from launcher.cli.options.command_types import PLACE, PROJECT_FILE
 from launcher.cli.options.project_place import MAX_BYTES
-from launcher.cli.options.types import FloatRange, IntRange, Seconds, Size, as_usage_error
+from launcher.cli.options.types import NAME_OR_PATH, FloatRange, IntRange, Seconds, Size, as_usage_error
 from launcher.core.env import TLAUNCH_SAFE_DIRECTORY
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.core.owner import called, is_trusted, uids_of_file
+from launcher.core.resources import at_home
 from launcher.core.run_dir import RunDir
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
@@ -119,6 +120,8 @@ class ProjectFile:
             error.param = option
             refused = as_usage_error(error)
             raise UsageError(f"{self.where(name)}: {refused.message}", hint=refused.hint) from error
+        if isinstance(value, str) and isinstance(option.type, click.Path | type(NAME_OR_PATH)):
+            value = at_home(value)
         if self.path.parent == Path.cwd():
             return value
         return str(self.path.parent / value) if self._is_path(option, value) else value

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
@@ -20,7 +19,7 @@ from launcher.cli.launch.options import (
 )
 from launcher.cli.options.command_types import Command, parameters_of, together
 from launcher.cli.options.completion import complete_runs_or_files, one_of, recipe_names
-from launcher.cli.options.types import FILE, IntRange, Seconds, Size, complete_files
+from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, Size, complete_files
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.core.run_dir import DEFAULT_RUNS_DIR
@@ -114,12 +113,16 @@ chip_option = click.option(
     help=f"Hardware to check the table for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
 )  # fmt: skip
 env_option = click.option(
-    "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set a variable in every rank. Repeatable."
+    "-e",
+    "--env",
+    multiple=True,
+    metavar="KEY[=VALUE]",
+    help="Set a variable in every rank; without a value, to the one that it has here. Repeatable.",
 )
 
 
 runs_dir_option = click.option(
-    "--runs-dir", type=click.Path(path_type=Path), metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
+    "--runs-dir", type=A_PATH, metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
     help=f"Directory of the run directories.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
 )  # fmt: skip
 
@@ -194,11 +197,11 @@ RUN_GROUPS = {
     ),
     "Bundled programs": parameters_of(
         click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="The bundled program that is trained: transformer, quickstart, resnet50.  [default: transformer]"),
-        click.option("--config", metavar="FILE", shell_complete=complete_files, help="Settings of the bundled trainer, as TOML."),
+        click.option("--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files, help="Settings of the bundled trainer, as TOML."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
         click.option("--data", type=FILE, metavar="PATH", help="Data for the bundled trainer: sentence pairs, or CIFAR-10's images (`tlaunch data`)."),
         click.option(
-            "--resume", metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
+            "--resume", type=NAME_OR_PATH, metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
             help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",
         ),
         click.option(
@@ -261,7 +264,7 @@ RUN_GROUPS = {
         click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
         click.option("-v", "--verbose", is_flag=True, help="Also print what was decided and why."),
         click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),
-        click.option("--dry-run", is_flag=True, help="Print each rank's command and environment, and start nothing."),
+        click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment, and start nothing."),
         click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
     ),
 }  # fmt: skip

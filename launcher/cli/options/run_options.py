@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import ADDED, changed
 from launcher.cli.options.command_types import PROJECT_FILE
-from launcher.core.env import masked_argv
+from launcher.preload.masking import masked_argv
 
 if TYPE_CHECKING:
     from launcher.cli.options.project_file import ProjectFile

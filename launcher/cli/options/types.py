@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from launcher.cli.options.command_types import TakesCommand, UnknownCommand
 from launcher.core.errors import UsageError
+from launcher.core.resources import at_home
 from launcher.core.text import did_you_mean, duration_s, near
 
 
@@ -123,7 +124,21 @@ class Size(_Bounded):
         return int(size)
 
 
-class _File(click.Path):
+class PathType(click.Path):
+    """A path; `~` at its beginning is the home directory, wherever it was written."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(at_home(value) if isinstance(value, str) else value, param, ctx)
+
+
+class _NameOrPath(click.types.StringParamType):
+    """A text that may be a path, which is returned as `PathType` reads it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return at_home(super().convert(value, param, ctx))
+
+
+class _File(PathType):
     """A path that is not empty: one of pathlib would be that of this directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -133,6 +148,8 @@ class _File(click.Path):
 
 
 FILE = _File(path_type=Path)
+A_PATH = PathType(path_type=Path)
+NAME_OR_PATH = _NameOrPath()
 
 
 def complete_files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:

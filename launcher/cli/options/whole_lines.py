@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 import click
 
 from launcher.cli.launch.foreign.launchers import other_launcher
-from launcher.cli.launch.foreign.lines import parse_line
+from launcher.cli.launch.foreign.lines import Line, parse_line
 from launcher.cli.launch.foreign.tlaunch_line import TlaunchLine, tlaunch_line
 from launcher.cli.options.command_types import TakesCommand
 from launcher.core.errors import UsageError
@@ -39,7 +40,9 @@ def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None
         return None
     if again and line.program and not line.has_dashes:  # it begins with RUN, and options may stand behind that
         return None
-    found = tlaunch_line(line, command=shell_words(("tlaunch", *words[:at])), again=again)
+    found = tlaunch_line(_unless_of_mpi(line, own), command=shell_words(("tlaunch", *words[:at])), again=again)
+    if found is not None and set(names) <= set(found.missing):
+        return None  # what the line is about is not there
     return _answer(f"{context.command_path} has no option{'s' * (len(names) > 1)} {', '.join(names)}", found)
 
 
@@ -64,13 +67,21 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
         return None if line.own or line.typed else _answer(wrong, within.as_tlaunch)
     if line.program[0] in group.list_commands(context):
         return None
-    return _answer(wrong, tlaunch_line(line, command=command))
+    return _answer(wrong, tlaunch_line(_unless_of_mpi(line, _options_of(run)), command=command))
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
     """Return the answer to `tlaunch torchrun ...`; None for other words, or where no program is seen."""
     found = other_launcher(words, None)
     return None if found is None else _answer(f"tlaunch has no command {words[0]}", found.as_tlaunch)
+
+
+def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
+    """Return a line typed at tlaunch; a single option that only mpirun has does not make it an MPI job."""
+    foreign = [each for each in line.typed if each.name not in own]
+    says = {each.key for each in foreign if not each.counterpart.instead}
+    is_certain = any(each.counterpart.subject in {"servers", "server file"} or each.key == "--mca" for each in foreign)
+    return line if line.launcher != "mpirun" or is_certain or len(says) > 1 else replace(line, launcher=None)
 
 
 def _options_of(command: click.Command) -> Mapping[str, int]:
@@ -87,7 +98,7 @@ def _answer(wrong: str, line: TlaunchLine | None) -> UsageError | None:
     """Return an error that quotes the lines to type below each other."""
     if line is None:
         return None
-    does = "this may do the same" if line.unknown else "this does the same"
+    does = "this may do the same" if line.unknown else "this does the rest" if line.missing else "this does the same"
     lines = [line.run] if line.table is None else [f"{line.table} &&", line.run]
     lines = [f"{INDENT}{each}" for each in lines]
     error = UsageError("\n".join((f"{printable(wrong)}; {does}:", *lines)))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from launcher.cli.text.style import screen_of
-from launcher.core.text import printable
+from launcher.core.text import printable, shell_word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,13 +104,8 @@ def as_people_call_it(path: Path) -> Path:
 
 def as_argument(run_dir: RunDir) -> str:
     """Return RUN as one types it into a shell to name this run again from the same directory."""
-    import shlex
-    from pathlib import Path
+    from launcher.core.resources import usual_runs_dir
 
-    from launcher.core.env import TLAUNCH_RUNS_DIR
-    from launcher.core.run_dir import DEFAULT_RUNS_DIR
-    from launcher.logs.terminal import escaped
-
-    own, root = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve(), run_dir.root
+    own, root = usual_runs_dir().resolve(), run_dir.root
     is_short = root.parent.resolve() == own and not root.name.startswith("-")  # which looks like an option
-    return shlex.quote(escaped(root.name if is_short else str(as_people_call_it(root))))
+    return shell_word(root.name if is_short else str(as_people_call_it(root)))

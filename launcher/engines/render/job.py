@@ -15,6 +15,7 @@ from launcher.engines.assemble import Request, draft, used_cluster
 from launcher.engines.leftover_variables import Leftovers, leftovers
 from launcher.engines.render.nodes import Nodes
 from launcher.engines.variables import Origin, Variable
+from launcher.preload.masking import masked
 from launcher.rank_table.ip import address_family
 
 # Known when the ranks start, or of one server or rank: templates give them themselves.
@@ -187,7 +188,7 @@ def job_of(
         runs_dir=str(request.runs_dir),
         variables=_shared(ranks[0].variables),
         user_env=request.user_env,
-        secrets=tuple(name for name, value in request.user_env.items() if env.masked(name, value) != value),
+        secrets=tuple(name for name, value in request.user_env.items() if masked(name, value) != value),
         leftovers=tuple(leftovers()),
         master_addr=ranks[0].rank.env[env.MASTER_ADDR] or "",
         master_index=ranks[0].rank.server_index,

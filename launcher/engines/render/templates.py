@@ -13,12 +13,12 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError
 
-from launcher.core.env import masked_argv
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.resources import data_dir
-from launcher.core.text import counted
+from launcher.core.text import counted, shell_word
 from launcher.engines.render.job import Job
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import masked_argv
 from launcher.runs.record import masked_environment
 
 # What YAML does not take as it stands, in text between quotes: json.dumps writes those below a blank.
@@ -29,8 +29,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def sh(value: Any) -> str:
-    """Return `value` as one word of bash. A carriage return is written as an escape: sbatch refuses scripts with the line ends of DOS."""
-    return shlex.quote(_text(value)).replace("\r", "'$'\\r''")
+    """Return `value` as one word of bash, with escapes for control characters other than newlines and tabs."""
+    text = _text(value)
+    return shlex.quote(text) if text.replace("\n", "").replace("\t", "").isprintable() else shell_word(text)
 
 
 def yaml(value: Any) -> str:

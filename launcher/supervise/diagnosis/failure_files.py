@@ -1,11 +1,12 @@
 """The files that a rank leaves about its failure: the hook's failure.json, and the last traceback in train.log.
 
 Everything here reads files that a failing program wrote: any bytes, any length, perhaps cut off. Nothing raises, and
-time and memory are bounded.
+time and memory are bounded. Secrets are masked, since verdicts are for all who may read the run.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from launcher.core.codec import read_json, whole_number
 from launcher.core.frozen import frozen
 from launcher.logs.log_file import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in, tracebacks_above
+from launcher.preload.masking import masked_text
 
 TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000
@@ -48,7 +50,7 @@ def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
 
 def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
     """Return the last `limit_bytes` of a log, nothing from before `offset` (bytes). Empty where it cannot be read."""
-    return _end_of(log, offset, limit_bytes).decode(errors="replace")
+    return masked_text(_end_of(log, offset, limit_bytes).decode(errors="replace"))
 
 
 def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
@@ -56,12 +58,17 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
 
     One of the main thread is preferred to those of other threads. Only the log's last `TAIL_BYTES` are looked at.
     """
-    return traceback_in(_end_of(log, offset, TAIL_BYTES))
+    found = traceback_in(_end_of(log, offset, TAIL_BYTES))
+    return found and _masked(found)
 
 
 def tracebacks_of_children(log: Path, offset: int) -> tuple[FoundTraceback, ...]:
     """Return up to `MAX_CHILDREN` tracebacks above the last one, the last of them last. Looks at as much of the log."""
-    return tuple(tracebacks_above(_end_of(log, offset, TAIL_BYTES))[-MAX_CHILDREN:])
+    return tuple(map(_masked, tracebacks_above(_end_of(log, offset, TAIL_BYTES))[-MAX_CHILDREN:]))
+
+
+def _masked(found: FoundTraceback) -> FoundTraceback:
+    return replace(found, message=masked_text(found.message), text=masked_text(found.text))
 
 
 def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
@@ -81,9 +88,9 @@ def _record(fields: dict[str, Any]) -> FailureRecord | None:
         pid=pid,
         kind=_text(fields.get("kind")) or "exception",
         type=_text(fields.get("type")),
-        message=(_text(fields.get("message")) or "")[:MESSAGE_CHARS],
+        message=masked_text((_text(fields.get("message")) or "")[:MESSAGE_CHARS]),
         where=_text(fields.get("where")),
-        traceback=(_text(fields.get("traceback")) or "")[-TRACEBACK_CHARS:] or None,
+        traceback=masked_text((_text(fields.get("traceback")) or "")[-TRACEBACK_CHARS:]) or None,
         status=1 if status is None else status,
         thread=_text(fields.get("thread")) or "MainThread",
     )

@@ -15,6 +15,7 @@ from launcher.cli.commands.ckpt.output import check_new, opened_with_bar
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import A_PATH
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.run_dir import LATEST
@@ -45,7 +46,7 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or no such checkpoint, 
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
+    type=A_PATH,
     metavar="PATH",
     help="Directory of torch.distributed.checkpoint, or file of MindSpore, that does not exist yet.",
 )

@@ -13,7 +13,7 @@ from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, MINDSPORE, check
 from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import runs_dir_option
-from launcher.cli.options.types import IntRange
+from launcher.cli.options.types import NAME_OR_PATH, IntRange
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable
@@ -36,6 +36,7 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or PATH is unreadable o
 @click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is read.")
 @click.option(
     "--like",
+    type=NAME_OR_PATH,
     required=True,
     metavar="CHECKPOINT",
     help="A checkpoint of the trainer, of the same model: it gives settings, tokenizer, and which text is trained on.",

@@ -12,6 +12,7 @@ import click
 from launcher.checkpoint.index import Index
 from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened
 from launcher.cli.options.command_types import Command
+from launcher.cli.options.types import A_PATH
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
 from launcher.core.errors import UsageError
@@ -23,7 +24,7 @@ def output_option(what: str, rule: str = "") -> Callable[[Command], Command]:
         "-o",
         "--output",
         required=True,
-        type=click.Path(path_type=Path),
+        type=A_PATH,
         metavar="DIR",
         help=f"Directory of {what}, a new one.{rule and f' {rule}'}",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -34,17 +33,17 @@ from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
 from launcher.cli.options.run_options import given_last
-from launcher.cli.options.types import FILE
+from launcher.cli.options.types import FILE, NAME_OR_PATH
 from launcher.cli.text.stdout import say, write_out
-from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.resources import START_BY_NAME
-from launcher.core.text import printable
+from launcher.core.text import printable, shell_word
 from launcher.engines.assemble import Request
 from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
 from launcher.engines.render.nodes import Nodes
 from launcher.engines.render.templates import FILTERS, built_in, fill
+from launcher.preload.masking import masked, masked_argv
 from launcher.rank_table import render_table
 from launcher.rank_table.read import read_bytes
 
@@ -143,7 +142,7 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     callback=_list,
     help="List the templates and their variables.",
 )
-@click.option("--cwd", metavar="DIR", help="Working directory of ranks.  [default: the current one]")
+@click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Working directory of ranks.  [default: the current one]")
 @click.option("--resource", metavar="NAME", help="Resource name of a device: kubernetes nvidia.com/gpu, slurm gpu.")
 @kubernetes_options
 @slurm_options
@@ -279,5 +278,5 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
         return
     mode = SCRIPT_MODE if kind.is_script else FILE_MODE
     put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
-    start = f"; `{kind.started_by} {printable(shlex.quote(str(output)))}` starts the job" if kind.started_by else ""
+    start = f"; `{kind.started_by} {shell_word(str(output))}` starts the job" if kind.started_by else ""
     say(f"wrote {printable(str(output))}{start}")

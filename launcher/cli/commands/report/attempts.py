@@ -16,6 +16,7 @@ from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
+from launcher.preload.masking import masked_text
 from launcher.runs.event_reader import EventReader
 from launcher.runs.rank_logs import AttemptStarts
 
@@ -64,6 +65,7 @@ def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
         if culprit is not None:
             log = str(state.run_dir.train_log(culprit))
             text = text or _end_of_log(Path(log), *logs.get((culprit, attempt.number), (0, 0, b"")))
+        text = masked_text(text)
         last_lines = text.rstrip().split("\n")[-MAX_LINES:] if text.strip() and log else []
         confidence = f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}"
         shown = tuple(shortened(printable(line)) for line in last_lines)

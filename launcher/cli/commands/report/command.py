@@ -22,6 +22,7 @@ from launcher.cli.options.chosen_run import (
 )
 from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import NAME_OR_PATH
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
 from launcher.cli.text.run_text import describe_run, shown_name
@@ -62,8 +63,8 @@ PLAIN_COLUMNS = 120
     epilog=EPILOG,
     help=f"Show the results of runs, as text or with charts.\n\nSeveral runs are shown side by side. {RUN_HELP}",
 )
-@click.option("--html", metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
-@click.option("--png", metavar="FILE", help="Write the same page as a picture.")
+@click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
+@click.option("--png", type=NAME_OR_PATH, metavar="FILE", help="Write the same page as a picture.")
 @click.option("--live", is_flag=True, help="Serve a page that follows a run until its end.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="PORT",

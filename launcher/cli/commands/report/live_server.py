@@ -20,9 +20,9 @@ from urllib.parse import parse_qs
 
 from launcher.cli.commands.report.live import LiveView
 from launcher.core.errors import UsageError
-from launcher.core.port_holder import reason_of
 from launcher.core.resources import data_dir
 from launcher.logs.piece import Place
+from launcher.supervise.port_holder import reason_of
 
 LOOPBACK = "127.0.0.1"
 LOOK_S, UNWATCHED_LOOK_S = 1.0, 5.0  # between two looks at the run: for a page, and where nobody has one open

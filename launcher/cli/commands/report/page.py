@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 
@@ -19,6 +18,7 @@ from launcher.cli.launch.options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import aligned, counted, cut_off
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir
+from launcher.core.text import shell_word, shell_words
 from launcher.logs.terminal import shortened
 
 
@@ -40,7 +40,7 @@ def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]
         "about": lambda facts: [(name, shortened(safe(value))) for name, value in about(facts)],
         "attempts": attempts_of,
         "rank_chart": rank_chart,
-        "quoted": shlex.quote,
+        "quoted": shell_word,
         "svg": lambda chart: Markup(to_svg(chart)),  # noqa: S704 - it escapes what it is given
         "when": when,
     }
@@ -94,7 +94,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
         else:
             command.append(word)
     variables = mapping(facts.first_rank.get("env")).items()
-    return {**chosen, "command": shlex.join(command), **sets} | {  # without variables that differ between any two runs
+    return {**chosen, "command": shell_words(command), **sets} | {  # without variables that differ between any two runs
         f"${name}": str(value)
         for name, value in variables
         if value and not name.startswith("TLAUNCH_") and name not in DECIDED_BY_TLAUNCH
@@ -104,7 +104,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
 def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     """Yield what was run: names and values."""
     record = facts.record
-    yield "command", shlex.join(facts.command) or UNKNOWN
+    yield "command", shell_words(facts.command) or UNKNOWN
     yield "working directory", str(record.get("cwd", UNKNOWN))
     cluster = mapping(record.get("cluster"))
     ranks, servers = str(facts.state.progress.rank_count), cluster.get("servers")

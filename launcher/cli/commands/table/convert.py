@@ -10,7 +10,7 @@ from launcher.cli.commands.table.files import check_output, deliver, note, read_
 from launcher.cli.launch.samples import found_table
 from launcher.cli.options.completion import one_of
 from launcher.cli.options.run import max_table_size_option
-from launcher.cli.options.types import IntRange, complete_files
+from launcher.cli.options.types import A_PATH, IntRange, complete_files
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
@@ -50,7 +50,7 @@ the table.
     shell_complete=one_of(lambda: TARGETS),
     help="Format of FILE.  [default: detected]",
 )
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Write to F.  [default: stdout]")
+@click.option("--output", "-o", type=A_PATH, metavar="F", help="Write to F.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option(
     "--devices",

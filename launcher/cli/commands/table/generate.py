@@ -11,13 +11,13 @@ import click
 
 from launcher.cli.commands.table.files import check_output, hand_over, note, warn
 from launcher.cli.commands.table.sources import Wanted, gather
+from launcher.cli.options.types import A_PATH
 from launcher.cli.text.stdout import say
 from launcher.cli.text.style import screen_of
 from launcher.core.errors import RefusedTableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.generate import build_cluster
 
-FILE = click.Path(path_type=Path)
 SAID_ALREADY = ("RT333", "RT402")  # several servers without addresses, the order of ranks: with what to do, by a note
 EXAMPLES = """\b
 Examples:
@@ -46,7 +46,7 @@ is missing, unreadable or unwritable; 3 the devices found do not give a table th
 @click.command(epilog=EXAMPLES)
 @click.option(
     "--hccn-conf",
-    type=FILE,
+    type=A_PATH,
     metavar="FILE",
     help="Read devices and addresses from a copy of /etc/hccn.conf; - is stdin.",
 )
@@ -62,7 +62,7 @@ is missing, unreadable or unwritable; 3 the devices found do not give a table th
 @click.option("--container-ip", metavar="ADDRESS|same", help="container_ip for MindIE; same: the server's own address.")
 @click.option("--pod-ip", metavar="ADDRESS|same", help="pod_ip for msrun; same: the server's own address.")
 @click.option("--sort", is_flag=True, help="Number ranks in the lexical order of the servers' names.")
-@click.option("--output", "-o", type=FILE, metavar="FILE", help="Write to FILE, with mode 640.  [default: stdout]")
+@click.option("--output", "-o", type=A_PATH, metavar="FILE", help="Write to FILE, with mode 640.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) -> None:
     """Write the table of servers and their devices.

@@ -8,7 +8,7 @@ import click
 
 from launcher.cli.commands.table.files import check_output, deliver, note, read_table, shown
 from launcher.cli.options.run import max_table_size_option, table_chip_option
-from launcher.cli.options.types import complete_files
+from launcher.cli.options.types import A_PATH, complete_files
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.rank_table import Profile
 from launcher.rank_table.merge import merge_tables
@@ -26,7 +26,7 @@ together.
 
 @click.command(epilog=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Write to F.  [default: stdout]")
+@click.option("--output", "-o", type=A_PATH, metavar="F", help="Write to F.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @table_chip_option
 @max_table_size_option

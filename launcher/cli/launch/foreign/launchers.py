@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.core.frozen import frozen
+from launcher.core.text import shell_words
 from launcher.program.command import PythonCommand
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
         if program != "accelerate":
             from launcher.cli.launch.foreign.tlaunch_line import TlaunchLine
 
-            return OtherLauncher(name, TlaunchLine(None, shlex.join(("tlaunch", *words))))
+            return OtherLauncher(name, TlaunchLine(None, shell_words(("tlaunch", *words))))
         del words[0]
     return OtherLauncher(name, None if launcher is None else _as_tlaunch(program, launcher, words))
 

@@ -16,8 +16,8 @@ from launcher.cli.launch.foreign.options import (
     key_of,
     launcher_with,
 )
-from launcher.core.env import masked_argv
 from launcher.core.frozen import frozen
+from launcher.preload.masking import masked_argv
 from launcher.program.command import is_python
 
 _RANK_TABLE = ("-t", "--rank-table")

@@ -155,7 +155,7 @@ _MPIRUN = {  # whose long names may be written with one dash
     "--timestamp-output": Counterpart(instead="`tlaunch logs --timestamps` shows times", values=0),
     "--output-filename": Counterpart(needless=_LOGS),
     "--timeout": Counterpart(
-        instead="--hang-timeout is for ranks that stand still, --join-timeout for servers that do not come"
+        instead="a run has no time limit; --hang-timeout is for ranks that make no progress, --join-timeout for servers that do not join"
     ),
 }
 _LONG_OF_SRUN = {

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from launcher.cli.launch.foreign.lines import Line, Typed, names_program
 from launcher.cli.launch.foreign.options import TABLE, Subject
 from launcher.cli.launch.foreign.places import Places, places_of, says_places
-from launcher.core.env import MASK
 from launcher.core.frozen import frozen
 from launcher.core.text import shell_words
+from launcher.preload.masking import MASK
 from launcher.program.command import is_python
 
 _MODULE, _NO_PYTHON = frozenset(("-m", "--module")), "--no-python"
@@ -24,6 +24,7 @@ class TlaunchLine:
     run: str
     notes: tuple[str, ...] = ()  # on what has to be filled in or typed where, and on options that are left out
     unknown: tuple[str, ...] = ()  # options that are left out, and may say anything
+    missing: tuple[str, ...] = ()  # options that are left out, and do what tlaunch does not do by any option
 
 
 def tlaunch_line(
@@ -48,7 +49,8 @@ def tlaunch_line(
     places = Places() if again and not says_places(line) else places_of(line, of_mpi=of_mpi)
     if places is None:
         return None
-    options, left_out = _options(line, of_mpi="mpi" in (*places.options, *line.own), several=places.several)
+    is_mpi = "mpi" in (*places.options, *line.own)
+    options, left_out, missing = _options(line, of_mpi=is_mpi, several=places.several)
     of_bare_mpi = of_mpi and not names_program(program[0]) and not line.has_own("--mpi-ranks", "--no-mpi-ranks")
     as_ranks = ("--mpi-ranks",) * of_bare_mpi  # what Python imports, the run sees by itself
     words = [shell_words((*places.options, *as_ranks, *line.own)), *options]
@@ -60,7 +62,7 @@ def tlaunch_line(
         notes.append(f"{', '.join(line.unknown)}: not known here, and left out")
     if MASK in run:
         notes.append("what is masked has to be filled in")
-    return TlaunchLine(shell_words(places.table) if places.table else None, run, tuple(notes), line.unknown)
+    return TlaunchLine(shell_words(places.table) if places.table else None, run, tuple(notes), line.unknown, missing)
 
 
 def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
@@ -79,9 +81,10 @@ def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
     return program if is_started_itself else None
 
 
-def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], list[str]]:
-    """Return the options of tlaunch, quoted, and a note for those that it has not: the names, and why or what instead."""
+def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], list[str], tuple[str, ...]]:
+    """Return the options of tlaunch, quoted, a note for those that it has not (names, and why or what instead), and those it misses."""
     options: list[str] = []
+    missing: list[str] = []
     left_out: dict[str, list[str]] = {}
     for each in line.typed:
         if each.counterpart.here not in {None, "--env"} and line.has_own(each.counterpart.here or ""):
@@ -91,7 +94,9 @@ def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], lis
         options += words or ()
         if words is None:
             left_out.setdefault(reason, []).append(each.name)
-    return options, [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in left_out.items()]
+            missing += [each.name] * (each.counterpart.instead == reason)
+    notes = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in left_out.items()]
+    return options, notes, tuple(dict.fromkeys(missing))
 
 
 def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
@@ -101,7 +106,7 @@ def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
     if each.counterpart.subject not in {None, *_OF_TABLE} or each.key in {*_MODULE, _NO_PYTHON}:
         words = ()
     elif each.key == "-x" and "=" not in each.value:  # its value is that of this shell
-        words = ("--env", f'{each.value}="${each.value}"') if several and each.value.isidentifier() else None
+        words = ("--env", each.value) if several and each.value.isidentifier() else None
     elif here is not None:
         words = (here, value) if each.values else (here,)
     elif each.key == "--cluster-time-out":

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 
-from launcher.core.env import masked_argv
 from launcher.core.proc import PROC
-from launcher.core.text import printable
+from launcher.core.text import shell_words
+from launcher.preload.masking import masked_argv
 
 _LISTENING = "0A"
 _MAX_COMMAND_CHARS = 100
@@ -44,7 +43,7 @@ def command_of(pid: int) -> str:
     """Return a process's command line, on one line, its secrets masked; empty where it has none or may not be read."""
     with suppress(OSError):
         words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
-        command = printable(shlex.join(masked_argv(words))) if words != [""] else ""
+        command = shell_words(masked_argv(words)) if words != [""] else ""
         return command if len(command) <= _MAX_COMMAND_CHARS else f"{command[:_MAX_COMMAND_CHARS]}..."
     return ""
 

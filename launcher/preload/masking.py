@@ -1,0 +1,297 @@
+r"""Mask secrets in whatever is recorded or shown: variables, commands, exceptions, verdicts, reports.
+
+Everybody uses these functions: the hook of a failing rank, in the rank's own Python, and all packages above `preload`.
+
+| form                                          | masked                                                                |
+|-----------------------------------------------|-----------------------------------------------------------------------|
+| `NAME`, `--name`, `"name":`, `Name:`, `name=` | the value, if the name is a secret's (`is_secret`)                    |
+| `scheme://user:password@host`                 | everything before the `@`                                             |
+| `?name=value` of a URL                        | the value; signatures (`sig`), too                                    |
+| `Bearer ...`, `Basic ...`                     | the credentials, unless they are a plain word                         |
+| `-u user:password`, `-p password`             | the password; ports, numbers, paths and plain words are shown         |
+| `Server=x;Pwd=...;AccountKey=...`             | the values of secret names                                            |
+| `hf_...`, `ghp_...`, `AKIA...`, `eyJ...`      | tokens whose first characters name their issuer                       |
+| `-----BEGIN PRIVATE KEY-----`                 | the block                                                             |
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MASK = "********"
+
+
+def _unless_after(words: str) -> str:
+    return "".join(f"(?<!_{word})" for word in words.split())
+
+
+# A name is a secret's if one of its words is, or ends like, one of these (ACCESSTOKEN, PGPASSWORD); parts of other
+# words (tokenizer, author) say nothing. The words are between underscores: HF_TOKEN and --hfToken are _HF_TOKEN_.
+_SECRET_WORDS = re.compile(
+    # Tokens of a text are not secrets, nor are keys of a table.
+    _unless_after("EOS BOS PAD SEP CLS UNK MASK START END STOP NEXT PER IMAGE SPECIAL MAX MIN NUM")
+    + r"_[A-Z0-9]*TOKEN\d*_(?!(?:IDS?|TYPE|DROPOUT|EMBED[A-Z]*|LIMIT|COUNT|LEN|LENGTH|SIZE|PER|BUDGET)_)"
+    r"|_(?:API|ACCESS|AUTH|REFRESH|BEARER|BOT)_?TOKENS_"
+    r"|_[A-Z0-9]*(?:SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|WEBHOOK)S?\d*_"
+    r"|_[A-Z0-9]*(?:API|ACCESS|AUTH|SECRET|PRIVATE|SSH|ACCOUNT|ENCRYPTION|SIGNING|LICENSE|MASTER|SESSION)KEYS?\d*_|"
+    + _unless_after(
+        "SORT PRIMARY FOREIGN CACHE GROUP JSON TEXT IMAGE LABEL INPUT OUTPUT QUERY DICT PUBLIC FEATURE DATA METRIC"
+    )
+    + r"_KEYS?\d*_(?!(?:PADDING|VALUE|STATES?|DIM|MASK|SIZE|LEN|LENGTH|POINTS?)_)"
+    r"|_(?:O?AUTH\d*|AUTHORIZATION|AUTHENTICATION)_"
+    r"|_(?:PRIVATE|SIGNATURE|SALT|BEARER|JWT|CONNECTION_?STRING)\d*_|"
+    + _unless_after("NUM MAX MIN")
+    + r"_(?:PASS|PW|DSN|SAS|PAT)_$"
+    r"|_(?!(?:EN)?COMPASS|BYPASS|SURPASS|TRESPASS|(?:OVER|UNDER|LOW|HIGH|BAND|ALL|ONE|TWO|SINGLE|MULTI|PRE)PASS)[A-Z0-9]+PASS\d*_$"
+    r"|_(?!OLDPWD)[A-Z0-9]+PWD\d*_$|[^_]_PWD_$|" + _unless_after("XDG TERM ITERM") + r"_[A-Z]*SESS(?:ION)?_?ID_$"
+)
+_BETWEEN_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_NO_NAME = re.compile(r"(?:Error|Exception|Warning)$")  # `KeyError: 'x'` has no value of a key
+_COUNT = re.compile(r"[-+]?\d{0,4}(?:\.\d*)?|true|false|none|null|yes|no", re.IGNORECASE)
+_NEVER_COUNTS = re.compile("pass|pw|secret|phrase|api|private", re.IGNORECASE)
+# Words that mean many things: in free text they name a secret only if the value looks like one.
+_WEAK = frozenset(
+    ("key", "keys", "token", "auth", "signature", "salt", "private", "pass", "pat", "pw", "cookie", "secret")
+)
+_RANDOM = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w+/=-]{12,}")
+_CODE = re.compile(
+    r"(?:str|bytes|int|bool|float|None|True|False|Any|Optional|Tensor)\b|[A-Za-z_][\w.]*[(\[]|[a-z_]+\.[a-z_]+"
+)
+_IDENTIFIER = re.compile(r"[A-Za-z_]+")
+
+_SCHEME = r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)"
+_QUOTED = r"""\\+"(?:(?!\\+").)*\\+"|\\*"(?:[^"\\]|\\.)*"|\\*'(?:[^'\\]|\\.)*'"""
+_UNQUOTED = r"""(?:[^\s;&|"']|[&|](?=[^\s&|=]*(?:[\s;]|$)))"""
+_VALUE = rf"""(?P<value>(?:{_QUOTED}|{_UNQUOTED})+)"""
+_URL_CREDENTIALS = re.compile(
+    r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)"""
+    r"""(?:(?:[^\s/?#"'<>]|[?#](?![\w.-]+=))+|[^\s/:@"'<>]*:(?!\d*[/\s"'])[^\s@"'<>]{1,256})@"""
+)
+_AUTHORIZATION = re.compile(r"""\b(?P<before>(?P<scheme>Bearer|Basic)[ \t]+)(?P<value>[^\s"',;)\]}]+)""", re.IGNORECASE)
+_PLAIN_WORD = re.compile(r"[A-Za-z]?[a-z]{0,18}[.:!?]*")
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:(?:[^-]|-(?!----))*-----END [A-Z0-9 ]*-----"
+    r"|(?:(?:\s|\\[rn])*[A-Za-z0-9+/=]{16,})+)"
+)
+_WEBHOOK = re.compile(
+    r"(?P<before>hooks\.slack\.com/\w+/|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot)[^\s\"'<>]+"
+)
+# Tokens whose issuers (Hugging Face, OpenAI, GitHub, GitLab, Slack, Google, AWS, npm, PyPI, ...) mark their beginning.
+_KNOWN_TOKEN = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+    (?:hf_|sk-(?:[a-z0-9]{1,9}-){0,2}|gh[pousr]_|github_pat_|gl[a-z]{2,4}-|npm_|pypi-|nvapi-|gsk_|r8_|dckr_pat_|dop_v1_
+       |shpat_|[sr]k_(?:live|test)_|hvs\.|GOCSPX-|SG\.|AGE-SECRET-KEY-)[A-Za-z0-9]{20}[\w.-]*
+    |(?:xox[a-z]|xapp)-[\w-]{10,}|AIza[\w-]{20,}|ya29\.[\w.-]{16,}|A[KS]IA[A-Z0-9]{16}\b
+    |github_pat_\w{20,}|glpat-[\w-]{20,}|pypi-[\w-]{20,}|sk-[a-z]{2,9}-(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{20,}
+    |eyJ[A-Za-z0-9_-]{5,}(?:\.[\w-]+){1,4}|eyJ[A-Za-z0-9_-]{20,}={0,2})""",
+    re.ASCII | re.VERBOSE,
+)
+_USER = re.compile(
+    r"""(?P<before>(?<!\S)(?:-u|-U|--(?:proxy-)?user(?:name|pwd)?)(?:=|[ \t]+)["']?(?P<user>[^\s:/"'=]+):)(?P<value>[^\s"']+)"""
+)
+_PASSWORD_OPTION = re.compile(r"""(?P<before>(?<!\S)-(?P<letter>[pPaw])(?P<gap>[ \t]*))(?P<value>[^\s"'-][^\s"']*)""")
+_HEADER = re.compile(
+    rf"^(?P<before>[ \t]*(?P<name>[A-Za-z][\w-]*)[ \t]*:[ \t]*(?:{_SCHEME}[ \t]+)?)(?P<value>\S.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_COOKIE = re.compile(r"""(?P<before>\b(?P<name>(?:Set-)?Cookie):[ \t]*)(?P<value>[^\n"']+)""", re.IGNORECASE)
+_FIELD = re.compile(
+    rf"""(?P<before>(?<![\w.-])(?P<name>[A-Za-z_][\w-]*)[ \t]?:[ \t]*(?:{_SCHEME}[ \t]+)?)(?P<value>{_QUOTED}|[^\s"',;/\\{{[][^\s"',;]*)""",
+    re.IGNORECASE,
+)
+_MEMBER = re.compile(
+    rf"""(?P<before>(?P<quote>\\*["'])(?P<name>[\w.-]+)(?P=quote)\s*:\s*)(?P<value>{_QUOTED}|[^\s,}}"'{{[]+)"""
+)
+_PARAMETER = re.compile(r"""(?P<before>[?&#](?P<name>[\w.-]{1,100})=)(?P<value>[^\s&#"']+)""")
+_VARIABLE = re.compile(rf"""(?P<before>(?<![\w.-])(?P<name>[A-Z_][A-Z0-9_]*)=){_VALUE}""", re.ASCII)
+_ASSIGNED = re.compile(
+    rf"""(?P<before>(?<![\w.-])(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)(?P<gap>[ \t]*)=(?!=)[ \t]*){_VALUE}""", re.ASCII
+)
+_PWD = re.compile(r"""(?P<before>(?:^|;)[ \t]*(?!PWD=)(?i:pwd)=)(?P<value>[^\s;"'$`/~.][^\s;"']*)""", re.MULTILINE)
+_OPTION = re.compile(rf"""(?P<before>(?<!\S)(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+(?!-))){_VALUE}""", re.ASCII)
+_SIGNATURE = "sig"  # of a URL that gives access to its holder
+_ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
+# Programs that take a password behind one letter, and values of -p that are none.
+_DATABASES = re.compile(r"(?:mysql|mariadb|mongo)[\w-]*|sshpass|redis-cli|ldap\w+|sqlcmd")
+_NUMBERS = re.compile(r"[-+\d.,:e/]+(?:tcp|udp)?")
+_ORDINARY = re.compile(r".{1,5}|.*[/\\=].*|.*\.[a-z]+\d*|(?:[A-Z]?[a-z]+[_-]?)+\d{0,3}[a-z]?(?:[_-].*)?|[A-Z_-]+")
+
+
+def is_secret(name: str) -> bool:
+    """Return True if values of this name, of a variable, an option or a header, have to be masked.
+
+    >>> is_secret("HF_TOKEN"), is_secret("--apiKey"), is_secret("--max-tokens"), is_secret("TOKENIZERS_PARALLELISM")
+    (True, True, False, False)
+    """
+    if _NO_NAME.search(name):
+        return False
+    return _SECRET_WORDS.search(f"_{_BETWEEN_WORDS.sub('_', name).upper().strip('_')}_") is not None
+
+
+def masked(name: str, value: str) -> str:
+    """Return `value` as it may be shown: masked if `name` is a secret's, else with the secrets inside it masked.
+
+    >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80"), masked("", "X-Api-Key: abc")
+    ('********', 'http://********@host:80', 'X-Api-Key: ********')
+    """
+    if value and _hides(name, value):
+        return MASK
+    if "@" in value and "://" not in value and name.upper().endswith("PROXY"):
+        return f"{MASK}@{value.rpartition('@')[2]}"
+    return masked_text(value)
+
+
+def masked_text(text: str) -> str:
+    """Return `text`, such as an exception's message, a traceback or a line of shell, with its secrets masked.
+
+    >>> masked_text("cannot open postgres://me:pw@db/x"), masked_text("KeyError: 'encoder'; 900 tokens/s")
+    ('cannot open postgres://********@db/x', "KeyError: 'encoder'; 900 tokens/s")
+    """
+    if "PRIVATE KEY" in text:
+        text = _PRIVATE_KEY.sub(MASK, text)
+    if "://" in text:
+        text = _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text)
+    text = _WEBHOOK.sub(rf"\g<before>{MASK}", text)
+    text = _AUTHORIZATION.sub(_masked_credentials, text)
+    if ":" in text:
+        for named in (_COOKIE, _HEADER, _MEMBER, _FIELD):
+            text = named.sub(_masked_value, text)
+    if "=" in text:
+        text = _PWD.sub(rf"\g<before>{MASK}", text)
+        for named in (_PARAMETER, _VARIABLE, _ASSIGNED):
+            text = named.sub(_masked_value, text)
+    if "-" in text:
+        text = _masked_passwords(_OPTION.sub(_masked_value, text))
+    return _KNOWN_TOKEN.sub(MASK, text)
+
+
+def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return a command as it may be shown: the values of options whose names look secret, and secrets in words, masked.
+
+    >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--env=API_KEY=y", "--max-tokens", "3"])
+    ('train', '--api-token', '********', '--password=********', '--env=API_KEY=********', '--max-tokens', '3')
+    """
+    shown: list[str] = []
+    letters = _password_letters(argv) if any(word[:2] in _SHORT for word in argv) else ""
+    for before, word in zip(("", *argv), argv, strict=False):
+        is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
+        if word and is_value and (_hides(before, word) or _is_password(before[1:], word, letters)):
+            shown.append(MASK)
+        elif is_value and (found := _USER.match(f"{before} {word}")) and _is_login(found):
+            shown.append(f"{found['user']}:{MASK}")
+        elif word[:2] in _SHORT and word[2:] and _is_attached(word[1], word[2:], letters):
+            shown.append(word[:2] + MASK)
+        else:
+            shown.append(_masked_word(word))
+    return tuple(shown)
+
+
+_SHORT = ("-p", "-P", "-a", "-w")
+
+
+def _masked_word(word: str) -> str:
+    """Return a word with its value masked if the word itself names a secret: --password=x, TOKEN=x, --env=TOKEN=x."""
+    start = 0
+    while match := _ASSIGNMENT.match(word, start):
+        start = match.end()
+        if _hides(match["name"], word[start:]):
+            return word[:start] + (MASK if word[start:] else "")
+    return masked_text(word)
+
+
+def _hides(name: str, value: str) -> bool:
+    """Return True if the value of this name is to be masked; numbers and switches of keys and tokens are not."""
+    return is_secret(name) and (_NEVER_COUNTS.search(name) is not None or not _COUNT.fullmatch(value))
+
+
+def _masked_value(match: re.Match[str]) -> str:
+    """Return a name with its value masked, if the name is a secret's and the value is not code or prose."""
+    pattern, value = match.re, match["value"]
+    if not _is_hidden_value(match):
+        return match[0]
+    kept = value.rstrip(")]}>,.") if pattern in {_FIELD, _ASSIGNED} else value  # brackets are of the text around it
+    return match["before"] + MASK + (value[len(kept) :] if kept else "")
+
+
+def _is_hidden_value(match: re.Match[str]) -> bool:
+    pattern, name, value = match.re, match["name"], match["value"]
+    bare = value.strip("\\\"'")
+    if pattern is _PARAMETER and name.lower() == _SIGNATURE:
+        return True
+    if not bare or not _hides(name, bare):
+        return False
+    if pattern in {_FIELD, _ASSIGNED} and bare == value and _CODE.match(value):
+        return False
+    if pattern in {_HEADER, _FIELD}:
+        return name.lower() not in _WEAK or _RANDOM.match(bare) is not None
+    return pattern is not _ASSIGNED or _assigns(name, value, gap=match["gap"])
+
+
+def _assigns(name: str, value: str, *, gap: str) -> bool:
+    """Return True for `password=x` and `password = "x"`, False for Python such as `key=len` and `password = prompt`."""
+    if name.lower() in _WEAK:
+        return not gap and (name != "key" and _RANDOM.match(value.strip("\"'")) is not None)
+    if value.rstrip("),") == name:
+        return False
+    return not gap or value[0] in "\\\"'" or _IDENTIFIER.fullmatch(value) is None
+
+
+def _masked_credentials(match: re.Match[str]) -> str:
+    """Return `Bearer ********`, but "basic training" as it is."""
+    value = match["value"]
+    if match["scheme"].lower() == "basic":
+        is_plain = len(value) < 12 and not value.endswith("=")
+        is_plain = is_plain or not re.search(r"\d|=$", value)
+    else:
+        is_plain = _PLAIN_WORD.fullmatch(value) is not None
+    return match[0] if is_plain else match["before"] + MASK
+
+
+def _masked_passwords(line: str) -> str:
+    """Return a line of shell with the passwords masked that stand after one-letter options."""
+    line = _USER.sub(lambda found: found["before"] + MASK if _is_login(found) else found[0], line)
+    if not any(f"{option}" in line for option in _SHORT):
+        return line
+    letters = _password_letters(line.split())
+
+    def shown(found: re.Match[str]) -> str:
+        decide = _is_password if found["gap"] else _is_attached
+        return found["before"] + MASK if decide(found["letter"], found["value"], letters) else found[0]
+
+    return _PASSWORD_OPTION.sub(shown, line)
+
+
+def _is_login(found: re.Match[str]) -> bool:
+    """Return True for user:password, False for uid:gid and host:port."""
+    user, password = found["user"], found["value"]
+    return not (password.isdecimal() and (user.isdecimal() or "." in user or user == "localhost"))
+
+
+def _password_letters(words: Iterable[str]) -> str:
+    """Return the one-letter options that take a password in this command; "" if none is known to."""
+    before = ""
+    letters = ""
+    for word in words:
+        if _DATABASES.fullmatch(word.rpartition("/")[2].lstrip("\"'(")):
+            return "pPaw"
+        if word in {"-u", "-U", "--user", "--username"} or word.startswith(("--user=", "--username=")):
+            program = before.rpartition("/")[2]
+            if not program.startswith("python") and program != "sudo":  # whose -u takes no user of a database
+                letters = "p"
+        before = word
+    return letters
+
+
+def _is_password(letter: str, value: str, letters: str) -> bool:
+    """Return True if `-p value` is a password: anything but numbers in a program with users, else what is no plain word."""
+    if letter in letters and len(letter) == 1:
+        return _NUMBERS.fullmatch(value) is None
+    return letter == "p" and not _NUMBERS.fullmatch(value) and not _ORDINARY.fullmatch(value) and value != MASK
+
+
+def _is_attached(letter: str, value: str, letters: str) -> bool:
+    return letters == "pPaw" and letter == "p" and _NUMBERS.fullmatch(value) is None
