@@ -34,6 +34,7 @@ from launcher.core.records import RankSpec, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
 from launcher.supervise.agent import LauncherLink
+from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.file_upload import GROWING, OF_ALL_RANKS, REWRITTEN
 
@@ -50,9 +51,10 @@ _PASSED_ON = (
 class ServersRecorder(RunRecorder):
     """Keeps what happens, on whichever server, and knows how the run stands: `progress`."""
 
-    def __init__(self, spec: RunSpec, head: LauncherLink) -> None:
+    def __init__(self, spec: RunSpec, head: LauncherLink, disk: Disk) -> None:
         run_dir = RunDir(spec.run_dir)
-        super().__init__(spec.name, COORDINATOR, run_dir, EventLog(run_dir.events, COORDINATOR, head.events_fd))
+        event_log = EventLog(run_dir.events, COORDINATOR, head.events_fd, disk=disk)
+        super().__init__(spec.name, COORDINATOR, run_dir, event_log)
         self._head = head
         self._unkillable: set[int] = set()
         self._events_lost = 0  # on servers

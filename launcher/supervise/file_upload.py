@@ -129,7 +129,7 @@ class FileUpload:
             self.step()
             timeouts_s = (self.timeout_s, self._link.timeout_s, deadline - time.monotonic(), EVERY_S)
             poll = select.poll()
-            poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
+            poll.register(self._link, select.POLLIN)
             poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
         left = [(file.left_bytes(), file.global_rank) for file in self._turns if file.kind == "train.log"]
         some = [f"{count} bytes of rank {global_rank}" for count, global_rank in left if count]

@@ -35,6 +35,7 @@ class Both:
             for rank in range(4):
                 run_dir.device(rank).mkdir(parents=True)
         self.link = Link(Channel(connected[1]), 60.0, shares_files=False)
+        self.link.begin()
         self.channel = Channel(connected[0])
         self.mirror = FileUpload(self.there, OURS, self.link)
         self.troubles = []
