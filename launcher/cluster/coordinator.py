@@ -229,6 +229,11 @@ class Coordinator:
         kept = self._files.take(server_index, message, peer.pings.clock.ahead_ns)
         if kept is not None:
             peer.send(kept)
+            if kept.shares and peer.ready is not None:
+                peer.ready = replace(peer.ready, shares_files=True)
+                server_id = self._servers[server_index].server_id
+                what = f"server {server_id} shares the run directory {self._spec.run_dir}, and did not see that at first"
+                self._recorder.record(Trouble(f"{what}: it sends no copies of its files"))
         if self._departure is not None:
             self._departure.extend()
 

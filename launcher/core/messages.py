@@ -161,6 +161,7 @@ class ChunkAck:
     global_rank: int
     end: int  # of a file that grows: where the next piece has to begin
     trouble: bool = False  # what was sent could not be written
+    shares: bool = False  # what is there is not ours: it is the file that the agent reads, and the agent sends no more
 
 
 @frozen

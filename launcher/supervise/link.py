@@ -181,6 +181,9 @@ class LinkServices:
         for message in () if self.link is None else self.link.take():
             if isinstance(message, ChunkAck) and self._upload is not None:
                 self._upload.take(message)
+                if self._upload.shares:
+                    self._upload.close()
+                    self._upload = None
             elif isinstance(message, TakeStacks):
                 from launcher.supervise.survey import Survey  # noqa: PLC0415 - most runs need none of it
 
@@ -203,7 +206,8 @@ class LinkServices:
         """Send the rest before the last message; the coordinator waits for it. `hears_kill`: not any longer."""
         if self._upload is not None:
             left = self._upload.finish(hears_kill)
-            self._forget_upload()
+            if not self._upload.shares:
+                self._forget_upload()
             if left is not None:
                 self._event_log.record(Trouble(left))
 
