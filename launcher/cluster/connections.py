@@ -41,6 +41,8 @@ class Connections:
         self.next_beat = 0.0  # monotonic
         self.disk_stalls = False  # some server's, or the coordinator's own
         self._pause_s = silence_s / BEATS
+        self._turned_s = time.monotonic()  # when the thread had a turn
+        self._still = (0.0, 0.0)  # how long this process stood still the last time, and until when
         self._closed = threading.Event()
         self._stand_in: threading.Thread | None = None
 
@@ -72,8 +74,22 @@ class Connections:
             if now - peer.channel.heard_at > allowed_s:
                 peer.lose(f"nothing was heard of it for {allowed_s:g} s")
 
+    def stood_still_s(self, peer: AgentConnection) -> float:
+        """Return how long this process stood still before `peer` was lost, if it had to give us up for that; else 0."""
+        still_s, until_s = self._last_still()
+        has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
+        return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
+
+    def _last_still(self) -> tuple[float, float]:
+        """Return for how long this process stood still the last time, and until when."""
+        now_s = time.monotonic()
+        still_s = now_s - self._turned_s
+        return (still_s, now_s) if still_s > 2 * self._pause_s else self._still
+
     def _ask_instead(self) -> None:
         while not self._closed.wait(self._pause_s / 2):
+            self._still = self._last_still()
+            self._turned_s = time.monotonic()
             if time.monotonic() - self.next_beat > self._pause_s / 2:
                 for peer in list(self._registration.peers.values()):
                     peer.ask(disk_stalls=True)

@@ -232,7 +232,9 @@ class Coordinator:
             if kept.shares and peer.ready is not None:
                 peer.ready = replace(peer.ready, shares_files=True)
                 server_id = self._servers[server_index].server_id
-                what = f"server {server_id} shares the run directory {self._spec.run_dir}, and did not see that at first"
+                what = (
+                    f"server {server_id} shares the run directory {self._spec.run_dir}, and did not see that at first"
+                )
                 self._recorder.record(Trouble(f"{what}: it sends no copies of its files"))
         if self._departure is not None:
             self._departure.extend()
@@ -261,18 +263,28 @@ class Coordinator:
             self._note_loss(server_index, peer.lost or "", peer)
 
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
-        if not self._evidence.servers[server_index].devices:  # no failure of ranks follows from its loss
-            self._report(happened.ServerLost(server_index, reason))
+        still_s = self._connections.stood_still_s(peer)
+        if still_s:
+            reason = f"the launcher's machine stood still for {still_s:.0f} s, so that its agent gave that up"
+        ranks = [device.global_rank for device in self._evidence.servers[server_index].devices]
+        exits = self._recorder.progress.current.exits
+        loss = happened.ServerLost(server_index, reason, is_own_fault=still_s > 0)
+        if not ranks:  # no failure of ranks follows from its loss
+            self._report(loss)
+        elif all(rank in exits and not exits[rank].failed for rank in ranks) and not self._plan.brings_all:
+            self._evidence.note_finished(server_index, exits)
+            self._report(replace(loss, finished=True))
         elif server_index not in self._evidence.lost:
             self._evidence.lose_agent(
                 server_index,
                 reason,
                 peer,
                 self._plan.silence_s,
-                failed=[rank for rank, ended in self._recorder.progress.current.exits.items() if ended.failed],
+                failed=[rank for rank, ended in exits.items() if ended.failed],
                 alone=not self._registration.hears_others(self._plan.silence_s),
+                stood_still_s=still_s,
             )
-            self._report(happened.ServerLost(server_index, reason))
+            self._report(loss)
         if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
             peer.send(Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
@@ -355,7 +367,9 @@ class Coordinator:
 
     def _look_at_disks(self) -> None:
         """Report a stall once for all servers, and its end. While it lasts no rank hangs, and no last message is late."""
-        silent_s = {self._servers[index].server_id: self._registration.peers[index].disk_silent_s for index in self._stalled}
+        silent_s = {
+            self._servers[index].server_id: self._registration.peers[index].disk_silent_s for index in self._stalled
+        }
         own_s = self._disk.recent_silence_s()
         if not silent_s:
             silent_s["the launcher's machine"] = own_s

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.core.text import listed
+
 STALLED_S = 5.0  # of silence after which it is reported
 ALSO_S = 1.0  # ... with the disks of other servers that are silent for so long by then
 RECENT_S = 60.0  # a stall may be the reason of what fails within that time after it
@@ -29,7 +31,7 @@ class DiskStalls:
         if not self.under_way and worst_s >= STALLED_S:
             self.under_way, self._longest_s, self._ended_s = True, worst_s, None
             names = [name for name, seconds in silent_s.items() if name and seconds >= ALSO_S]
-            self._where = f" on {_listed(names)}" if names else ""
+            self._where = f" on {listed(names)}" if names else ""
             return f"{self._silence()}: ranks that use it wait, and go on once it answers"
         if self.under_way and worst_s < ALSO_S:
             self.under_way, self._ended_s = False, now_s
@@ -51,9 +53,3 @@ class DiskStalls:
 
     def _silence(self) -> str:
         return f"the disk with {self._path} has not answered for {self._longest_s:.0f} s{self._where}"
-
-
-def _listed(names: list[str]) -> str:
-    some = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
-    words = some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}"
-    return words if names == ["the launcher's machine"] else f"server{'s' * (len(names) > 1)} {words}"

@@ -104,7 +104,8 @@ class Outcome:
         """Decide what follows from a verdict, and have ranks ended. `is_left_out`: as in `Restarts.decide`."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
-        is_loss = found.verdict.culprit is None and found.verdict.server is not None
+        verdict = found.verdict
+        is_loss = verdict.culprit is None and (verdict.server is not None or verdict.stood_still_s is not None)
         if is_loss and self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
             self.budget.note_step(found.highest_step)
             self.restarts = may_restart

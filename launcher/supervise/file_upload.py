@@ -96,7 +96,11 @@ class FileUpload:
         earned_bytes = (now - self._allowed_at) * RATE_BYTES_PER_S
         self._allowed_bytes, self._allowed_at = min(BURST_BYTES, self._allowed_bytes + earned_bytes), now
         for _ in range(len(self._turns)):
-            if self.shares or self._under_way_bytes >= WINDOW_BYTES or (self._allowed_bytes < 0 and not self._finishing):
+            if (
+                self.shares
+                or self._under_way_bytes >= WINDOW_BYTES
+                or (self._allowed_bytes < 0 and not self._finishing)
+            ):
                 return
             self._turns.rotate(-1)
             file = self._turns[-1]

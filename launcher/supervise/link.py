@@ -132,7 +132,9 @@ class Link:
             for message in self._channel.receive():
                 if isinstance(message, Ping):
                     self.other_disk_stalls = message.disk_stalls
-                    self._send(Pong(message.sent_ns, time.time_ns(), 0.0 if self._disk is None else self._disk.silent_s))
+                    self._send(
+                        Pong(message.sent_ns, time.time_ns(), 0.0 if self._disk is None else self._disk.silent_s)
+                    )
                 else:
                     self._received.append(message)
             if self._mute is None:

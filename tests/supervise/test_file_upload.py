@@ -211,7 +211,9 @@ def test_a_file_is_never_sent_to_itself(both, kind, follows):
     """Both sides have the same directory, and the agent does not know. Whichever file it sends first tells; none changes."""
     both.here = both.there
     both.mirrored = FileReceiver(both.there, RANKS, both.troubles.append)
-    path = {"train.log": both.there.train_log, "stacks.log": both.there.stacks_log}.get(kind) or getattr(both.there, kind)
+    path = {"train.log": both.there.train_log, "stacks.log": both.there.stacks_log}.get(kind) or getattr(
+        both.there, kind
+    )
     write(path(2), b"x" * 160)
     write(both.there.metrics, b"{}\n")
     if follows:
