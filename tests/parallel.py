@@ -13,6 +13,7 @@ GROUPS = {
         "tests/trainer/test_links.py",
     ), "hosts: doctor"),
     **dict.fromkeys((
+        "tests/end_to_end/test_disk_stalls.py",
         "tests/end_to_end/test_elastic_trainer.py",
         "tests/end_to_end/test_no_common_disk.py",
         "tests/end_to_end/test_server_faults.py",

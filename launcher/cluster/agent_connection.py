@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
@@ -117,6 +118,7 @@ class AgentConnection:
         self.done = False  # it has sent its last message
         self.given_up = False  # it ends its ranks, and takes no further part
         self.pings = PingHistory()
+        self.disk_silent_s = 0.0  # how long its disk had not answered, by its last answer
         self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why nothing more is heard of it
         self.send(Challenge(PROTOCOL, self.nonce))
@@ -151,8 +153,9 @@ class AgentConnection:
         self.lost = self.lost or why
         self._noticed.add(self)
 
-    def ask(self) -> None:
-        self.send(self.pings.next_ping())
+    def ask(self, *, disk_stalls: bool = False) -> None:
+        """Ask for a sign of life. Any thread may do it. `disk_stalls`: see Ping."""
+        self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
     def take(self) -> list[Message]:
         """Return what has come, but for answers to `ask`, which are kept here."""
@@ -160,6 +163,7 @@ class AgentConnection:
         try:
             for message in self.channel.receive():
                 if isinstance(message, Pong):
+                    self.disk_silent_s = message.disk_silent_s
                     if self.pings.take(message):
                         self.ask()
                 else:

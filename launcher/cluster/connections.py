@@ -1,8 +1,12 @@
-"""The coordinator's connections within its loop: who is heard, who is asked for a sign of life, and who is lost."""
+"""The coordinator's connections within its loop: who is heard, who is asked for a sign of life, and who is lost.
+
+While the loop waits for a disk that does not answer, a thread asks in its place, so that no agent takes it for lost.
+"""
 
 from __future__ import annotations
 
 import selectors
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +14,7 @@ from contextlib import suppress
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.registration import Registration
 from launcher.core.messages import Message, to_line
+from launcher.supervise.disk import start_thread
 
 BEATS = 5  # questions whether a server is there, within the time after which it is lost
 GETTING_READY_S = 60.0  # beyond that time, for an agent that has come and has yet to get ready: disks may be slow
@@ -34,6 +39,21 @@ class Connections:
         self._on_words = on_words
         self._on_loss = on_loss
         self.next_beat = 0.0  # monotonic
+        self.disk_stalls = False  # some server's, or the coordinator's own
+        self._pause_s = silence_s / BEATS
+        self._turned_s = time.monotonic()  # when the thread had a turn
+        self._still = (0.0, 0.0)  # how long this process stood still the last time, and until when
+        self._closed = threading.Event()
+        self._stand_in: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Have servers asked from now on, whatever the loop waits for, until `close`."""
+        self._stand_in = start_thread(self._ask_instead, "pings")
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._stand_in is not None:
+            self._stand_in.join()
 
     def on_connect(self) -> None:
         for connection in self._registration.accept():
@@ -41,18 +61,38 @@ class Connections:
 
     def beat(self) -> None:
         """Ask every server whether it is there, if that is due."""
-        now, pause_s = time.monotonic(), self._silence_s / BEATS
-        if now - self.next_beat > pause_s:  # this process was stopped for a while, or begins
+        now = time.monotonic()
+        if now - self.next_beat > self._pause_s:  # this process was stopped or held up for a while, or begins
             for peer in self._registration.peers.values():
                 peer.channel.heard_at = now
         if now < self.next_beat:
             return
-        self.next_beat = now + pause_s
+        self.next_beat = now + self._pause_s
         for peer in self._registration.peers.values():
-            peer.ask()
+            peer.ask(disk_stalls=self.disk_stalls)
             allowed_s = self._silence_s + (0.0 if peer.ready else GETTING_READY_S)
             if now - peer.channel.heard_at > allowed_s:
                 peer.lose(f"nothing was heard of it for {allowed_s:g} s")
+
+    def stood_still_s(self, peer: AgentConnection) -> float:
+        """Return how long this process stood still before `peer` was lost, if it had to give us up for that; else 0."""
+        still_s, until_s = self._last_still()
+        has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
+        return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
+
+    def _last_still(self) -> tuple[float, float]:
+        """Return for how long this process stood still the last time, and until when."""
+        now_s = time.monotonic()
+        still_s = now_s - self._turned_s
+        return (still_s, now_s) if still_s > 2 * self._pause_s else self._still
+
+    def _ask_instead(self) -> None:
+        while not self._closed.wait(self._pause_s / 2):
+            self._still = self._last_still()
+            self._turned_s = time.monotonic()
+            if time.monotonic() - self.next_beat > self._pause_s / 2:
+                for peer in list(self._registration.peers.values()):
+                    peer.ask(disk_stalls=True)
 
     def look(self) -> None:
         """Handle connections that are lost or have something to send. A turn costs nothing for all others."""

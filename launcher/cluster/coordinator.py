@@ -31,6 +31,7 @@ from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control import events as happened
 from launcher.control import orders
 from launcher.control.controller import Phase, RunController
+from launcher.control.disk_stalls import ALSO_S, DiskStalls
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
@@ -60,10 +61,13 @@ from launcher.core.messages import (
 )
 from launcher.core.proc import identify
 from launcher.core.records import RunSpec, Server
+from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
+from launcher.supervise.diagnosis.verdicts import with_remark
+from launcher.supervise.disk import Disk
 from launcher.supervise.event_loop import SignalPipe, drive
-from launcher.supervise.exclusions import exclusions_of
+from launcher.supervise.exclusions import LOOK_EVERY_S, WatchedExclusions
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
 
@@ -88,10 +92,14 @@ class Coordinator:
                 look_again_s=plan.silence_s / BEATS,
             )
         )
-        self._recorder = ServersRecorder(spec, head)
+        self._disk = Disk(RunDir(spec.run_dir).events)
+        self._stalls = DiskStalls(str(spec.run_dir))
+        self._recorder = ServersRecorder(spec, head, self._disk)
         self._evidence = self._no_evidence(self._servers)  # of the present attempt
         elastic = spec.supervision.elastic
-        self._exclusions = None if elastic is None else exclusions_of(spec, elastic, self._recorder.record)
+        self._exclusions: WatchedExclusions | None = None
+        if elastic is not None:
+            self._exclusions = WatchedExclusions(spec, elastic, self._disk, self._recorder.record)
         self._registration = Registration(plan, self._servers, spec.name, leave_mark(self._recorder.run_dir))
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileReceiver(
@@ -114,16 +122,20 @@ class Coordinator:
         head = identify(self._head.pid)
         self._recorder.record(AgentStarted(identity_of(os.getpid()), head, len(self._spec.ranks)))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
+        self._connections.begin()
         self._start_agents()
         while self._controller.phase is not Phase.OVER:
             self._listen()
             self._connections.look()  # agents that have gone with a last message
+            self._look_at_disks()
             self._step()
         finish = self._controller.outcome.finish
         assert finish is not None, "it is over"
         remove_mark(self._recorder.run_dir, self._registration.mark)
         remove_endpoint(self._recorder.run_dir)
+        self._connections.close()
         self._recorder.close(finish.cause, finish.exit_code)
+        self._disk.close()
         self._selector.close()
         self._signal_pipe.close()
         return finish.exit_code
@@ -140,7 +152,7 @@ class Coordinator:
         leaving_due_s = None if self._departure is None else self._departure.due_s
         due_s = [self._connections.next_beat, self._controller.due_s, gathering_due_s, leaving_due_s]
         if self._exclusions is not None:
-            due_s.append(time.monotonic() + self._exclusions.timeout_s)
+            due_s.append(time.monotonic() + LOOK_EVERY_S)
         if self._registration.unauthenticated or self._recorder.event_log.backlog:
             due_s.append(time.monotonic() + 0.1)
         first_s = min(moment for moment in due_s if moment is not None)
@@ -217,6 +229,13 @@ class Coordinator:
         kept = self._files.take(server_index, message, peer.pings.clock.ahead_ns)
         if kept is not None:
             peer.send(kept)
+            if kept.shares and peer.ready is not None:
+                peer.ready = replace(peer.ready, shares_files=True)
+                server_id = self._servers[server_index].server_id
+                what = (
+                    f"server {server_id} shares the run directory {self._spec.run_dir}, and did not see that at first"
+                )
+                self._recorder.record(Trouble(f"{what}: it sends no copies of its files"))
         if self._departure is not None:
             self._departure.extend()
 
@@ -244,18 +263,28 @@ class Coordinator:
             self._note_loss(server_index, peer.lost or "", peer)
 
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
-        if not self._evidence.servers[server_index].devices:  # no failure of ranks follows from its loss
-            self._report(happened.ServerLost(server_index, reason))
+        still_s = self._connections.stood_still_s(peer)
+        if still_s:
+            reason = f"the launcher's machine stood still for {still_s:.0f} s, so that its agent gave that up"
+        ranks = [device.global_rank for device in self._evidence.servers[server_index].devices]
+        exits = self._recorder.progress.current.exits
+        loss = happened.ServerLost(server_index, reason, is_own_fault=still_s > 0)
+        if not ranks:  # no failure of ranks follows from its loss
+            self._report(loss)
+        elif all(rank in exits and not exits[rank].failed for rank in ranks) and not self._plan.brings_all:
+            self._evidence.note_finished(server_index, exits)
+            self._report(replace(loss, finished=True))
         elif server_index not in self._evidence.lost:
             self._evidence.lose_agent(
                 server_index,
                 reason,
                 peer,
                 self._plan.silence_s,
-                failed=[rank for rank, ended in self._recorder.progress.current.exits.items() if ended.failed],
+                failed=[rank for rank, ended in exits.items() if ended.failed],
                 alone=not self._registration.hears_others(self._plan.silence_s),
+                stood_still_s=still_s,
             )
-            self._report(happened.ServerLost(server_index, reason))
+            self._report(loss)
         if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
             peer.send(Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
@@ -282,7 +311,7 @@ class Coordinator:
             case _:
                 due_s = self._controller.due_s
                 is_due = due_s is not None and time.monotonic() >= due_s
-                quiet = self._registration.quiet(2 * self._plan.silence_s / BEATS) if is_due else ()
+                quiet = self._registration.quiet(2 * self._plan.silence_s / BEATS) | self._stalled if is_due else ()
                 self._report(happened.Tick(quiet))
 
     def _carry_out(self, order: orders.Order) -> happened.Event | None:
@@ -301,6 +330,8 @@ class Coordinator:
                 self._probe(order)
             case orders.Diagnose(apart=apart):
                 found = self._evidence.diagnosed(apart)
+                if remark := self._stalls.remark(time.monotonic()):
+                    found = replace(found, verdict=with_remark(found.verdict, remark))
                 engine_killed = self._starter.killed() if self._evidence.lost else None
                 return found if engine_killed is None else replace(found, verdict=engine_killed)
             case orders.GatherServers():
@@ -326,6 +357,27 @@ class Coordinator:
                 self._departure = Departure(outcome, self._registration, engine)
             case _:  # agents learn by `Finish` that nothing is started again
                 pass
+
+    # --- disks ---
+
+    @property
+    def _stalled(self) -> set[int]:
+        """The servers whose disks do not answer at present."""
+        return {index for index, peer in self._registration.peers.items() if peer.disk_silent_s >= ALSO_S}
+
+    def _look_at_disks(self) -> None:
+        """Report a stall once for all servers, and its end. While it lasts no rank hangs, and no last message is late."""
+        silent_s = {
+            self._servers[index].server_id: self._registration.peers[index].disk_silent_s for index in self._stalled
+        }
+        own_s = self._disk.recent_silence_s()
+        if not silent_s:
+            silent_s["the launcher's machine"] = own_s
+        if news := self._stalls.look(silent_s, time.monotonic()):
+            self._recorder.record(Trouble(news))
+        self._connections.disk_stalls = max(silent_s.values()) >= ALSO_S
+        if self._departure is not None and self._connections.disk_stalls:
+            self._departure.extend()
 
     def _probe(self, order: orders.ProbeReach) -> None:
         resolved, peers = dict(self._plan.resolved), self._registration.peers

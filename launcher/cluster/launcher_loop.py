@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Protocol
 
 from launcher.cluster.coordinator_files import remove_endpoint, remove_marks
 from launcher.core.errors import EXIT_FAILURE
-from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent
+from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, Trouble
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.local import LocalAgent
 from launcher.runs.event_reader import EventReader
 from launcher.runs.progress import Progress
+from launcher.supervise.disk import start_thread
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import SignalPipe
 from launcher.supervise.tree import Ending, RunGroup, something_left
@@ -95,6 +98,7 @@ class OrphanCleanup:
 
 
 TICK_S = 0.1
+STUCK_S = 2.0  # for a tick
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # unless they are forwarded
 _ACT_AFTERWARDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
 
@@ -112,19 +116,62 @@ class Observer(Protocol):
 
 
 class _Shelter:
-    """Keeps the head from what its observer raises: it is printed once to stderr, and the observer is dropped."""
+    """Keeps the head from what its observer raises: it is printed once to stderr, and the observer is dropped.
+
+    And from a disk that does not answer: a thread does the ticks, which read logs. While one takes longer than `STUCK_S`,
+    the observer hears of trouble alone, which may be just that, and of signals; of everything else after that tick.
+    """
 
     def __init__(self, observer: Observer) -> None:
         self._observer: Observer | None = observer
+        self._ticks: SimpleQueue[bool] = SimpleQueue()  # what was asked for; False: no more
+        self._ticked: SimpleQueue[bool] = SimpleQueue()  # what `tick` is to return
+        self._thread: threading.Thread | None = None
+        self._is_ticking = False
+        self._late: list[TimestampedEvent] = []
 
     def event(self, stamped: TimestampedEvent) -> None:
-        self._try(lambda observer: observer.event(stamped))
+        if self._is_ticking and not isinstance(stamped.event, Trouble):
+            self._late.append(stamped)
+        else:
+            self._try(lambda observer: observer.event(stamped))
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
         self._try(lambda observer: observer.interrupted(number, at_once=at_once))
 
-    def tick(self) -> bool:
-        return bool(self._try(lambda observer: observer.tick()))
+    def tick(self, patience_s: float | None = STUCK_S) -> bool:
+        """Have the observer do what is due; return whether it wants to be called again at once.
+
+        Wait for it no longer than `patience_s`, and no longer than a moment where it is late already.
+        """
+        if self._thread is None:
+            self._thread = start_thread(self._tick, "observer")
+        if not self._is_ticking:
+            self._ticks.put(True)
+        elif patience_s is not None:
+            patience_s = TICK_S
+        try:
+            again = self._ticked.get(timeout=patience_s)
+        except Empty:
+            self._is_ticking = True
+            return False
+        self._is_ticking = False
+        late, self._late = self._late, []
+        for stamped in late:
+            self.event(stamped)
+        return again
+
+    def close(self) -> None:
+        """Wait for a tick that is under way, and end the thread."""
+        if self._is_ticking:
+            self.tick(None)
+        if self._thread is not None:
+            self._ticks.put(False)
+            self._thread.join()
+
+    def _tick(self) -> None:
+        while self._ticks.get():
+            self._ticked.put(bool(self._try(lambda observer: observer.tick())))
 
     def _try(self, call: Callable[[Observer], bool | None]) -> bool | None:
         try:
@@ -191,10 +238,12 @@ class LauncherLoop:
                 self._ended = sweep.run()
             self._agent.group.remove()
             self._tick()
+            self._observer.close()
             for number in self._former.keys() - _ACT_AFTERWARDS:
                 signal.signal(number, signal.SIG_IGN)
             self.restore_signals(_ACT_AFTERWARDS)
         except BaseException:
+            self._observer.close()
             self.restore_signals()
             raise
         return self._ended.exit_code

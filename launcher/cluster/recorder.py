@@ -35,6 +35,7 @@ from launcher.core.records import RankSpec, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
 from launcher.supervise.agent import LauncherLink
+from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.file_upload import GROWING, OF_ALL_RANKS, REWRITTEN
 
@@ -51,9 +52,10 @@ _PASSED_ON = (
 class ServersRecorder(RunRecorder):
     """Keeps what happens, on whichever server, and knows how the run stands: `progress`."""
 
-    def __init__(self, spec: RunSpec, head: LauncherLink) -> None:
+    def __init__(self, spec: RunSpec, head: LauncherLink, disk: Disk) -> None:
         run_dir = RunDir(spec.run_dir)
-        super().__init__(spec.name, COORDINATOR, run_dir, EventLog(run_dir.events, COORDINATOR, head.events_fd))
+        event_log = EventLog(run_dir.events, COORDINATOR, head.events_fd, disk=disk)
+        super().__init__(spec.name, COORDINATOR, run_dir, event_log)
         self._head = head
         self._unkillable: set[int] = set()
         self._events_lost = 0  # on servers
@@ -119,6 +121,9 @@ class FileReceiver:
 
     The path follows from a known kind and a rank of the server that sent it: no path ever comes over a connection. What
     cannot be written is asked for again later; a run does not end for it.
+
+    A file that holds more than was written here is the one that the agent reads: its server shares the run directory,
+    and did not see that at first. It would grow without end.
     """
 
     def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
@@ -130,6 +135,7 @@ class FileReceiver:
         self._run_dir = run_dir
         self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
         self._ends: dict[tuple[str, int], int] = {}  # how far each file has come, by kind and rank
+        self._left: dict[tuple[str, int], tuple[int, ...]] = {}  # how each was left: its size, or what changes with it
         self._report = report
         self._reported: set[str] = set()
 
@@ -150,6 +156,9 @@ class FileReceiver:
             return None
         if isinstance(message, FileChunk):
             return self._append(path, message, data or b"")
+        key = (message.kind, message.global_rank)
+        if _state(path) not in {None, self._left.get(key)}:
+            return ChunkAck(*key, 0, shares=True)
         is_trouble = False
         try:
             if data is None:
@@ -159,9 +168,10 @@ class FileReceiver:
                     path.parent.mkdir(exist_ok=True)
                 mode = SECRET_MODE if message.kind in SECRET else MODE
                 _replace(path, data, message.written_ns - ahead_ns, mode)
+                self._left[key] = _state(path) or ()
         except (OSError, OverflowError) as error:
             is_trouble = self._is_trouble(path, error)
-        return ChunkAck(message.kind, message.global_rank, 0, is_trouble)
+        return ChunkAck(*key, 0, is_trouble)
 
     def _append(self, path: Path, piece: FileChunk, data: bytes) -> ChunkAck:
         key = (piece.kind, piece.global_rank)
@@ -175,10 +185,15 @@ class FileReceiver:
                 path.parent.mkdir(exist_ok=True)
             descriptor = os.open(path, _APPEND, MODE)
             try:
+                if piece.kind not in OF_ALL_RANKS and (os.fstat(descriptor).st_size,) > self._left.get(key, (0,)):
+                    return ChunkAck(*key, end, shares=True)
                 if empty_first:
                     os.ftruncate(descriptor, 0)
-                while written < len(data):
-                    written += os.write(descriptor, data[written:])
+                try:
+                    while written < len(data):
+                        written += os.write(descriptor, data[written:])
+                finally:
+                    self._left[key] = (os.fstat(descriptor).st_size,)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -195,6 +210,15 @@ class FileReceiver:
             self._reported.add(reason)
             self._report(f"what ranks of other servers write is late: {path}: {reason}")
         return True
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is rewritten; None where there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _replace(path: Path, data: bytes, written_ns: int, mode: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,10 @@ from launcher.core.codec import decode
 from launcher.core.events import Cause, Trouble
 from launcher.core.interfaces import names_of
 from launcher.core.records import Server
+from launcher.core.report import RankExit
 from launcher.core.text import ranges
 from launcher.core.verdict import Confidence, Role, Verdict
+from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.missing_rank import stopped
 from launcher.supervise.diagnosis.root_cause import summaries_of
 from launcher.supervise.diagnosis.servers import (
@@ -85,10 +87,11 @@ class ServerEvidence:
         *,
         failed: Iterable[int],
         alone: bool,
+        stood_still_s: float = 0.0,
     ) -> None:
         """Note that a server is lost, or gives itself up, as is found now. `silence_s`: the silence after which it is.
 
-        `failed`: as in `lose`; `alone`: agents of no other machine are heard.
+        `failed`, `stood_still_s`: as in `lose`; `alone`: agents of no other machine are heard.
         """
         now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
 
@@ -103,6 +106,7 @@ class ServerEvidence:
             probably_ns=by_wall_clock(peer.pings.unanswered_ns) if silent else now_ns,
             failed=failed,
             alone=silent and alone,
+            stood_still_s=stood_still_s,
         )
 
     def lose(
@@ -114,10 +118,11 @@ class ServerEvidence:
         probably_ns: int,
         failed: Iterable[int] = (),
         alone: bool = False,
+        stood_still_s: float = 0.0,
     ) -> None:
         """Note that a server is lost, as is found now. `failed`: those ranks of all servers that are known to have failed.
 
-        `alone`: no other machine is heard either.
+        `alone`: no other machine is heard either. `stood_still_s`: how long this machine did, until that server gave it up.
 
         Wall clock, in nanoseconds: `since_ns`: not before; `probably_ns`: then, as far as is known.
         """
@@ -125,7 +130,18 @@ class ServerEvidence:
         own = set(self._ranks_of([server_index]))
         ended = tuple(rank for rank in failed if rank in own)
         testified = server_index in self._reports
-        self._losses[server_index] = Loss(server_index, since_ns, probably_ns, self._now_ns(), testified, ended, alone)
+        self._losses[server_index] = Loss(
+            server_index, since_ns, probably_ns, self._now_ns(), testified, ended, alone, stood_still_s
+        )
+
+    def note_finished(self, server_index: int, exits: Mapping[int, RankExit]) -> None:
+        """Note that a server has gone whose ranks had all ended well, and when, by our clock. That is its report."""
+        ranks = self._ranks_of([server_index])
+        self._reports[server_index] = Evidence(
+            tuple(
+                RankEvidence(rank, exits[rank].status, exits[rank].ended_ns, index) for index, rank in enumerate(ranks)
+            )
+        )
 
     def awaited(self, server_indices: Collection[int]) -> list[int]:
         """Return those of these servers that have not reported and still can."""
@@ -151,7 +167,8 @@ class ServerEvidence:
             doubted = replace(verdict, confidence=Confidence.LIKELY)
             verdict = with_remark(doubted, f"{self._described(late[0])}{more} not heard in time")
         asks_reach = self._asks_reach(evidence)
-        hung = bool(evidence.hung) and (verdict.server is None or bool(verdict.apart))
+        is_loss = (verdict.server is not None or verdict.stood_still_s is not None) and not verdict.apart
+        hung = bool(evidence.hung) and not is_loss
         return Diagnosed(
             verdict,
             Cause.HUNG if hung else Cause.FAILED,
@@ -221,8 +238,13 @@ class ServerEvidence:
             for one in verdict.failures
             if one.global_rank in followed
         )
+        if found.loss.stood_still_s:
+            still_s = found.loss.stood_still_s
+            return Verdict(None, found.confidence, told, failures, verdict.stacks, stood_still_s=still_s)
         server = self.servers[found.loss.server_index].server_id
-        return Verdict(None, found.confidence, told, failures, verdict.stacks, server=server)
+        lost = sorted(loss.server_index for loss in (found.loss, *found.together))
+        servers = tuple(self.servers[index].server_id for index in lost) if found.together else ()
+        return Verdict(None, found.confidence, told, failures, verdict.stacks, server=server, servers=servers)
 
     def _losses_told(self) -> str:
         return "; ".join(f"{self._described(index)} was lost: {why}" for index, why in self.lost.items())

@@ -15,18 +15,20 @@ Decisions, by phase:
 | event                | gathering   | running                | judging                     | ending, leaving              |
 |----------------------|-------------|------------------------|-----------------------------|------------------------------|
 | a rank failed        | -           | ask the others         | wait for all, then judge    | -                            |
-| a server is lost     | -           | ask the others         | it is not waited for        | a restart needs new agents   |
+| a server is lost     | -           | ask the others**       | it is not waited for        | a restart needs new agents   |
 | a signal, as the end | finish      | end ranks, 128 + it    | judge at once, no restart   | no restart                   |
 | the launcher is lost | finish      | end ranks              | judge at once, no restart   | no restart                   |
-| devices come or go   | -           | end ranks, restart*    | the next attempt has others | the next attempt has others  |
+| devices come or go   | -           | end ranks, restart***  | the next attempt has others | the next attempt has others  |
 | all attempts ended   | -           | finish, 0              | -                           | restart, or finish           |
 
-* unless a rank has ended: after a failure the next attempt has others, and ranks that end well are left alone.
+** unless all its ranks have ended well: nothing of the run was there any more.
+*** unless a rank has ended: after a failure the next attempt has others, and ranks that end well are left alone. A server
+that comes back is waited with for a while, for others that come back with it, and longer after each of its losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 from launcher.control import events, orders
@@ -77,12 +79,8 @@ class RunController:
         self._now_s = now_s
         self.outcome.wall_s = wall_s
         match event:
-            case events.Tick(quiet=quiet) if self.phase is Phase.JUDGING:
-                found = self._inquiry.step(self._there, self._reporting, quiet, now_s)
-                self._orders += [orders.Diagnose(self._inquiry.apart)] if found is None else found
-            case events.Tick():
-                if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
-                    self._settle()
+            case events.Tick(quiet=quiet):
+                self._on_tick(quiet)
             case events.Diagnosed():
                 self._on_diagnosis(event)
             case events.SignalReceived(number=number, server=server):
@@ -104,9 +102,23 @@ class RunController:
     @property
     def due_s(self) -> float | None:
         """The moment at which an events.Tick is due at the latest, by the monotonic clock; None if none is."""
+        if self.phase is Phase.RUNNING and self._membership is not None:
+            return self._membership.returns_due_s
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
 
     # --- events ---
+
+    def _on_tick(self, quiet: Collection[int]) -> None:
+        if self.phase is Phase.JUDGING:
+            found = self._inquiry.step(self._there, self._reporting, quiet, self._now_s)
+            self._orders += [orders.Diagnose(self._inquiry.apart)] if found is None else found
+            return
+        due_s = self.due_s
+        if due_s is not None and self._now_s >= due_s and self._membership is not None:
+            self._membership.forget_returns()
+            self._resize(self._membership)
+        if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
+            self._settle()
 
     def _on_gathered(self, event: events.ServersReady | events.CannotBegin) -> None:
         match event:
@@ -134,12 +146,15 @@ class RunController:
                 self._on_attempt_end(server, port)
                 if left:
                     self.outcome.note_unkillable(server)
-            case events.ServerLost(server=server, why=why) if server not in self.outcome.lost:
-                self._on_loss(server, why)
+            case events.ServerLost(server=server) if server not in self.outcome.lost or self._has_rejoined(server):
+                self._on_loss(event)
             case events.ServerGone(server=server):
                 self._there.discard(server)
             case _:
                 pass
+
+    def _has_rejoined(self, server: int) -> bool:
+        return self._membership is not None and server in self._there
 
     def _on_attempt_end(self, server: int, master_port: int | None) -> None:
         self._running_on.discard(server)
@@ -147,12 +162,16 @@ class RunController:
         if self._membership is not None and master_port is not None:
             self._membership.note_ports([(server, master_port)])
 
-    def _on_loss(self, server: int, why: str) -> None:
-        self.outcome.lost.add(server)
+    def _on_loss(self, loss: events.ServerLost) -> None:
+        self.outcome.note_loss(loss)
         if self._membership is not None:  # another attempt does without it
-            self._there.discard(server)
-        self.outcome.record(Trouble(f"server {self._setup.server_ids[server]} is lost: {why}"))
-        if self._membership is None or self._membership.has_ranks(server):
+            self._there.discard(loss.server)
+            name = self._setup.server_ids[loss.server]
+            if (change := self._membership.note_loss(loss, name, self._there, self._now_s)) is not None:
+                self.outcome.record(change)
+        if loss.finished:
+            self._running_on.discard(loss.server)
+        elif self._membership is None or self._membership.has_ranks(loss.server):
             self._ask_others(None)
 
     def _on_signal(self, number: int, by_server: int | None) -> None:
@@ -201,6 +220,7 @@ class RunController:
         first_server = self._setup.first_server
         if self._membership is not None and allotment is not None:
             self._membership.present = allotment
+            self._membership.forget_returns()
             first_server = self._membership.server_of(allotment.devices[0])
             self.master_port = self._membership.ports.get(first_server, self.master_port)
         self._inquiry = Inquiry(self._setup, first_server)
@@ -296,18 +316,21 @@ class RunController:
                 self._running_on.discard(server)  # of the present attempt nothing is there
                 if port is not None:
                     membership.note_ports([(server, port)])
-                self.outcome.record(Joined(self._setup.server_ids[server]))
+                pause_s = membership.note_return(server, self._now_s)
+                self.outcome.record(Joined(self._setup.server_ids[server], pause_s))
+                return
             case events.ExclusionsChanged(excluded=excluded):
                 if (change := membership.exclude(excluded)) is None:
                     return
                 self.outcome.record(change)
                 if change.taken_back:
                     self.outcome.budget.forget_failure()
-        # What follows from a failure takes the devices that there are then.
-        if self.phase is Phase.RUNNING and not any(self.outcome.exits.values()):
-            self._resize(membership)
+        self._resize(membership)
 
     def _resize(self, membership: Membership) -> None:
+        # What follows from a failure takes the devices that there are then.
+        if self.phase is not Phase.RUNNING or any(self.outcome.exits.values()):
+            return
         following = membership.next(self._there)
         if following is None:
             self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on as they are for now"))

@@ -118,6 +118,8 @@ class ServerLost:
 
     server: int
     why: str
+    finished: bool = False  # every rank there had ended well: no failure follows
+    is_own_fault: bool = False  # this machine stood still, so that the server had to give it up
 
 
 @frozen

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from launcher.control.events import ServerLost
 from launcher.core.events import DevicesChanged
 from launcher.core.records import Allotment, Elastic
 from launcher.core.verdict import Role, Verdict
 
 FAILURES = 2  # of a device's ranks, after which the device is left out
+LOSSES = 3  # of a server within `LOSSES_COUNT_S`, after which its devices are
+LOSSES_COUNT_S = 3600.0
+PAUSE_S = 5.0  # between a server's return and the restart for it, after its first loss; each further one doubles it
+MAX_PAUSE_S = 300.0
 
 
 class Membership:
@@ -19,6 +24,8 @@ class Membership:
         self._elastic = elastic
         self._excluded = set(elastic.excluded)
         self._failures: Counter[int] = Counter()
+        self._losses: dict[int, list[float]] = {}  # when each server was lost lately
+        self._returned: dict[int, float] = {}  # servers that have come back, and when ranks start again for each
         self.present: Allotment | None = None  # of the attempt that runs
         self._ports: dict[int, int] = {}  # by server: held there for ranks to meet, where the next rank 0 is on it
 
@@ -73,6 +80,40 @@ class Membership:
         its = "its rank" if len(left_out) == 1 else "their ranks"
         return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
 
+    def note_loss(self, loss: ServerLost, name: str, servers: Collection[int], now_s: float) -> DevicesChanged | None:
+        """Note the loss of a server, called `name`; return the change if its devices are left out for it.
+
+        `servers`: those that are there. They stay where no layout fits what is left.
+        """
+        server = loss.server
+        self._returned.pop(server, None)
+        if loss.finished or loss.is_own_fault:
+            return None
+        recent = [moment for moment in self._losses.get(server, ()) if now_s - moment < LOSSES_COUNT_S]
+        count = len(recent) + 1
+        self._losses[server] = [*recent, now_s]
+        left_out = {device for device, its in enumerate(self._elastic.servers) if its == server} - self._excluded
+        if count < LOSSES or not left_out or self.next(servers) is None:
+            return None
+        self._excluded |= left_out
+        return DevicesChanged(tuple(sorted(left_out)), (), f"server {name} was lost {count} times")
+
+    def note_return(self, server: int, now_s: float) -> float:
+        """Note that a server has come back; return how many seconds ranks wait before they start again for it."""
+        losses = len(self._losses.get(server, ()))
+        pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0 ** max(0, losses - 1))
+        self._returned[server] = now_s + pause_s
+        return pause_s
+
+    def forget_returns(self) -> None:
+        """Forget them, since an attempt begins with all servers that are there."""
+        self._returned.clear()
+
+    @property
+    def returns_due_s(self) -> float | None:
+        """When ranks start again for the servers that have come back, those that come until then included."""
+        return min(self._returned.values(), default=None)
+
     def failed_devices(self, verdict: Verdict) -> frozenset[int]:
         """Return the devices of the culprit, and of the ranks that failed like it; none where no rank is to blame."""
         if verdict.culprit is None or self.present is None:
@@ -86,6 +127,7 @@ class Membership:
         self._excluded = set(wanted)
         for device in taken_back:
             del self._failures[device]
+            self._losses.pop(self.server_of(device), None)
         if not left_out and not taken_back:
             return None
         return DevicesChanged(tuple(sorted(left_out)), tuple(sorted(taken_back)), "asked for", asked_for=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.control.events import ASKS_TO_STOP, Diagnosed, EngineExited, Setup
+from launcher.control.events import ASKS_TO_STOP, Diagnosed, EngineExited, ServerLost, Setup
 from launcher.control.orders import EndRanks, Finish, Order, Record
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, exit_code_of
 from launcher.core.events import Cause, Event, Judged, NotBegun, NotRestarting, Stopping, Trouble
@@ -104,7 +104,8 @@ class Outcome:
         """Decide what follows from a verdict, and have ranks ended. `is_left_out`: as in `Restarts.decide`."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
-        is_loss = found.verdict.culprit is None and found.verdict.server is not None
+        verdict = found.verdict
+        is_loss = verdict.culprit is None and (verdict.server is not None or verdict.stood_still_s is not None)
         if is_loss and self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
             self.budget.note_step(found.highest_step)
             self.restarts = may_restart
@@ -137,6 +138,11 @@ class Outcome:
     def judge_loss(self, found: Diagnosed) -> None:
         """Blame the loss that the engine was the first to notice, when it asked the other agents to end."""
         self.blame(found.verdict, restarts=self.budget.decide(found.verdict, found.highest_step))
+
+    def note_loss(self, loss: ServerLost) -> None:
+        self.lost.add(loss.server)
+        how = "has gone after all its ranks had ended well" if loss.finished else "is lost"
+        self.record(Trouble(f"server {self._setup.server_ids[loss.server]} {how}: {loss.why}"))
 
     def note_engine_end(self, engine: EngineExited) -> None:
         """Blame an engine that asked agents to end although it was not asked to itself: it has lost a server."""

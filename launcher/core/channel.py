@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -20,7 +21,10 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """One end of a connection. After a `ChannelClosedError` of `send`, `receive` still yields what had come; then `close` it."""
+    """One end of a connection. After a `ChannelClosedError` of `send`, `receive` still yields what had come; then `close` it.
+
+    Any thread may send; one thread receives.
+    """
 
     def __init__(self, connection: socket.socket, longest_line_bytes: int = MAX_LINE_BYTES) -> None:
         connection.setblocking(False)
@@ -30,6 +34,7 @@ class Channel:
         self._received = bytearray()
         self._searched = 0  # so many bytes of it hold no end of a line
         self._to_send = bytearray()
+        self._sending = threading.Lock()
         self.heard_at = time.monotonic()  # when the last byte came
 
     def fileno(self) -> int:
@@ -75,13 +80,15 @@ class Channel:
 
     def send_line(self, line: bytes) -> None:
         """Send a message that is encoded already; see `send`."""
-        self._to_send += line
+        with self._sending:
+            self._to_send += line
         self.flush()
 
     def flush(self) -> None:
         try:
-            while self._to_send:
-                del self._to_send[: self._connection.send(self._to_send)]
+            with self._sending:
+                while self._to_send:
+                    del self._to_send[: self._connection.send(self._to_send)]
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:

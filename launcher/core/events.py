@@ -88,6 +88,7 @@ class Joined:
     """A server has come to an elastic run that went on without it."""
 
     server: str
+    pause_s: float = 0.0  # before ranks are started again for it
 
 
 @frozen

@@ -50,7 +50,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
-PROTOCOL = 4  # another number: the two sides do not understand each other
+PROTOCOL = 5  # another number: the two sides do not understand each other
 MAX_LINE_BYTES = 256 << 20
 MAX_FIRST_LINE_BYTES = 1 << 20  # before the sender has proved that it knows the token
 
@@ -161,6 +161,7 @@ class ChunkAck:
     global_rank: int
     end: int  # of a file that grows: where the next piece has to begin
     trouble: bool = False  # what was sent could not be written
+    shares: bool = False  # what is there is not ours: it is the file that the agent reads, and the agent sends no more
 
 
 @frozen
@@ -257,12 +258,14 @@ class Freed:
 @frozen
 class Ping:
     sent_ns: int  # by the coordinator's monotonic clock
+    disk_stalls: bool = False  # that of some server: its ranks wait for it, and those of others for them
 
 
 @frozen
 class Pong:
     sent_ns: int  # as asked
     here_ns: int  # the agent's wall clock when it answered
+    disk_silent_s: float = 0.0  # how long the disk with the run directory has not answered there
 
 
 @frozen

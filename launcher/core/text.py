@@ -86,6 +86,13 @@ def some_of(words: Sequence[str], shown: int) -> str:
     return ", ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
 
 
+def listed(words: Sequence[str], shown: int = 4) -> str:
+    """Return words as a sentence has them: "h1, h2 and h3", or as `some_of` does where there are more than `shown`."""
+    if not 1 < len(words) <= shown:
+        return some_of(words, shown)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, ...]:
     """Return those of `known` that are one edit away (two in a long word), or that begin with `word`, the best first.
 

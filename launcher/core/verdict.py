@@ -49,6 +49,8 @@ class Verdict:
     failures: tuple[Failure, ...] = ()  # the cause first, consequences after it in the order of their times
     stacks: tuple[StackGroup, ...] = ()  # the outlier first, the largest group last
     server: str | None = None  # the id of the server that is to blame, where it is no rank
+    servers: tuple[str, ...] = ()  # of all that are, where several were lost at about the same time
+    stood_still_s: float | None = None  # how long the launcher's machine did, where servers had to give it up
     scheduler: str | None = None  # how MindSpore's scheduler ended, where that is to blame: "SIGKILL (signal 9)"
     signature: str | None = None  # the same for the same failure; None where it says nothing of the program
     apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other

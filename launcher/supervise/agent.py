@@ -1,7 +1,8 @@
 """The agent of one server: one loop that starts ranks, watches them, ends them by one rule, and starts them again.
 
 Everything is an event of one selector: signals and ended children through a `SignalPipe` and pidfds, the fork server
-through its socket, the launcher's end through a pipe that only the launcher holds open. Nothing here needs a thread.
+through its socket, the launcher's end through a pipe that only the launcher holds open. Two threads see to what may not
+wait for a disk that does not answer, or would hold up the loop itself: launcher/supervise/disk.py, link.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify, is_readable
 from launcher.core.records import Allotment, RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort
@@ -72,8 +74,11 @@ class Agent:
         port = port or HeldPort(spec.master_port)
         self._share = ServerShare(spec, ranks, inherited, server_index, port, first_attempt, first_allotment, specify)
         self._head = head  # None without one, and once it is lost
+        self._disk = Disk(run_dir.events)
+        if link is not None:
+            link.begin(self._disk)
         self._event_log = EventLog(
-            run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
+            run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None, self._disk
         )
         self._recorder = RunRecorder(spec.name, server_index, run_dir, self._event_log)
         self._services: LinkServices | None = None
@@ -110,7 +115,6 @@ class Agent:
             self._attempts.monitor.start()
             self._reap()
             self._attempts.monitor.step(childless=self._childless)
-            self._attempts.arrivals.look()
         return self._finish()
 
     def _make_control(self) -> LocalControl | RemoteControl:
@@ -123,7 +127,8 @@ class Agent:
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
-            others=self._services is not None,
+            disk=self._disk,
+            link=self._services.link if self._services else None,
         )
         if self._services is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
@@ -154,7 +159,7 @@ class Agent:
             {
                 "ranks": (rank_group, selectors.EVENT_READ, _nothing),
                 "fork_server": (fork_server, _events(fork_server), fork_server.send if fork_server else _nothing),
-                "coordinator": (link, _events(link), _nothing),
+                "coordinator": (link, selectors.EVENT_READ, _nothing),
                 "members": (self._proxy_control, selectors.EVENT_READ, _nothing),
                 "reach_probes": (self._control.reach_probes, selectors.EVENT_READ, _nothing),
                 "backlog": (backlog, selectors.EVENT_WRITE, self._event_log.send),
@@ -230,6 +235,7 @@ class Agent:
         if self._services is not None:
             self._services.close(unkillable)
         self._event_log.close(self._head.death_fd if self._head else None)
+        self._disk.close()
         if self._head is not None and is_readable(self._head.death_fd):  # gone in the meantime
             self._group.let_out(os.getpid())
             self._group.remove()
@@ -255,9 +261,9 @@ def identity_of(pid: int) -> ProcessId:
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
 
 
-def _events(channel: ForkServer | Link | None) -> int:
+def _events(fork_server: ForkServer | None) -> int:
     """Return the events to wait for: also room for what waits to be sent."""
-    return selectors.EVENT_READ | (selectors.EVENT_WRITE if channel and channel.wants_write else 0)
+    return selectors.EVENT_READ | (selectors.EVENT_WRITE if fork_server and fork_server.wants_write else 0)
 
 
 def _nothing() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
@@ -18,6 +20,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.arrival_notes import ArrivalNotes
 from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
+from launcher.supervise.disk import BUSY_S, Disk
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.last_words import doubtful_ends
 from launcher.supervise.port import HeldPort, hold_port
@@ -27,6 +30,9 @@ from launcher.supervise.scheduler import Scheduler, meeting_place
 from launcher.supervise.share import ServerShare
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
+
+if TYPE_CHECKING:
+    from launcher.supervise.link import Link
 
 
 @frozen
@@ -42,17 +48,25 @@ class LocalAttempt:
 
 
 class Attempts:
-    """Carries out what is ordered for the ranks of this server. `rank_group`, `monitor` and `arrivals` are the present attempt's."""
+    """Carries out what is ordered for the ranks of this server. `rank_group` and `monitor` are the present attempt's."""
 
     present: LocalAttempt
     rank_group: RankGroup
     monitor: AttemptMonitor
-    arrivals: ArrivalNotes
 
     def __init__(
-        self, share: ServerShare, *, spawner: Spawner, group: RunGroup, event_log: EventLog, others: bool = False
+        self,
+        share: ServerShare,
+        *,
+        spawner: Spawner,
+        group: RunGroup,
+        event_log: EventLog,
+        disk: Disk,
+        link: Link | None = None,
     ) -> None:
-        """`others`: the run has ranks on other servers, whose failures have those here started again as well."""
+        """`link`: where the run has ranks on other servers, whose failures have those here started again as well."""
+        others = link is not None
+        self.disk, self._link = disk, link
         self._share = share
         self._port = share.port
         self._spawner = spawner
@@ -132,10 +146,11 @@ class Attempts:
         )
         supervision = self._share.spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
-        self.arrivals = ArrivalNotes(run_dir, global_ranks)
+        self._arrivals = ArrivalNotes(run_dir, global_ranks)
+        self.disk.chores["arrivals"] = self._arrivals.look
         self.monitor = AttemptMonitor(
             self.rank_group,
-            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout),
+            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout, self._waits_for_disk),
             supervision,
             run_dir=run_dir,
             spawner=self._spawner,
@@ -159,7 +174,8 @@ class Attempts:
     def end(self) -> bool:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
         self.monitor.close()
-        self.arrivals.look(at_last=True)
+        del self.disk.chores["arrivals"]
+        self.disk.do(partial(self._arrivals.look, at_last=True))
         if self.monitor.cause is Cause.FINISHED:
             run_dir, offsets = RunDir(self._share.spec.run_dir), self.rank_group.log_offsets
             for warning in doubtful_ends({rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}):
@@ -189,6 +205,10 @@ class Attempts:
             else:
                 former.close()
         return left
+
+    def _waits_for_disk(self) -> bool:
+        """Return whether ranks may wait for a disk that does not answer, here or on another server."""
+        return self.disk.silent_s >= BUSY_S or (self._link is not None and self._link.other_disk_stalls)
 
     def note_failure_elsewhere(self, cause: Cause, verdict: Verdict) -> None:
         """Have the report say what the last attempt failed of, although all ranks here had ended well before."""

@@ -13,20 +13,27 @@ from launcher.core import atomic
 from launcher.core.events import Cause, Event, TimestampedEvent, Trouble, to_line
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
+from launcher.supervise.disk import Disk
 
 
 class EventLog:
-    """Appends every event to a file and offers it to the launcher. Never raises, never blocks until `close`.
+    """Appends every event to a file and offers it to the launcher. Never raises, never blocks until `flush` or `close`.
 
     A full disk or a lost directory costs events (counted in `lost`); a launcher that does not read costs memory, and no
     more of it than a few lines per rank.
     """
 
     def __init__(
-        self, path: Path, server_index: int, head_fd: int | None = None, tell: Callable[[str], None] | None = None
+        self,
+        path: Path,
+        server_index: int,
+        head_fd: int | None = None,
+        tell: Callable[[str], None] | None = None,
+        disk: Disk | None = None,
     ) -> None:
-        """`tell` takes every line too; it must neither raise nor block."""
+        """`tell` takes every line too; it must neither raise nor block. Without `disk` every write is waited for."""
         self._tell = tell
+        self._disk = disk
         self._server_index = server_index
         self._head_fd = head_fd
         self._for_head = bytearray()
@@ -48,6 +55,17 @@ class EventLog:
         """Keep an event that was noticed before, or elsewhere."""
         text = to_line(stamped)
         line = text.encode()
+        if self._disk is None:
+            self._write(line)
+        else:
+            self._disk.do(lambda: self._write(line))
+        if self._tell is not None:
+            self._tell(text)
+        if self._head_fd is not None:
+            self._for_head += line
+            self.send()
+
+    def _write(self, line: bytes) -> None:
         rest = b"\n" + line if self._torn else line
         try:
             while rest:
@@ -57,11 +75,6 @@ class EventLog:
                 self._torn = bool(rest)
         except OSError:
             self.lost += 1
-        if self._tell is not None:
-            self._tell(text)
-        if self._head_fd is not None:
-            self._for_head += line
-            self.send()
 
     @property
     def backlog(self) -> bool:
@@ -78,6 +91,11 @@ class EventLog:
         except OSError:  # EPIPE: the launcher has gone
             self.forget_head()
 
+    def flush(self) -> None:
+        """Wait until every event is in the file, or counts as lost."""
+        if self._disk is not None:
+            self._disk.wait()
+
     def forget_head(self) -> None:
         self._head_fd = None
         self._for_head.clear()
@@ -93,6 +111,7 @@ class EventLog:
                 if any(key.fd == death_fd for key, _ in selector.select()):
                     self.forget_head()
                 self.send()
+        self.flush()
         if self._file_fd is not None:
             os.close(self._file_fd)
             self._file_fd = None
@@ -129,7 +148,8 @@ class RunRecorder:
         unkillable: tuple[int, ...] = (),
         events_lost: int = 0,
     ) -> None:
-        """Write report.json; a report that cannot be written is an event. `events_lost`: on other servers."""
+        """Write report.json; a report that cannot be written is an event. `events_lost`: on other servers. Blocks."""
+        self.event_log.flush()
         report = Report(
             run=self._run,
             server_index=self._server_index,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from launcher.core.events import DevicesChanged, Trouble
 from launcher.core.files import read_regular
 from launcher.core.records import Elastic, RunSpec, Server
 from launcher.core.run_dir import RunDir
+from launcher.supervise.disk import Disk
 
 LOOK_EVERY_S = 0.5
 REMARK = "#"
@@ -141,7 +143,41 @@ class Exclusions:
         return None
 
 
-def exclusions_of(spec: RunSpec, elastic: Elastic, record: Callable[[Trouble], object]) -> Exclusions:
-    """Return the file of the devices that an elastic run leaves out; `record` gets what is wrong with it."""
-    path = RunDir(spec.run_dir).excluded
-    return Exclusions(path, spec.cluster.servers, elastic.excluded, lambda trouble: record(Trouble(trouble)))
+class WatchedExclusions:
+    """The file, read and written by the thread of a disk. Its owner's loop takes what comes of that by `look`."""
+
+    def __init__(self, spec: RunSpec, elastic: Elastic, disk: Disk, record: Callable[[Trouble], object]) -> None:
+        """`record` gets what is wrong with the file, in the loop."""
+        self._disk, self._record = disk, record
+        self._found: deque[tuple[int, frozenset[int]]] = deque()  # after how many of the run's own changes, and what
+        self._troubles: deque[str] = deque()
+        self._noted: list[frozenset[int]] = []  # the run's own changes
+        self._written = 0  # so many of them
+        self._file = Exclusions(
+            RunDir(spec.run_dir).excluded, spec.cluster.servers, elastic.excluded, self._troubles.append
+        )
+        disk.chores["exclusions"] = self._look
+
+    def look(self) -> frozenset[int] | None:
+        """Return the devices that the file names, if it has changed; None if not. Does not block."""
+        while self._troubles:
+            self._record(Trouble(self._troubles.popleft()))
+        if not self._found:
+            return None
+        known, found = self._found.popleft()
+        return found.union(*self._noted[known:])
+
+    def note(self, change: DevicesChanged) -> None:
+        """Have the file name devices that the run leaves out by itself."""
+        self._noted.append(frozenset(() if change.asked_for else change.left_out))
+        self._disk.do(lambda: self._note(change))
+
+    # --- the disk's thread ---
+
+    def _look(self) -> None:
+        if (found := self._file.look()) is not None:
+            self._found.append((self._written, found))
+
+    def _note(self, change: DevicesChanged) -> None:
+        self._file.note(change)
+        self._written += 1

@@ -1,5 +1,7 @@
 """Uploads the files of a server's ranks to the coordinator's run directory if the servers share no file system.
 
+Whether they do is known from a mark there, which a server may not see at once; the coordinator finds out, too.
+
 So logs, status and reports on the launcher's machine cover all ranks, as on one server. Ranks notice nothing: their files
 are read as any reader reads them. The agent's messages are never held up for long: at most one chunk of each file is on
 its way, and at most `WINDOW_BYTES` in all. What is late comes later, and before its last message the agent sends the
@@ -73,13 +75,15 @@ class FileUpload:
         self._allowed_bytes = float(BURST_BYTES)
         self._allowed_at = time.monotonic()
         self._finishing = False
+        self._apart = False  # an answer has shown that the files there are others
+        self.shares = False  # they are the same: nothing is sent
 
     @property
     def timeout_s(self) -> float | None:
         """Seconds until something is due; None if an answer has to come first."""
-        if self._under_way_bytes >= WINDOW_BYTES:
+        if self._under_way_bytes >= WINDOW_BYTES or self.shares:
             return None
-        moments = [file.due for file in self._turns if not file.awaits]
+        moments = [file.due for file in self._turns if not file.awaits and not self._is_held(file)]
         if not moments:
             return None
         now = time.monotonic()
@@ -92,17 +96,24 @@ class FileUpload:
         earned_bytes = (now - self._allowed_at) * RATE_BYTES_PER_S
         self._allowed_bytes, self._allowed_at = min(BURST_BYTES, self._allowed_bytes + earned_bytes), now
         for _ in range(len(self._turns)):
-            if self._under_way_bytes >= WINDOW_BYTES or (self._allowed_bytes < 0 and not self._finishing):
+            if (
+                self.shares
+                or self._under_way_bytes >= WINDOW_BYTES
+                or (self._allowed_bytes < 0 and not self._finishing)
+            ):
                 return
             self._turns.rotate(-1)
             file = self._turns[-1]
-            if not file.awaits and now >= file.due:
+            if not file.awaits and now >= file.due and not self._is_held(file):
                 self._send_some(file, now)
 
     def take(self, kept: ChunkAck) -> None:
         file = self._files.get((kept.kind, kept.global_rank))
+        if kept.shares:
+            self.shares = True
         if file is None or not file.awaits:
             return
+        self._apart |= file.kind not in OF_ALL_RANKS and file.under_way_bytes > 0 and not (kept.trouble or kept.shares)
         self._under_way_bytes -= file.under_way_bytes
         file.under_way_bytes = 0
         file.awaits = False
@@ -123,14 +134,16 @@ class FileUpload:
         for file in self._turns:
             file.due = 0.0
         deadline = time.monotonic() + FINISH_S
-        while self._link.lost is None and not all(file.finished for file in self._turns):
+        while self._link.lost is None and not self.shares and not all(file.finished for file in self._turns):
             if time.monotonic() >= deadline or interrupted() or self._hears_end():
                 break
             self.step()
             timeouts_s = (self.timeout_s, self._link.timeout_s, deadline - time.monotonic(), EVERY_S)
             poll = select.poll()
-            poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
+            poll.register(self._link, select.POLLIN)
             poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
+        if self.shares:
+            return None
         left = [(file.left_bytes(), file.global_rank) for file in self._turns if file.kind == "train.log"]
         some = [f"{count} bytes of rank {global_rank}" for count, global_rank in left if count]
         if not some:
@@ -141,6 +154,16 @@ class FileUpload:
     def close(self) -> None:
         for file in self._turns:
             file.close()
+
+    def _is_held(self, file: _File) -> bool:
+        """Return whether a file of all ranks has to wait until it is known that the one there is another.
+
+        The coordinator cannot tell: others write to it there, too.
+        """
+        if file.kind not in OF_ALL_RANKS or file.asks or self._apart:
+            return False
+        own = (one for one in self._turns if one.kind not in OF_ALL_RANKS)
+        return not (self._finishing and all(one.finished for one in own))
 
     def _send_some(self, file: _File, now: float) -> None:
         try:
@@ -171,6 +194,7 @@ class FileUpload:
 class _File(ABC):
     every_s = EVERY_S
     behind = False  # more has to be sent, as far as is known
+    asks = False  # how much is there
 
     def __init__(self, kind: str, global_rank: int, path: Path) -> None:
         self.kind, self.global_rank, self._path = kind, global_rank, path
@@ -204,13 +228,13 @@ class _Growing(_File):
         if kind == "arrivals":
             self.every_s = ARRIVALS_EVERY_S
         self._offset = 0  # up to here it is there
-        self._asks = follows_another  # how much is there
+        self.asks = follows_another
         self._first_end = self._log.end  # before ranks write: less than is there is another disk's file
         self._anew = False
         self._stays = False
 
     def next(self) -> tuple[FileChunk | None, int]:
-        if self._asks:
+        if self.asks:
             return FileChunk(self.kind, self.global_rank, 0, 0, ""), 0
         self._log.position = self._offset
         offset, data = self._log.read(PIECE_BYTES)
@@ -224,7 +248,7 @@ class _Growing(_File):
         return FileChunk(self.kind, self.global_rank, self._offset, end, encoded, self._anew, self._stays), len(data)
 
     def answered(self, kept: ChunkAck) -> None:
-        asked, self._asks = self._asks, self._asks and kept.trouble
+        asked, self.asks = self.asks, self.asks and kept.trouble
         self.behind = self.behind or kept.end != self._log.position
         self._offset = kept.end
         self._anew, self._stays = self._anew and kept.trouble, self._stays and kept.trouble

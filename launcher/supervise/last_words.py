@@ -40,10 +40,11 @@ def _last_words(log: Path, offset: int) -> Iterable[str]:
     if _HEADER not in end:
         return ()
     from launcher.logs.tracebacks import traceback_in  # noqa: PLC0415 - few logs end so
+    from launcher.preload.masking import masked_text  # noqa: PLC0415 - as above
 
     found = traceback_in(end)
     if found is None or found.lines_after:
         return ()
     first_line = found.message.partition("\n")[0]
-    what = f"{found.type}: {first_line}" if first_line else found.type
+    what = masked_text(f"{found.type}: {first_line}" if first_line else found.type)
     return (f"{what}, at {found.where}" if found.where else what,)

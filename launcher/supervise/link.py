@@ -1,8 +1,14 @@
-"""An agent's connection to the coordinator of a run over several servers, and what it does for it beside its ranks."""
+"""An agent's connection to the coordinator of a run over several servers, and what it does for it beside its ranks.
+
+A thread receives what comes, and answers pings. It touches no disk: a server whose disk does not answer is there.
+"""
 
 from __future__ import annotations
 
+import select
+import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -11,9 +17,12 @@ from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.events import Trouble
 from launcher.core.messages import ChunkAck, Done, EventReport, Message, Ping, Pong, TakeStacks
 from launcher.core.run_dir import RunDir
+from launcher.supervise.disk import Disk, start_thread
 from launcher.supervise.event_log import EventLog
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from launcher.supervise.file_upload import FileUpload
     from launcher.supervise.survey import Survey
 
@@ -21,7 +30,10 @@ LAST_MESSAGES_S = 5.0  # how long the coordinator may take to receive them
 
 
 class Link:
-    """The connection. Never raises: `lost` says why, once the coordinator is gone, or silent for too long."""
+    """The connection. Never raises: `lost` says why, once the coordinator is gone, or silent for too long.
+
+    `begin` it in the process that uses it. From then on it is readable (`fileno`) when `take` has something to return.
+    """
 
     def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False) -> None:
         """`silence_s`: a coordinator that is not heard for that long is lost. `shares_files`: it sees what is written here.
@@ -33,63 +45,110 @@ class Link:
         self.by_hand = by_hand
         self._channel = channel
         self._silence = Silence(channel, silence_s)
+        self._disk: Disk | None = None
+        self._thread: Thread | None = None
         self._mute: str | None = None  # why nothing can be sent any more; last messages may have come
+        self._received: deque[Message] = deque()
+        self._ended: str | None = None  # why nothing more comes; set by the thread as its last act
+        self._closing = False
+        # The one end is rung by the thread, when something has come, the other when something is left to send.
+        self._bell, self._send_bell = socket.socketpair()
+        self._bell.setblocking(False)
+        self._send_bell.setblocking(False)
+        self.other_disk_stalls = False  # that of some server of the run
         self.lost: str | None = None  # why
 
+    def begin(self, disk: Disk | None = None) -> None:
+        """Receive from now on. `disk`: whose silence the coordinator is told."""
+        self._disk = disk
+        self._thread = start_thread(self._receive, "link")
+
     def fileno(self) -> int:
-        return self._channel.fileno()
+        return self._bell.fileno()
 
     @property
-    def wants_write(self) -> bool:
-        return self.lost is None and self._mute is None and self._channel.wants_write
-
-    @property
-    def timeout_s(self) -> float:
-        """Seconds until silence may have become a loss; 0 once the connection is lost."""
-        if self._channel.has_message or self._mute is not None or self.lost is not None:
-            return 0.0
-        return self._silence.timeout_s
+    def timeout_s(self) -> float | None:
+        """0 if `take` has something to return, or the connection is lost; else None."""
+        return 0.0 if self._received or self._ended is not None or self.lost is not None else None
 
     def send(self, message: Message) -> None:
         if self.lost is None and self._mute is None:
-            try:
-                self._channel.send(message)
-            except ChannelClosedError as error:
-                self._mute = str(error)
+            self._send(message)
+            if self._mute is not None or self._channel.wants_write:
+                _ring(self._bell)
 
     def tell(self, line: str) -> None:
         self.send(EventReport(line))
 
     def take(self) -> list[Message]:
-        """Return the messages that have come. Pings are answered here."""
-        taken: list[Message] = []
-        if self.lost is not None:
-            return taken
-        try:
-            for message in self._channel.receive():
-                if isinstance(message, Ping):
-                    self.send(Pong(message.sent_ns, time.time_ns()))
-                else:
-                    taken.append(message)
-            if self._mute is None:
-                self._channel.flush()
-        except ChannelClosedError as error:
-            self.lost = str(error)
-        if self.lost is None:
-            self.lost = self._mute
-        if self.lost is None and self._silence.is_too_long():
-            self.lost = f"nothing was heard for {self._silence.limit_s:g} s"
+        """Return the messages that have come, but for pings, which have been answered."""
+        _hush(self._bell)
+        ended = self._ended  # first: what came before the end has been put there before it
+        taken = []
+        while self._received:
+            taken.append(self._received.popleft())
+        self.lost = self.lost or ended
         return taken
 
     def say_farewell(self, unkillable: tuple[int, ...], events_lost: int) -> None:
         """Send the last message. Blocks for a moment until it has been sent."""
         self.send(Done(unkillable, events_lost))
+        self._end_thread()
         if self.lost is None and self._mute is None:
             self._channel.drain(time.monotonic() + LAST_MESSAGES_S)
         self.close()
 
     def close(self) -> None:
+        self._end_thread()
         self._channel.close()
+        self._bell.close()
+        self._send_bell.close()
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except ChannelClosedError as error:
+            self._mute = str(error)
+
+    # --- the thread ---
+
+    def _receive(self) -> None:
+        poll = select.poll()
+        poll.register(self._send_bell, select.POLLIN)
+        while not self._closing and self._ended is None:
+            poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
+            poll.poll(1000 * self._silence.timeout_s)
+            _hush(self._send_bell)
+            ended = self._take_in()
+            if ended is None and self._silence.is_too_long():
+                ended = f"nothing was heard for {self._silence.limit_s:g} s"
+            self._ended = ended
+            if self._received or ended is not None:
+                _ring(self._send_bell)
+
+    def _take_in(self) -> str | None:
+        """Receive what has come, and send what is left; return why the connection is lost, if it is."""
+        try:
+            for message in self._channel.receive():
+                if isinstance(message, Ping):
+                    self.other_disk_stalls = message.disk_stalls
+                    self._send(
+                        Pong(message.sent_ns, time.time_ns(), 0.0 if self._disk is None else self._disk.silent_s)
+                    )
+                else:
+                    self._received.append(message)
+            if self._mute is None:
+                self._channel.flush()
+        except ChannelClosedError as error:
+            return str(error)
+        return self._mute
+
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._closing = True
+            _ring(self._bell)
+            self._thread.join()
+            self._thread = None
 
 
 class LinkServices:
@@ -124,6 +183,9 @@ class LinkServices:
         for message in () if self.link is None else self.link.take():
             if isinstance(message, ChunkAck) and self._upload is not None:
                 self._upload.take(message)
+                if self._upload.shares:
+                    self._upload.close()
+                    self._upload = None
             elif isinstance(message, TakeStacks):
                 from launcher.supervise.survey import Survey  # noqa: PLC0415 - most runs need none of it
 
@@ -146,7 +208,8 @@ class LinkServices:
         """Send the rest before the last message; the coordinator waits for it. `hears_kill`: not any longer."""
         if self._upload is not None:
             left = self._upload.finish(hears_kill)
-            self._forget_upload()
+            if not self._upload.shares:
+                self._forget_upload()
             if left is not None:
                 self._event_log.record(Trouble(left))
 
@@ -162,3 +225,14 @@ class LinkServices:
             self._upload = None
             with suppress(OSError):  # clients that look here find no server to ask any more
                 self._run_dir.endpoint.unlink()
+
+
+def _ring(bell: socket.socket) -> None:
+    with suppress(OSError):  # it is full, so that it is heard anyway
+        bell.send(b"1")
+
+
+def _hush(bell: socket.socket) -> None:
+    with suppress(OSError):
+        while bell.recv(4096):
+            pass

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
+from launcher.control.disk_stalls import DiskStalls
 from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE
-from launcher.core.events import Cause, DevicesChanged, NotRestarting
+from launcher.core.events import Cause, DevicesChanged, NotRestarting, Trouble
 from launcher.core.records import RunSpec
 from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
+from launcher.supervise.disk import TURN_S
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.event_loop import drive
 
 if TYPE_CHECKING:
-    from launcher.supervise.exclusions import Exclusions
+    from launcher.supervise.exclusions import WatchedExclusions
 
 SERVER = 0  # its index: there is no other
 
@@ -31,11 +34,12 @@ class LocalControl:
         self._event_log = event_log
         setup = Setup((spec.ranks[0].server_id,), spec.supervision, first_attempt)
         self._controller = RunController(setup)
-        self._exclusions: Exclusions | None = None  # of an elastic run
+        self._exclusions: WatchedExclusions | None = None  # of an elastic run
         if spec.supervision.elastic is not None:
-            from launcher.supervise.exclusions import exclusions_of  # noqa: PLC0415 - other runs need none of it
+            from launcher.supervise.exclusions import WatchedExclusions  # noqa: PLC0415 - other runs need none of it
 
-            self._exclusions = exclusions_of(spec, spec.supervision.elastic, event_log.record)
+            self._exclusions = WatchedExclusions(spec, spec.supervision.elastic, attempts.disk, event_log.record)
+        self._stalls = DiskStalls(str(spec.run_dir))
         self._exits_reported = 0  # ends of ranks of this attempt
         self._stage = AttemptStage.RUNNING  # as it was reported
         self.not_restarting: str | None = None  # why restarts that were left were not used
@@ -46,10 +50,12 @@ class LocalControl:
     @property
     def timeout_s(self) -> float | None:
         """The seconds until `listen` is due; None: never."""
-        return None if self._exclusions is None else self._exclusions.timeout_s
+        return None if self._exclusions is None else TURN_S
 
     def listen(self) -> None:
-        """Look whether a person has changed which devices an elastic run leaves out."""
+        """Look whether the disk answers, and whether a person has changed which devices an elastic run leaves out."""
+        if news := self._stalls.look({"": self._attempts.disk.recent_silence_s()}, time.monotonic()):
+            self._event_log.record(Trouble(news))
         if self._exclusions is not None and (excluded := self._exclusions.look()) is not None:
             self._report(events.ExclusionsChanged(excluded))
 
@@ -100,12 +106,14 @@ class LocalControl:
     def _carry_out(self, order: orders.Order) -> events.Event | None:
         if isinstance(order, orders.Diagnose):
             from launcher.supervise.diagnosis.servers import judged, merge_evidence  # noqa: PLC0415 - as the collector
+            from launcher.supervise.diagnosis.verdicts import with_remark  # noqa: PLC0415 - the same
 
             monitor = self._attempts.monitor
             evidence = merge_evidence({SERVER: monitor.evidence()}, {})
-            return events.Diagnosed(
-                judged(evidence, self._event_log.record), monitor.failure_cause, evidence.highest_step
-            )
+            verdict = judged(evidence, self._event_log.record)
+            if remark := self._stalls.remark(time.monotonic()):
+                verdict = with_remark(verdict, remark)
+            return events.Diagnosed(verdict, monitor.failure_cause, evidence.highest_step)
         if isinstance(order, orders.Record) and isinstance(order.event, NotRestarting):
             self.not_restarting = order.event.reason
         if (

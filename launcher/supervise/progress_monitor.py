@@ -6,14 +6,15 @@ programs without heartbeats, and those that still import, load and compile, are 
 
 A rank that makes no progress for the hang timeout hangs. The time is counted look by look: a look that comes late counts
 as one that came in time, so neither a stopped agent nor a machine that stood still makes ranks hang. Wall clocks, which
-may jump, are not used: it does not matter what a file's time says, only that it has changed.
+may jump, are not used: it does not matter what a file's time says, only that it has changed. Nor does the time count
+while a disk does not answer, which ranks may wait for.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -76,8 +77,10 @@ class ProgressMonitor:
         global_ranks: Iterable[int],
         hang_timeout_s: float | None = None,
         layout: Layout | None = None,
+        waits_for_disk: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hang_timeout_s = hang_timeout_s
+        self._waits_for_disk = waits_for_disk
         self._slowness = Slowness(layout)
         self._ranks: dict[int, _Watched] = {}
         for global_rank in global_ranks:
@@ -125,7 +128,7 @@ class ProgressMonitor:
         living = self._living
         if self._paused or not living:
             return []
-        counted_s = min(now - self._looked_at, LATE * self._interval_s)
+        counted_s = 0.0 if self._waits_for_disk() else min(now - self._looked_at, LATE * self._interval_s)
         self._looked_at = now
         self._read_beats(living)
         self._notice_work(living, now)

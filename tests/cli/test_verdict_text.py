@@ -57,7 +57,11 @@ def test_verdicts(snapshot):
     alone = Verdict(None, Confidence.UNSURE, "nobody stands out", (followed(0, 1),))
     many = tuple(Failure(rank, Role.CONSEQUENCE, "x" * (rank + 1), "r") for rank in range(12))
     pairs = {name: Verdict(None, Confidence.LIKELY, "why", server=server, apart=apart) for name, server, apart in APART}
+    lost = Verdict(None, Confidence.LIKELY, "why", server="h2", servers=("h1", "h2", "h3"))
+    still = Verdict(None, Confidence.LIKELY, "why", stood_still_s=9.4)
     assert {
+        "servers lost at once": list(render(lost)),
+        "the launcher's machine stood still": list(render(still)),
         "everything": list(render(VERDICT, lambda rank: f"server a, device {rank}")),
         "without traceback": list(render(VERDICT, traceback=False)),
         "two causes": list(render(Verdict(3, Confidence.LIKELY, "r", (CAUSE, other)), traceback=False)),

@@ -11,6 +11,7 @@ from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control.orders import Apart
 from launcher.core.codec import encode
 from launcher.core.records import Device, Server
+from launcher.core.report import RankExit
 from launcher.core.verdict import Role
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
@@ -113,6 +114,45 @@ def test_the_verdict_on_what_servers_testify_and_on_those_that_are_lost(make_evi
     assert verdict.reason.endswith(reason)
     # People are shown the reason beside the failure.
     assert all(one.reason.endswith(reason) for one in verdict.failures if one.global_rank == verdict.culprit)
+
+
+def test_all_servers_that_were_lost_at_about_the_same_time_are_named(make_evidence):
+    """One that was lost long before or after is not among them."""
+    evidence = make_evidence(1, 1, 1, 1, 1)
+    for server in (3, 1, 2):
+        is_lost(server, CLOSED)(evidence)
+    report(0, living(0))(evidence)
+    report(4, living(4))(evidence)
+    verdict = evidence.diagnosed().verdict
+    assert (verdict.server, verdict.servers) == ("10.0.0.4", ("10.0.0.2", "10.0.0.3", "10.0.0.4"))
+    apart = make_evidence(1, 1, 1)
+    apart.lose(1, CLOSED, since_ns=NOW_NS - 10**10, probably_ns=NOW_NS - 10**10)
+    apart._now_ns = lambda: NOW_NS + 10**12
+    apart.lose(2, CLOSED, since_ns=NOW_NS + 10**11, probably_ns=NOW_NS + 10**11)
+    assert apart.diagnosed().verdict.servers == ()
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [((living(0),), (None, None, "likely")), ((raised(0, 1e9),), (0, None, "certain"))],
+    ids=["nothing else", "a rank had failed long before"],
+)
+def test_a_machine_that_stood_still_blames_no_server_that_gave_it_up(make_evidence, others, expected):
+    evidence = make_evidence(1, 1)
+    evidence.lose(1, "gave up", since_ns=NOW_NS - 10**9, probably_ns=NOW_NS, stood_still_s=9.0)
+    report(0, *others)(evidence)
+    assert blamed(evidence)[:3] == expected
+    assert evidence.diagnosed().verdict.stood_still_s == (9.0 if expected[0] is None else None)
+    assert blamed(evidence)[3] == "failed"
+
+
+def test_a_server_that_has_gone_after_its_ranks_ended_well_leaves_no_doubt(make_evidence):
+    """It has no more to report than that, and is not awaited."""
+    evidence = make_evidence(1, 2)
+    evidence.note_finished(1, {rank: RankExit(rank, 7, 0, None, NOW_NS - 10**10) for rank in (1, 2)})
+    assert evidence.awaited([0, 1]) == [0]
+    report(0, raised(0))(evidence)
+    assert blamed(evidence)[:3] == (0, None, "certain")
 
 
 def test_a_lost_server_is_not_awaited(make_evidence):

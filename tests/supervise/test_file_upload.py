@@ -35,6 +35,7 @@ class Both:
             for rank in range(4):
                 run_dir.device(rank).mkdir(parents=True)
         self.link = Link(Channel(connected[1]), 60.0, shares_files=False)
+        self.link.begin()
         self.channel = Channel(connected[0])
         self.mirror = FileUpload(self.there, OURS, self.link)
         self.troubles = []
@@ -192,12 +193,60 @@ def test_a_question_how_much_is_there_makes_no_file(both):
 
 
 def test_metrics_of_a_server_are_added_to_those_of_all(both):
+    write(both.there.env_log(2), b"A=1\n")
     write(both.here.metrics, b'{"step": 1}\n')
     write(both.there.metrics, b'{"step": 2}\n')
     both.until_log_is(2, b'{"step": 1}\n{"step": 2}\n', both.here.metrics)
     os.truncate(both.there.metrics, 0)
     write(both.there.metrics, b"{}\n")
     both.until_log_is(2, b'{"step": 1}\n{"step": 2}\n{}\n', both.here.metrics)
+
+
+# --- a run directory that is shared after all ---
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["", "after another agent"])
+@pytest.mark.parametrize("kind", ["train.log", "arrivals", "stacks.log", "heartbeat", "failure", "env_log"])
+def test_a_file_is_never_sent_to_itself(both, kind, follows):
+    """Both sides have the same directory, and the agent does not know. Whichever file it sends first tells; none changes."""
+    both.here = both.there
+    both.mirrored = FileReceiver(both.there, RANKS, both.troubles.append)
+    path = {"train.log": both.there.train_log, "stacks.log": both.there.stacks_log}.get(kind) or getattr(
+        both.there, kind
+    )
+    write(path(2), b"x" * 160)
+    write(both.there.metrics, b"{}\n")
+    if follows:
+        both.follow()
+    both.until(lambda: both.mirror.shares, "what the coordinator has found out")
+    write(path(2), b"more")
+    both.mirror.step()
+    assert both.mirror.timeout_s is None
+    assert both.finish() is None
+    assert path(2).read_bytes() == b"x" * 160 + b"more"
+    assert both.there.metrics.read_bytes() == b"{}\n"
+
+
+def test_a_log_that_begins_to_be_written_there_too_is_sent_no_more(both):
+    """Its first bytes came while the coordinator saw an old state of the directory."""
+    write(both.there.train_log(2), b"words\n")
+    both.until_log_is(2, b"words\n")
+    write(both.here.train_log(2), b"others\n")
+    write(both.there.train_log(2), b"more\n")
+    both.until(lambda: both.mirror.shares, "what the coordinator has found out")
+    assert both.here.train_log(2).read_bytes() == b"words\nothers\n"
+
+
+def test_a_copy_that_a_person_shortens_or_removes_is_continued(both):
+    write(both.there.train_log(2), b"words\n")
+    both.until_log_is(2, b"words\n")
+    os.truncate(both.here.train_log(2), 0)
+    write(both.there.train_log(2), b"more\n")
+    both.until_log_is(2, b"more\n")
+    both.here.train_log(2).unlink()
+    write(both.there.train_log(2), b"end\n")
+    both.until_log_is(2, b"end\n")
+    assert not both.mirror.shares
 
 
 # --- the coordinator trusts no agent ---

@@ -32,7 +32,10 @@ class Ranks:
 
     def __init__(self, root, *deeds, hang_timeout_s=TIMEOUT_S):
         self.run_dir = RunDir(root)
-        self.monitor = ProgressMonitor(self.run_dir, range(len(deeds)), hang_timeout_s, Layout(dp=len(deeds)))
+        self.disk_stalls = False
+        self.monitor = ProgressMonitor(
+            self.run_dir, range(len(deeds)), hang_timeout_s, Layout(dp=len(deeds)), lambda: self.disk_stalls
+        )
         self.processes = []
         for global_rank, each in enumerate(deeds):
             self.run_dir.device(global_rank).mkdir(exist_ok=True)
@@ -174,6 +177,23 @@ def test_time_in_which_ranks_make_no_progress_for_our_sake_does_not_count(ranks)
     watched.monitor.resume()
     assert watched.monitor.timeout_s + (time.monotonic() - before) > TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT / 2
     assert watched.first_hang().global_ranks == (0,)
+
+
+def test_time_in_which_a_disk_does_not_answer_does_not_count(ranks):
+    """Heartbeats cannot be written then, here or by the ranks that others wait for."""
+    watched = ranks("beat:1", "")
+
+    def stall(look):
+        watched.disk_stalls = LOOKS_PER_HANG_TIMEOUT / 2 <= look < 10 * LOOKS_PER_HANG_TIMEOUT
+
+    assert watched.looks(10 * LOOKS_PER_HANG_TIMEOUT, stall) == []
+    watched.disk_stalls = False
+    later = time.monotonic() + 1000
+    every_s = TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT
+    (hung,) = (
+        news for look in range(2 * LOOKS_PER_HANG_TIMEOUT) for news in watched.monitor.look(later + look * every_s)
+    )
+    assert hung.global_ranks == (0, 1)
 
 
 def test_what_an_earlier_attempt_left_is_no_sign_of_life(ranks):

@@ -28,8 +28,9 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
             parts = ((left_out, "left out"), (taken_back, "taken back"))
             changed = ", ".join(f"{_names(devices, servers)} {verb}" for devices, verb in parts if devices)
             yield printable(f"{changed}: {reason}")
-        case Joined(server=server):
-            yield f"server {printable(server)} has joined"
+        case Joined(server=server, pause_s=pause_s):
+            pause = f"; ranks may start again for it in {duration(pause_s)}" if pause_s else ""
+            yield f"server {printable(server)} has joined{pause}"
         case _:
             pass
 

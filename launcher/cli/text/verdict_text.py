@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from launcher.cli.text.style import FAINT, PLAIN, STRONG, Screen
-from launcher.core.text import counted, ranges
+from launcher.core.text import counted, listed, ranges
 from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.logs.traceback_blocks import FRAME
@@ -101,13 +101,21 @@ def headline(verdict: Verdict) -> str:
     if verdict.signalled is not None:
         return shortened(_what(verdict.signalled))
     if not verdict.apart:
-        return "no rank can be named" if verdict.server is None else shortened(f"server {verdict.server} was lost")
+        return shortened(_loss(verdict))
     lost = f"server {verdict.server} is cut off from the others"
     if verdict.server is None:
         (one, other), *more = verdict.apart
         others = f", nor do {len(more)} more pairs" if more else ""
         lost = f"servers {one} and {other} do not reach each other{others}"
     return shortened(f"no rank can be named: {lost}")
+
+
+def _loss(verdict: Verdict) -> str:
+    if verdict.stood_still_s is not None:
+        return f"the launcher's machine stood still for {verdict.stood_still_s:.0f} s, and its servers gave it up"
+    if verdict.servers:
+        return f"servers {listed(verdict.servers)} were lost"
+    return "no rank can be named" if verdict.server is None else f"server {verdict.server} was lost"
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:

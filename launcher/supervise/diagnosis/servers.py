@@ -12,8 +12,9 @@ What the ranks of a lost server did is not known, unless it had reported before.
 | a rank is stopped, and others had missed it surely before        | that rank          | likely                              |
 | only consequences, or ranks that others miss                     | the server         | certain; likely if that may have    |
 |                                                                  |                    | been before                         |
-| several such servers, lost at about the same time                | probably the first | likely                              |
+| several such servers, lost at about the same time                | all of them        | likely                              |
 | such a server, and no other machine is heard                     | the server         | likely                              |
+| such a server, and the coordinator's own machine had stood still | that machine       | likely                              |
 
 A server that had reported was there after what it reported: its loss is the cause only where nothing better is known.
 """
@@ -157,6 +158,7 @@ class Loss:
     testified: bool = False  # before it was lost
     ended: tuple[int, ...] = ()  # global ranks of it that had failed before, as it had reported
     alone: bool = False  # no other machine was heard any more: the coordinator's own network may be what was lost
+    stood_still_s: float = 0.0  # so long the coordinator's machine did, so that the server had to give it up
 
 
 @frozen
@@ -166,6 +168,7 @@ class LossEffect:
     loss: Loss | None  # that is to blame; None: the verdict stands
     confidence: Confidence
     why: str = ""  # the confidence is no higher
+    together: tuple[Loss, ...] = ()  # others at about the same time
 
 
 def has_own_fault(summaries: Sequence[FailureSummary]) -> bool:
@@ -242,6 +245,8 @@ def _blame_loss(silent: Sequence[Loss], doubt: str) -> LossEffect:
         doubt = "no other machine is heard, so that the network of the one that coordinates may have failed"
     elif ended:
         doubt = f"{counted(len(ended), 'rank')} of those lost had failed before, rank {ended[0]} first"
-    # The verdict names all of those that were lost at about the same time.
-    at_once = any(first.since_ns <= other.until_ns and other.since_ns <= first.until_ns for other in silent[1:])
-    return LossEffect(first, Confidence.LIKELY if doubt or at_once else Confidence.CERTAIN, doubt)
+    together = tuple(
+        other for other in silent[1:] if first.since_ns <= other.until_ns and other.since_ns <= first.until_ns
+    )
+    is_certain = not (doubt or together or first.stood_still_s)
+    return LossEffect(first, Confidence.CERTAIN if is_certain else Confidence.LIKELY, doubt, together)
