@@ -319,9 +319,9 @@ class Coordinator:
                 self._connections.send_all(decided or stop)
             case orders.ForwardSignal(number=number):
                 self._connections.send_all(ForwardSignal(number))
-            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason):
+            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason, hint=hint):
                 self._registration.takes_back = False
-                self._connections.send_all(Finish(cause, exit_code, reason))
+                self._connections.send_all(Finish(cause, exit_code, reason, hint))
                 outcome, engine = self._controller.outcome, self._starter.engine
                 self._departure = Departure(outcome, self._registration, engine)
             case _:  # agents learn by `Finish` that nothing is started again

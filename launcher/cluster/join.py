@@ -163,7 +163,7 @@ class Session:
                 raise over
             case Finish():
                 reason = message.reason or "the first server's launcher says why"
-                ended = TlaunchError(f"the run has ended before ranks began here: {reason}")
+                ended = TlaunchError(f"the run has ended before ranks began here: {reason}", hint=message.hint)
                 ended.exit_code = message.exit_code
                 raise ended
             case _:

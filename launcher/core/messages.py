@@ -270,6 +270,7 @@ class Finish:
     cause: Cause
     exit_code: int
     reason: str | None = None  # why no rank was started
+    hint: str | None = None  # of that reason
 
 
 @frozen

@@ -269,6 +269,16 @@ def test_a_server_that_waits_hears_which_are_missing(house, agents):
     assert heard == [Waiting(("h2",)), Waiting(())]
 
 
+def test_who_waits_is_told_why_nothing_begins_and_what_to_do(opened, agents):
+    """The hint on a line of its own."""
+    membership = come(opened, agents)
+    start = agents.wait(membership)
+    opened.registration.peers[0].send(Finish(Cause.FAILED, 1, "server h2 did not come", "start it\nthere"))
+    opened.attend(start.done)
+    told = "the run has ended before ranks began here: server h2 did not come\nhint: start it\\u000athere"
+    assert str(start.exception()) == told
+
+
 @pytest.mark.parametrize(("word", "code"), [(Finish(Cause.FAILED, 3), 3), (Refused("x", None, 2), 2)], ids=repr)
 def test_a_server_that_waits_hears_that_the_run_has_ended_before_it_began(opened, agents, word, code):
     start = agents.wait(come(opened, agents))
