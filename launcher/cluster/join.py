@@ -112,16 +112,17 @@ class Session:
         master_port: int | None,
         on_waiting: Callable[[Waiting | TakenIn], None],
         program: Mapping[str, str] | None = None,
+        meeting: tuple[str, ...] | None = None,
     ) -> Begin:
         """Report that all is in place here, and wait until it is everywhere. Blocks. `on_waiting` gets the missing servers.
 
-        `program`: digests of its files, which have to be the same everywhere.
+        `program`: digests of its files, which have to be the same everywhere. `meeting`: addresses of MASTER_ADDR here.
 
         Raises:
             TlaunchError: it will never be, or the coordinator is lost.
         """
         try:
-            self._channel.send(Ready(master_port, self._shares_files, program or {}))
+            self._channel.send(Ready(master_port, self._shares_files, program or {}, meeting))
             silence = Silence(self._channel, self.welcome.silence_s)  # nothing was received while it got ready
             while not silence.is_too_long():
                 with suppress(TimeoutError):

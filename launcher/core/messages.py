@@ -103,6 +103,7 @@ class Ready:
     master_port: int | None = None  # held for rank 0, on its server
     shares_files: bool = True  # what is in the run directory here is in the coordinator's
     program: Mapping[str, str] = field(default_factory=dict)  # digests of its files: see launcher.program.digests
+    meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here: see launcher.cluster.meeting_check
 
 
 @frozen
