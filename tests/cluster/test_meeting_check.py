@@ -68,7 +68,7 @@ def test_a_busy_name_server_is_asked_again(spec, monkeypatch):
 
 def test_a_resolver_that_hangs_is_not_waited_for_twice(spec, monkeypatch):
     held, asked = threading.Event(), []
-    monkeypatch.setattr(network, "_addresses", lambda name: asked.append(name) or held.wait(60) and ())
+    monkeypatch.setattr(network, "_addresses", lambda name: asked.append(name) or (held.wait(60) and ()))
     monkeypatch.setattr(module, "patience_s", lambda _count: 0.1)
     assert resolved_meeting(replace(spec, master_addr="h7"), REQUEST) == ()
     held.set()

@@ -11,6 +11,7 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
+from launcher.supervise.diagnosis.missing_rank import joins
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
@@ -85,6 +86,7 @@ class EvidenceCollector:
         log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
         failure = read_failure(self._run_dir.failure(global_rank), pid)
         is_leaving = failure is not None  # and has said why in its log, if it chose the way out itself
+        retries = bool(self._hung) and joins(stack)  # its log may say why it does not reach the others
         return RankEvidence(
             global_rank=global_rank,
             status=None,
@@ -92,7 +94,7 @@ class EvidenceCollector:
             ended_index=None,
             failure=failure,
             logged=last_traceback(log, offset) if is_leaving else None,
-            log_tail=log_tail(log, offset, TAIL_BYTES) if is_leaving else "",
+            log_tail=log_tail(log, offset, TAIL_BYTES) if is_leaving or retries else "",
             stack=stack,
             step=step,
         )
