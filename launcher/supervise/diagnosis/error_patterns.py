@@ -133,8 +133,8 @@ _GENERAL = (
 
 # The retries of a rank that cannot reach the others yet: the system's words, and those of torch's TCPStore.
 _UNCONNECTED = re.compile(
-    r"network addresses of \(.{1,300}?\) cannot be retrieved \(gai error: .{1,100}?\)"
-    r"|TCP client failed to connect/validate to host \S{1,300}"
+    r"(?P<tried_long>TCP client failed to connect/validate to host \S{1,300})"
+    r"|network addresses of \(.{1,300}?\) cannot be retrieved \(gai error: .{1,100}?\)"
     r"|The client socket has (?:failed to connect|timed out.{0,60}connect).{0,300}"
     r"|gaierror: .{1,200}|Temporary failure in name resolution|Name or service not known"
     r"|Connection refused|No route to host|Network is unreachable"
@@ -176,7 +176,8 @@ def of_log(tail: str) -> Symptom:
 def unconnected(tail: str) -> str:
     """Return the words in which the last lines of a log repeat that a connection cannot be made; empty if they do not."""
     found = [match for line in tail.splitlines() if (match := _UNCONNECTED.search(line))]
-    return found[-1][0][:SHOWN_CHARS].strip() if len(found) >= MIN_RETRIES else ""
+    enough = len(found) >= MIN_RETRIES or any(match["tried_long"] for match in found)
+    return found[-1][0][:SHOWN_CHARS].strip() if enough else ""
 
 
 def _first(patterns: Iterable[_Pattern], text: str) -> Symptom | None:
