@@ -330,7 +330,7 @@ class Coordinator:
     def _probe(self, order: orders.ProbeReach) -> None:
         resolved, peers = dict(self._plan.resolved), self._registration.peers
         targets = tuple(
-            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports)
+            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports, echoes=True)
             for to, ports in order.targets
         )
         if order.server in peers:
@@ -386,5 +386,5 @@ def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) ->
             return happened.AttemptEnded(server, left, port)
         case SignalWanted(signal=number):
             return happened.SignalReceived(number, server)
-        case ProbeResult(number=number, unreached=unreached, ports=ports):
-            return happened.ProbeResult(server, number, unreached, ports)
+        case ProbeResult(number=number, unreached=unreached, ports=ports, lossy=lossy):
+            return happened.ProbeResult(server, number, unreached, ports, lossy)

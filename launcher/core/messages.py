@@ -183,11 +183,12 @@ class ProbeTarget:
     server_index: int
     addresses: tuple[str, ...]  # any of them will do
     ports: tuple[int, ...]  # and any of these
+    echoes: bool = False  # the first of these ports: see launcher.supervise.reach_probes
 
 
 @frozen
 class ProbeRequest:
-    """A request to connect to all targets at once, without sending anything there."""
+    """A request to connect to all targets at once. Nothing is sent to a port that may be a rank's."""
 
     number: int
     targets: tuple[ProbeTarget, ...]
@@ -199,6 +200,7 @@ class ProbeResult:
     number: int
     unreached: tuple[tuple[int, str], ...]  # server_index, and why
     ports: tuple[int, ...] = ()  # on which ranks of this server listen
+    lossy: tuple[int, ...] = ()  # servers that are reached, and with whom large packets are lost
 
 
 @frozen
