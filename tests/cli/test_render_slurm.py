@@ -256,7 +256,7 @@ def test_a_job_that_loses_a_server_is_queued_again(cluster, wait_until, table_of
     node = json.loads((cluster.runs()[0] / "run.json").read_text())["ranks"][1]["server_id"]
     kill_agent(cluster.runs()[0], 1)
     wait_until(lambda: "PENDING" in cluster.ask("squeue", "-h", "-o", "%T"), "the queue")
-    excluded = "ExcNodeList=n4\n" if pinned else f"ExcNodeList=n[{node[1:]},4]\n"
+    excluded = "ExcNodeList=n4\n" if pinned else f"ExcNodeList=n4,{node}\n"
     wait_until(lambda: excluded in cluster.ask("scontrol", "show", "job", job), excluded)
     cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")
     cluster.wait()
