@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from launcher.cluster.job import EXAMINATION, Job, from_text
 from launcher.cluster.join import Endpoint, RunOverError, Session, take_place
+from launcher.cluster.meeting_check import resolved_meeting
 from launcher.core import atomic, env
 from launcher.core.codec import digest_of_file, digest_of_meaning
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
@@ -41,6 +42,7 @@ class AgentSetup:
     port: HeldPort | None
     program: Mapping[str, str]  # digests of its files
     request: Request  # as it is for this machine
+    meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here: see launcher.cluster.meeting_check
 
     @property
     def master_port(self) -> int | None:
@@ -136,7 +138,7 @@ def get_ready(
         _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
         raise
     program = digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
-    return AgentSetup(spec, server_index, port, program, own)
+    return AgentSetup(spec, server_index, port, program, own, resolved_meeting(spec, request))
 
 
 def at_place(request: Request, server_index: int) -> Request:
@@ -149,7 +151,7 @@ def at_place(request: Request, server_index: int) -> Request:
 def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | TakenIn], None]) -> Begin:
     """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
     try:
-        return membership.wait_for_start(part.master_port, on_waiting, part.program)
+        return membership.wait_for_start(part.master_port, on_waiting, part.program, part.meeting)
     except RunOverError:
         membership.forget_endpoint(RunDir(part.spec.run_dir, part.server_index))
         raise

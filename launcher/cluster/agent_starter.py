@@ -61,7 +61,7 @@ class JoinBarrier:
     def in_vain(self, engine: EngineProcess | None) -> TlaunchError | None:
         """Return why to stop waiting, or why servers that are all ready do not fit; None otherwise. May block for seconds."""
         if self._registration.complete:
-            return self._registration.unlike()
+            return self._registration.unlike() or self._registration.unresolved(self._first_server)
         brought_by = engine if self._plan.brings_all else None
         own_is_missing = self._plan.brings_all or not self._registration.is_ready(self._first_server)
         now = time.monotonic()

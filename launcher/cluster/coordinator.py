@@ -350,9 +350,9 @@ class Coordinator:
                 self._connections.send_all(decided or stop)
             case orders.ForwardSignal(number=number):
                 self._connections.send_all(ForwardSignal(number))
-            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason):
+            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason, hint=hint):
                 self._registration.takes_back = False
-                self._connections.send_all(Finish(cause, exit_code, reason))
+                self._connections.send_all(Finish(cause, exit_code, reason, hint))
                 outcome, engine = self._controller.outcome, self._starter.engine
                 self._departure = Departure(outcome, self._registration, engine)
             case _:  # agents learn by `Finish` that nothing is started again
@@ -382,7 +382,7 @@ class Coordinator:
     def _probe(self, order: orders.ProbeReach) -> None:
         resolved, peers = dict(self._plan.resolved), self._registration.peers
         targets = tuple(
-            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports)
+            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports, echoes=True)
             for to, ports in order.targets
         )
         if order.server in peers:
@@ -438,5 +438,5 @@ def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) ->
             return happened.AttemptEnded(server, left, port)
         case SignalWanted(signal=number):
             return happened.SignalReceived(number, server)
-        case ProbeResult(number=number, unreached=unreached, ports=ports):
-            return happened.ProbeResult(server, number, unreached, ports)
+        case ProbeResult(number=number, unreached=unreached, ports=ports, lossy=lossy):
+            return happened.ProbeResult(server, number, unreached, ports, lossy)

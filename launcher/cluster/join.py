@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -35,7 +36,7 @@ from launcher.core.messages import (
 )
 from launcher.core.records import RunSpec
 from launcher.core.resources import fingerprint
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import RunDir, is_run_name
 from launcher.runs.owner import check_own_directory
 from launcher.runs.record import filling, spec_to_json
 from launcher.supervise.link import Link
@@ -43,6 +44,7 @@ from launcher.supervise.link import Link
 CONNECT_S = 3.0  # for one address to answer
 WELCOME_S = 30.0  # for a coordinator that has answered: thousands may say hello at once
 AGAIN_S = 0.5  # between two rounds through all addresses
+MAX_SHOWN = 80  # characters of a name that is refused
 Word = TypeVar("Word")
 
 
@@ -111,16 +113,17 @@ class Session:
         master_port: int | None,
         on_waiting: Callable[[Waiting | TakenIn], None],
         program: Mapping[str, str] | None = None,
+        meeting: tuple[str, ...] | None = None,
     ) -> Begin:
         """Report that all is in place here, and wait until it is everywhere. Blocks. `on_waiting` gets the missing servers.
 
-        `program`: digests of its files, which have to be the same everywhere.
+        `program`: digests of its files, which have to be the same everywhere. `meeting`: addresses of MASTER_ADDR here.
 
         Raises:
             TlaunchError: it will never be, or the coordinator is lost.
         """
         try:
-            self._channel.send(Ready(master_port, self._shares_files, program or {}))
+            self._channel.send(Ready(master_port, self._shares_files, program or {}, meeting))
             silence = Silence(self._channel, self.welcome.silence_s)  # nothing was received while it got ready
             while not silence.is_too_long():
                 with suppress(TimeoutError):
@@ -162,7 +165,7 @@ class Session:
                 raise over
             case Finish():
                 reason = message.reason or "the first server's launcher says why"
-                ended = TlaunchError(f"the run has ended before ranks began here: {reason}")
+                ended = TlaunchError(f"the run has ended before ranks began here: {reason}", hint=message.hint)
                 ended.exit_code = message.exit_code
                 raise ended
             case _:
@@ -176,10 +179,12 @@ def join(
     until: float,
     on_delay: Callable[[str], None],
     whom: str = "the run's coordinator",
+    *,
+    tokens: Callable[[], Sequence[str]] | None = None,
 ) -> Session:
     """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `on_delay` gets once why it takes long.
 
-    `whom`: the coordinator's name in messages.
+    `whom`: the coordinator's name in messages. `tokens` returns the tokens to try; None: that of the endpoint.
 
     Raises:
         TlaunchError: there is no answer in time, or this machine is refused.
@@ -187,9 +192,10 @@ def join(
     reported = False
     while True:
         reasons = []
-        for address in endpoint.addresses:
+        known = (endpoint.token,) if tokens is None else tokens()
+        for address, token in itertools.product(endpoint.addresses, known):
             try:
-                entered = _enter(address, endpoint.token, member, until)
+                entered = _enter(address, token, member, until)
             except PassingRefusalError as error:
                 if time.monotonic() + AGAIN_S >= until:
                     raise
@@ -200,12 +206,12 @@ def join(
             reasons.append(f"{address[0]} port {address[1]}: {entered}")
         if time.monotonic() + AGAIN_S >= until:
             raise TlaunchError(
-                f"{whom} cannot be reached: {'; '.join(reasons)}",
-                hint="is the same command started there, and its port open to this machine? Is TLAUNCH_COORDINATOR_TOKEN, "
-                "if set, the same on all servers?",
+                f"{whom} cannot be reached: {'; '.join(dict.fromkeys(reasons))}",
+                hint="start the same command there, and open its port to this machine; set the same TLAUNCH_COORDINATOR_TOKEN "
+                "on all servers if they share neither --runs-dir nor the home directory",
             )
         if not reported:
-            on_delay("; ".join(reasons))
+            on_delay("; ".join(dict.fromkeys(reasons)))
             reported = True
         time.sleep(AGAIN_S)
 
@@ -260,10 +266,6 @@ def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float
 def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
     nonce = os.urandom(16).hex()
     challenge = _first_message(channel, Challenge)
-    if challenge.protocol != PROTOCOL:
-        raise RefusedLayoutError(
-            "the run's coordinator is of another version of tlaunch", hint="install the same one on every server"
-        )
     channel.send(
         Hello(
             proof=proof_of(token, challenge.nonce, nonce),
@@ -278,6 +280,14 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             agreement=member.agreement,
         )
     )
+    if challenge.protocol != PROTOCOL:
+        with suppress(
+            ChannelClosedError, TimeoutError
+        ):  # the coordinator refuses another version, and says so to its user
+            _first_message(channel, Welcome)
+        raise RefusedLayoutError(
+            "the run's coordinator is of another version of tlaunch", hint="install the same one on every server"
+        )
     try:
         welcome = _first_message(channel, Welcome, WELCOME_S)
     except ChannelClosedError as error:
@@ -289,6 +299,10 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
         ) from error
     if not is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("what answers there does not know this run")
+    if not is_run_name(welcome.run_name):
+        raise ChannelClosedError(
+            f"what answers there calls its run {welcome.run_name[:MAX_SHOWN]!r}, which is not a directory's name"
+        )
     return Session(channel, welcome, nonce)
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from launcher import __version__
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, AgentConnection, described, differences, server_of
 from launcher.cluster.job import Plan
+from launcher.cluster.meeting_check import unresolved
 from launcher.cluster.program_check import refusal
 from launcher.cluster.stacks import StacksRelay
 from launcher.cluster.unheard import Unheard, longest_s
@@ -81,6 +82,13 @@ class Registration:
             return None
         programs = {index: peer.ready.program for index, peer in self.peers.items() if peer.ready is not None}
         return refusal(programs, self._servers)
+
+    def unresolved(self, first: int) -> TlaunchError | None:
+        """Return the error if ranks of some servers, which are all ready, would not find `first`, the server of rank 0."""
+        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
+        found = {index: one.meeting for index, one in ready.items() if one.meeting is not None}
+        hosts = {index: peer.hello.host for index, peer in self.peers.items() if peer.hello is not None}
+        return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
 
     def unshared(self) -> TlaunchError | None:
         """Return the error if an elastic run has a server, which is ready, that does not see the run directory of this one."""

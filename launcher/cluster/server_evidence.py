@@ -35,6 +35,7 @@ from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 from launcher.supervise.event_log import EventLog
 
 SHOWN = 4  # pairs of servers
+CHECK_MTU = "`ping -M do -s 1472 {}` shows whether 1500 bytes pass"
 _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 
 
@@ -201,13 +202,17 @@ class ServerEvidence:
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]
+        loses_large = apart[0].loses_large
         tried = [
-            f"between {ids[one]} (port {port}) and {ids[other]} (port {other_port}): {each.why}"
+            f"between {ids[one]} (port {port}) and {ids[other]} (port {other_port}){'' if loses_large else f': {each.why}'}"
             for each in apart[:SHOWN]
             for (one, other), (port, other_port) in ((each.pair, each.ports),)
         ]
         more = f" and between {len(apart) - SHOWN} more pairs" if len(apart) > SHOWN else ""
         found = f"no connection can be made either way {', '.join(tried)}{more}"
+        if loses_large:
+            check = CHECK_MTU.format(ids[apart[0].pair[1]])
+            found = f"small packets arrive, and large ones do not {', '.join(tried)}{more}; {check}"
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
             return with_remark(replace(verdict, confidence=at_most_likely(verdict)), found)
         where = f"{sentence(verdict.stacks)}; " if verdict.stacks else ""
@@ -222,6 +227,7 @@ class ServerEvidence:
             stacks=verdict.stacks,
             server=None if alone is None else ids[alone],
             apart=tuple((ids[one], ids[other]) for one, other in pairs),
+            loses_large=loses_large,
         )
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:

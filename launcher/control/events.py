@@ -83,6 +83,7 @@ class ProbeResult:
     number: int
     unreached: tuple[tuple[int, str], ...]  # servers, and why
     ports: tuple[int, ...] = ()  # on which ranks of the server listen
+    lossy: tuple[int, ...] = ()  # servers that are reached, and with whom large packets are lost
 
 
 @frozen

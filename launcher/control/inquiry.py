@@ -6,7 +6,8 @@ Before a rank is blamed only because others miss it, servers check their connect
     then    of a pair that failed the other way too, and both ways by ports on which the ranks themselves listen
 
 Two servers are apart if none of these connections stood. So a firewall that lets ranks through parts no servers, nor
-does one that refuses new connections in one direction only: packets of those that stand pass both ways.
+does one that refuses new connections in one direction only: packets of those that stand pass both ways. Two servers are
+also apart if connections stand and large packets are lost on them, as both find that answer in the second round.
 """
 
 from __future__ import annotations
@@ -105,10 +106,12 @@ class ReachCheck:
         self._first, self._master_port = first_server, master_port
         self._pairs = pairs_of(sorted(ports), first_server, named)
         self._failed: dict[Pair, str] = {}  # of this round
+        self._lossy: set[Pair] = set()  # of this round
         self._suspects: dict[Pair, str] = {}  # of the first round
         self._rank_ports: dict[int, tuple[int, ...]] = {}  # on which ranks listen, by server
         self._number = 0
-        self._awaited: set[int] = set()
+        self._asked: set[int] = set()  # in this round
+        self._awaited: set[int] = set()  # those of them that have not answered
         self._tried: dict[int, set[int]] = {}  # the servers that each of those that are asked is to try, in this round
         self.due_s = 0.0  # when to step at the latest
         self.over = False
@@ -126,33 +129,47 @@ class ReachCheck:
         self._rank_ports[answer.server] = answer.ports
         tried = self._tried[answer.server]
         self._failed |= {(answer.server, to): why for to, why in answer.unreached if to in tried}
+        self._lossy |= {(answer.server, to) for to in answer.lossy if to in tried}
 
     def step(self, there: Collection[int], now_s: float) -> list[ProbeReach]:
         """Return what to ask next, if anything. `there`: the servers that can still answer."""
         if any(index in there for index in self._awaited) and now_s < self.due_s:
             return []
-        if self._number == 1 and self._failed:
-            self._suspects = dict(itertools.islice(self._failed.items(), MAX_TWICE))
+        if self._number == 1 and (self._failed or self._lossy):
+            suspects = dict.fromkeys(sorted(self._lossy), "") | self._failed
+            self._suspects = dict(itertools.islice(suspects.items(), MAX_TWICE))
             asked: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
             for one, other in self._suspects:
                 for source, to in ((one, other), (other, one)):
                     own = (self._master_port,) if to == self._first else ()
                     ports = (self._ports[to], *own, *self._rank_ports.get(to, ()))
                     asked.setdefault(source, []).append((to, ports))
-            self._failed = {}
+            self._failed, self._lossy = {}, set()
             return self._ask({source: targets for source, targets in asked.items() if source in there}, now_s)
         if self._number > 1:
+            unreached = [pair for pair in self._suspects if {pair, pair[::-1]} <= self._failed.keys()]
+            # Its requests may be lost on the way to a server that large packets do not reach.
+            answered = self._asked - self._awaited
+            lossy = [
+                pair
+                for pair in self._suspects
+                if (heard := {each for each in (pair, pair[::-1]) if each[0] in answered}) and heard <= self._lossy
+            ]
             self.apart = tuple(
-                Apart((one, other), (self._ports[one], self._ports[other]), why)
-                for (one, other), why in self._suspects.items()
-                if {(one, other), (other, one)} <= self._failed.keys()
+                Apart(
+                    (one, other),
+                    (self._ports[one], self._ports[other]),
+                    self._suspects[one, other],
+                    loses_large=not unreached,
+                )
+                for one, other in unreached or lossy
             )
         self.over = True
         return []
 
     def _ask(self, asked: Mapping[int, Iterable[tuple[int, tuple[int, ...]]]], now_s: float) -> list[ProbeReach]:
         self._number += 1
-        self._awaited = set(asked)
+        self._asked, self._awaited = set(asked), set(asked)
         self.due_s = now_s + TRY_S + ANSWER_S
         orders = [ProbeReach(index, self._number, tuple(targets), TRY_S) for index, targets in asked.items()]
         self._tried |= {order.server: {server for server, _ in order.targets} for order in orders}

@@ -39,7 +39,8 @@ class Apart:
 
     pair: Pair
     ports: Pair  # that were tried of the one and of the other, beside those of ranks
-    why: str  # what came of it
+    why: str  # what came of it; empty if connections can be made
+    loses_large: bool = False  # packets, while connections can be made
 
 
 @frozen
@@ -55,7 +56,7 @@ class ProbeReach:
 
     server: int
     number: int
-    targets: tuple[tuple[int, tuple[int, ...]], ...]  # servers, and their ports, any of which will do
+    targets: tuple[tuple[int, tuple[int, ...]], ...]  # servers, and their ports, any of which will do; the first echoes
     timeout_s: float
 
 
@@ -89,6 +90,7 @@ class Finish:
     cause: Cause
     exit_code: int
     reason: str | None = None  # why no rank was started
+    hint: str | None = None  # of that reason
 
 
 @frozen

@@ -9,6 +9,7 @@ from launcher.control.orders import EndRanks, Finish, Order, Record
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, exit_code_of
 from launcher.core.events import Cause, Event, Judged, NotBegun, NotRestarting, Stopping, Trouble
 from launcher.core.frozen import frozen
+from launcher.core.text import printable
 from launcher.core.verdict import Verdict
 
 
@@ -160,7 +161,7 @@ class Outcome:
         self.restarts = False
         self.record(NotBegun(error.message, error.hint))
         self._record_stopping(Cause.FAILED)
-        self.finish = Finish(Cause.FAILED, error.exit_code, str(error))
+        self.finish = Finish(Cause.FAILED, error.exit_code, printable(error.message), error.hint)
 
     def end_as_wanted(self, wish: Wish) -> EndRanks:
         """Decide that the run ends as `wish` says; return how ranks are ended."""

@@ -103,6 +103,7 @@ class Ready:
     master_port: int | None = None  # held for rank 0, on its server
     shares_files: bool = True  # what is in the run directory here is in the coordinator's
     program: Mapping[str, str] = field(default_factory=dict)  # digests of its files: see launcher.program.digests
+    meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here: see launcher.cluster.meeting_check
 
 
 @frozen
@@ -183,11 +184,12 @@ class ProbeTarget:
     server_index: int
     addresses: tuple[str, ...]  # any of them will do
     ports: tuple[int, ...]  # and any of these
+    echoes: bool = False  # the first of these ports: see launcher.supervise.reach_probes
 
 
 @frozen
 class ProbeRequest:
-    """A request to connect to all targets at once, without sending anything there."""
+    """A request to connect to all targets at once. Nothing is sent to a port that may be a rank's."""
 
     number: int
     targets: tuple[ProbeTarget, ...]
@@ -199,6 +201,7 @@ class ProbeResult:
     number: int
     unreached: tuple[tuple[int, str], ...]  # server_index, and why
     ports: tuple[int, ...] = ()  # on which ranks of this server listen
+    lossy: tuple[int, ...] = ()  # servers that are reached, and with whom large packets are lost
 
 
 @frozen
@@ -273,6 +276,7 @@ class Finish:
     cause: Cause
     exit_code: int
     reason: str | None = None  # why no rank was started
+    hint: str | None = None  # of that reason
 
 
 @frozen

@@ -44,6 +44,18 @@ from launcher.core.frozen import frozen
 
 DEFAULT_RUNS_DIR = Path("runs")
 LATEST = "latest"
+MAX_NAME_BYTES = 255  # of a directory's name
+
+
+def can_be_in_name(text: str) -> bool:
+    """Return whether `text` can be part of a directory's name."""
+    return bool(text) and "/" not in text and text.isprintable()
+
+
+def is_run_name(name: str) -> bool:
+    """Return whether a directory in the runs directory can have this name; hidden ones and `latest` are not runs."""
+    fits = can_be_in_name(name) and len(name.encode()) <= MAX_NAME_BYTES
+    return fits and not name.startswith(".") and name != LATEST
 
 
 class _Named:

@@ -54,6 +54,7 @@ class Verdict:
     scheduler: str | None = None  # how MindSpore's scheduler ended, where that is to blame: "SIGKILL (signal 9)"
     signature: str | None = None  # the same for the same failure; None where it says nothing of the program
     apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other
+    loses_large: bool = False  # connections between these servers stand, and lose large packets
 
     @property
     def causes(self) -> tuple[Failure, ...]:

@@ -9,7 +9,7 @@ from launcher.core import env
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
-from launcher.core.run_dir import LATEST
+from launcher.core.run_dir import is_run_name
 from launcher.core.text import counted
 from launcher.logs.terminal import escaped
 
@@ -86,7 +86,7 @@ def _given_name(inherited: Mapping[str, str]) -> str | None:
 
 
 def _checked(name: str) -> str:
-    if "/" in name or name.startswith(".") or name == LATEST or not name.isprintable() or len(name.encode()) > 255:
+    if not is_run_name(name):
         raise UsageError(
             f"{name!r} cannot be the name of a run directory",
             hint=f"--name and {env.TLAUNCH_RUN_ID} give it; letters, digits, dots and dashes do",

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
+from launcher.core.text import some_of
 from launcher.engines.render.kinds import check_host_name
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
 from launcher.rank_table.hostfiles import Place, counted_cluster
 from launcher.rank_table.nodelists import expand
 
+SHOWN = 4  # names in a message; the others are counted
 ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
 HINT_ALLOCATE = (
     "start it in a job: salloc --nodes=2 --exclusive ..., or sbatch; `tlaunch render slurm` writes a script for it"
@@ -42,6 +44,7 @@ class Allocation:
     here: str | None  # the node that this process is on; None: on another machine, or unknown
     version: str  # "Slurm 22.05.8"
     cpus_per_node: tuple[int, ...] = ()  # of the job on each of the nodes; empty: unknown
+    groups: int = 1  # of nodes; a heterogeneous job has several, and the nodes here are those of the first
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
@@ -71,6 +74,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         here=environment.get("SLURMD_NODENAME"),
         version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian calls it slurm-wlm
         cpus_per_node=cpus_per_node(environment),
+        groups=_groups(environment),
     )
 
 
@@ -78,8 +82,15 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     """Return the nodes as servers, each with as many devices as its GPUs, or as asked for.
 
     Raises:
-        UsageError: neither Slurm nor the user says how many.
+        UsageError: neither Slurm nor the user says how many; the job is heterogeneous, so that nodes would stay idle.
     """
+    if allocation.groups > 1:
+        first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
+        raise UsageError(
+            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, and a run gets those of "
+            f"the first alone, {first}",
+            hint="ask for all nodes in one group, without `hetjob` or `:`, or give a --rank-table of the first group's nodes",
+        )
     count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
     if count is None:
         raise UsageError(
@@ -88,6 +99,12 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
         )
     counts = devices_per_server(str(count), len(allocation.nodes))
     return counted_cluster([(node.name, number) for node, number in zip(allocation.nodes, counts, strict=True)])
+
+
+def _groups(environment: Mapping[str, str]) -> int:
+    """Return the number of components of a heterogeneous job, which Slurm called a pack until 20.02; 1 for other jobs."""
+    given = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or ""
+    return int(given) if re.fullmatch(r"[1-9]\d{0,5}", given, re.ASCII) else 1
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:

@@ -1,7 +1,17 @@
 """Probes of whether this server reaches others at the moment: connections to ports of theirs, all at the same time.
 
-Nothing is sent on a connection, since the port may be a rank's own: that it stands is enough. The doctor's probes
-(launcher/doctor/reach.py) ask for a proof of who answers; here both ends belong to one run.
+Nothing is sent to a port that may be a rank's own: that the connection stands is enough. The port of another server's probes
+also echoes, since a connection may stand on a way that loses large packets:
+
+    prober                        other server
+    GREETING   ───────────>
+               <───────────  ACKNOWLEDGED     it is there
+    LARGE      ───────────>                   several packets of the largest size
+               <───────────  ACKNOWLEDGED     the first of them has arrived
+               <───────────  LARGE
+
+Packets are lost if nothing follows the first acknowledgement. The doctor's probes (launcher/doctor/reach.py) ask for a proof of
+who answers; here both ends belong to one run.
 """
 
 from __future__ import annotations
@@ -13,15 +23,31 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from launcher.core.messages import ProbeResult, ProbeTarget
 from launcher.core.proc import PROC
 
 BACKLOG = 4096
+GREETING, ACKNOWLEDGED = b"?", b"+"
+LARGE = bytes(16 << 10)  # more than one packet of any network
+MIN_LARGE_S = 1.0  # for an answer to large packets; after less time nothing is known of them
 MAX_OPEN = 512  # connections at once, so that a small limit of open files is enough
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 _BEGUN = {0, errno.EINPROGRESS}
 _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
+
+
+@dataclass
+class _Probe:
+    """One connection that is made, and may be echoed on."""
+
+    server_index: int
+    connection: socket.socket
+    echoes: bool
+    stands: bool = False
+    heard_bytes: int = 0  # as far as LARGE
+    large_s: float | None = None  # when LARGE was sent, monotonic
 
 
 class ReachProbes:
@@ -37,7 +63,9 @@ class ReachProbes:
         self._epoll = select.epoll()
         if self._listener is not None:
             self._epoll.register(self._listener, select.EPOLLIN)
-        self._open: dict[int, tuple[int, socket.socket]] = {}  # server index and connection, by descriptor
+        self._open: dict[int, _Probe] = {}  # by descriptor
+        self._callers: dict[int, tuple[socket.socket, int]] = {}  # by descriptor, with the bytes that have come
+        self._echoed: dict[int, bool] = {}  # servers with whom large packets were tried: whether they arrived
         self._why: dict[int, str] = {}  # of servers that were not reached yet
         self._number: int | None = None  # of what is to be answered
         self._deadline = 0.0  # monotonic
@@ -58,38 +86,73 @@ class ReachProbes:
         """Try all targets, and forget what was begun before."""
         self._forget()
         self._number, self._deadline = number, time.monotonic() + timeout_s
-        self._why = {}
+        self._why, self._echoed = {}, {}
         for target in targets:
             self._why[target.server_index] = "no answer"
             for address in target.addresses:
-                for port in target.ports:
-                    self._connect(target.server_index, address, port)
+                for number_of_port, port in enumerate(target.ports):
+                    self._connect(target.server_index, address, port, echoes=target.echoes and number_of_port == 0)
 
     def step(self) -> ProbeResult | None:
         """Return the answer, once it is known of every target. Accept connections of other servers meanwhile."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
-                with suppress(OSError):  # no more wait, or no descriptor is left
-                    while True:
-                        self._listener.accept()[0].close()  # that the connection stood is enough for the other server
-            else:
-                self._take(descriptor)
+                self._accept(self._listener)
+            elif descriptor in self._callers:
+                self._hear(descriptor)
+            elif descriptor in self._open:
+                self._take(self._open[descriptor])
         if self._number is None:
             return None
         if self._open and time.monotonic() < self._deadline:
             return None
-        answer = ProbeResult(self._number, tuple(sorted(self._why.items())))
+        for probe in self._open.values():
+            if probe.large_s is not None and time.monotonic() - probe.large_s >= MIN_LARGE_S:
+                self._echoed.setdefault(probe.server_index, False)
+        lossy = tuple(sorted(index for index, arrived in self._echoed.items() if not arrived))
+        answer = ProbeResult(self._number, tuple(sorted(self._why.items())), lossy=lossy)
         self._forget()
         return answer
 
     def close(self) -> None:
         """May be called again."""
         self._forget()
+        for connection, _ in self._callers.values():
+            connection.close()
+        self._callers.clear()
         self._epoll.close()
         if self._listener is not None:
             self._listener.close()
 
-    def _connect(self, server_index: int, address: str, port: int) -> None:
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # no more wait, or no descriptor is left
+            while True:
+                connection, _ = listener.accept()
+                if len(self._callers) >= MAX_OPEN:
+                    connection.close()  # that it stood is enough for the other server
+                    continue
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._callers[connection.fileno()] = connection, 0
+                self._epoll.register(connection, select.EPOLLIN)
+
+    def _hear(self, descriptor: int) -> None:
+        """Answer the first bytes of a caller, and the first of its large packets. It closes the connection."""
+        connection, before = self._callers[descriptor]
+        piece = _received(connection)
+        if not piece or before + len(piece) > len(GREETING) + len(LARGE):
+            del self._callers[descriptor]
+            connection.close()
+            return
+        self._callers[descriptor] = connection, before + len(piece)
+        with suppress(OSError):
+            if before == 0:
+                connection.send(ACKNOWLEDGED)
+            elif before == len(GREETING):
+                connection.send(ACKNOWLEDGED)  # in a packet of its own
+                connection.send(LARGE)
+
+    def _connect(self, server_index: int, address: str, port: int, *, echoes: bool) -> None:
         if len(self._open) >= MAX_OPEN:
             self._why.pop(server_index, None)  # nothing is known of it
             return
@@ -109,27 +172,61 @@ class ReachProbes:
             self._why[server_index] = os.strerror(code)
             connection.close()
             return
-        self._open[connection.fileno()] = (server_index, connection)
+        self._open[connection.fileno()] = _Probe(server_index, connection, echoes)
         self._epoll.register(connection, select.EPOLLOUT)
 
-    def _take(self, descriptor: int) -> None:
-        if descriptor not in self._open:
+    def _take(self, probe: _Probe) -> None:
+        if probe.stands:
+            self._take_echo(probe)
             return
-        server_index, connection = self._open.pop(descriptor)
-        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        connection.close()  # which takes it out of the set, too
-        if code == 0:
-            self._why.pop(server_index, None)
-            for other in [each for each, (server, _) in self._open.items() if server == server_index]:
-                self._open.pop(other)[1].close()
-        elif server_index in self._why:
-            self._why[server_index] = os.strerror(code)
+        code = probe.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._drop(probe)
+            if probe.server_index in self._why:
+                self._why[probe.server_index] = os.strerror(code)
+            return
+        self._why.pop(probe.server_index, None)
+        probe.stands = True
+        for other in [one for one in self._open.values() if one.server_index == probe.server_index and not one.echoes]:
+            self._drop(other)
+        if probe.echoes:
+            probe.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._epoll.modify(probe.connection, select.EPOLLIN)
+            with suppress(OSError):
+                probe.connection.send(GREETING)
+
+    def _take_echo(self, probe: _Probe) -> None:
+        piece = _received(probe.connection)
+        before = probe.heard_bytes
+        probe.heard_bytes += len(piece)
+        if probe.heard_bytes > 2 * len(ACKNOWLEDGED):
+            self._echoed[probe.server_index] = True
+            for other in [one for one in self._open.values() if one.server_index == probe.server_index]:
+                self._drop(other)
+        elif not piece:
+            self._drop(probe)
+        elif before == 0:
+            probe.large_s = time.monotonic()
+            with suppress(OSError):
+                probe.connection.send(LARGE)
+
+    def _drop(self, probe: _Probe) -> None:
+        del self._open[probe.connection.fileno()]
+        probe.connection.close()  # which takes it out of the set, too
 
     def _forget(self) -> None:
-        for _, connection in self._open.values():
-            connection.close()
+        for probe in self._open.values():
+            probe.connection.close()
         self._open.clear()
         self._number = None
+
+
+def _received(connection: socket.socket) -> bytes:
+    """Return what has come; empty if the other side has closed the connection."""
+    try:
+        return connection.recv(len(LARGE) + 1)
+    except OSError:
+        return b""
 
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:

@@ -1,14 +1,18 @@
 """The script of `tlaunch render slurm`: its options, and a real Slurm's opinion of it where there is one."""
 
+import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from launcher.core.events import from_line
 from tests.conftest import PATIENCE_S
 from tests.end_to_end.conftest import _slurm  # noqa: F401 - a fixture
 
@@ -225,6 +229,48 @@ def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, cluster, wai
     assert len(cluster.runs()) == 2
     assert cluster.logs() == [f"ready {run.name}\n" for run in cluster.runs() for _ in range(2)]
     assert len(list(launcher.runs.glob(".slurm-*-ended-well"))) == restarts
+
+
+AGAIN = """
+import os, time
+print("ready", os.environ["TLAUNCH_RUN_ID"], flush=True)
+time.sleep(0 if os.environ.get("SLURM_RESTART_COUNT") else 600)
+"""
+
+
+def kill_agent(run, server_index):
+    """Kill the process that supervises a server's ranks, as if the server had gone."""
+    first = (run / f"server{server_index}" / "events.jsonl").read_text().partition("\n")[0]
+    os.kill(from_line(first).event.agent.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["any nodes", "those of the table"])
+def test_a_job_that_loses_a_server_is_queued_again(cluster, wait_until, table_of, pinned):
+    """Without that server's node where others are free; Slurm itself has noticed nothing."""
+    where = (
+        ("--rank-table", table_of({"n2": [0], "n1": [1]}), "--pin-nodes") if pinned else ("--nodes", 2, "--devices", 1)
+    )
+    wishes = (*where, "--cpus-per-device", 1, "--grace", 2, "--sbatch=--exclude=n4", "--name", "t")
+    job = cluster.submit(*wishes, "--", sys.executable, "-c", AGAIN, kind=RUN, wait=False)
+    wait_until(lambda: [log[:5] for log in cluster.logs()] == ["ready"] * 2, "both ranks")
+    node = json.loads((cluster.runs()[0] / "run.json").read_text())["ranks"][1]["server_id"]
+    kill_agent(cluster.runs()[0], 1)
+    wait_until(lambda: "PENDING" in cluster.ask("squeue", "-h", "-o", "%T"), "the queue")
+    excluded = "ExcNodeList=n4\n" if pinned else f"ExcNodeList=n4,{node}\n"
+    wait_until(lambda: excluded in cluster.ask("scontrol", "show", "job", job), excluded)
+    cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+    cluster.wait()
+    assert f"server {node} was lost: the job is queued again" in cluster.said(job)
+    assert cluster.logs() == [f"ready {run.name}\n" for run in cluster.runs() for _ in range(2)]
+    assert "JobState=COMPLETED Reason=None" in cluster.ask("scontrol", "show", "job", job)
+
+
+@pytest.mark.parametrize("ends", ["raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_job_whose_program_fails_is_not_queued_again(cluster, ends):
+    job = cluster.submit(
+        "--nodes", 2, "--devices", 1, "--cpus-per-device", 1, "--", sys.executable, "-c", ends, kind=RUN
+    )
+    assert re.search(r"JobState=FAILED.*Restarts=0", cluster.ask("scontrol", "--oneliner", "show", "job", job))
 
 
 def test_a_server_by_its_address(cluster, table_of):

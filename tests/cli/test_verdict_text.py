@@ -51,6 +51,18 @@ APART = [
 ]
 
 
+def test_servers_between_which_large_packets_are_lost_stand_in_the_headline():
+    found = [
+        headline(Verdict(None, Confidence.LIKELY, "why", server=server, apart=apart, loses_large=True))
+        for _, server, apart in APART
+    ]
+    assert [one.removeprefix("no rank can be named: large packets ") for one in found] == [
+        "between servers h1 and h2 are lost",
+        "between servers h1 and h3 and 2 more pairs are lost",
+        "from or to server h1 are lost",
+    ]
+
+
 def test_verdicts(snapshot):
     """The culprit comes first; those that followed alike share a line; numbers in messages make no difference."""
     other = Failure(1, Role.CAUSE, "ValueError: no such word", "4 ms later", 2, "train.py:88 in step", 1)

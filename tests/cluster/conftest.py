@@ -65,14 +65,14 @@ def start_engine(tmp_path, wait_until):
 class House:
     """What a coordinator does at its endpoint, until `until` is true."""
 
-    def __init__(self, *, joining=True, listener=None, **plan):
+    def __init__(self, *, joining=True, listener=None, run_name="a-run", **plan):
         self.listener = listener or listen()
         usual = {
             "token": "token", "shared_token": "shared", "silence_s": 20.0, "join_timeout_s": 60.0, "brings_all": False,
             "engine": EngineCommand("no engine", ("true",), {}, {}), "job": "the job", "agreement": {},
         }  # fmt: skip
         self.plan = Plan(**{"listener": self.listener, **usual, **plan})
-        self.registration = Registration(self.plan, SERVERS, "a-run")
+        self.registration = Registration(self.plan, SERVERS, run_name)
         self.joining = joining
         self.errors = []  # that concern the run
         self.heard = []  # by peers, beside their first words
@@ -141,12 +141,16 @@ class Agents:
         self._members = []
         self._connections = []
 
-    def join(self, house, *, token=None, patience_s=PATIENCE_S, ports=None, on_delay=lambda _why: None, **member):
+    def join(
+        self, house, *, token=None, patience_s=PATIENCE_S, ports=None, on_delay=lambda _why: None, tokens=None, **member
+    ):
         """A future of the membership."""
         who = AgentInfo(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
         token = token or ("token" if who.agreement is None else "shared")
         endpoint = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
-        self._members.append(self._pool.submit(join, endpoint, who, time.monotonic() + patience_s, on_delay))
+        self._members.append(
+            self._pool.submit(join, endpoint, who, time.monotonic() + patience_s, on_delay, tokens=tokens)
+        )
         return self._members[-1]
 
     def join_both(self, house):

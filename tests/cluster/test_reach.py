@@ -110,6 +110,43 @@ def test_what_is_reported_of_servers_that_were_not_to_be_tried_parts_none():
     assert begun.apart == ()
 
 
+LOSSY_ROUNDS = {  # by the servers that say so in each round: what is found
+    "both, both": ({0: (1,)}, {0: (1,), 1: (0,)}, ((0, 1),)),
+    "whom no request reaches": ({0: (1,)}, {0: (1,)}, ((0, 1),)),
+    "not again": ({0: (1,)}, {0: (), 1: ()}, ()),
+    "not on the way back": ({0: (1,)}, {0: (1,), 1: ()}, ()),
+    "nobody answers again": ({0: (1,)}, {}, ()),
+    "two of three": ({0: (2,), 1: (2,)}, {0: (2,), 1: (2,), 2: (0, 1)}, ((0, 2), (1, 2))),
+    "a server that was not to be tried": ({0: (7, -1)}, {}, ()),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "lossy"), LOSSY_ROUNDS.values(), ids=LOSSY_ROUNDS)
+def test_large_packets_are_lost_where_all_who_answer_say_so_twice(first, second, lossy):
+    servers = {0, 1, 2}
+    begun = ReachCheck(dict.fromkeys(servers, 1), first_server=0, master_port=1)
+    begun.begin(0.0)
+    for number, found in ((1, first), (2, second)):
+        for index in servers if number == 1 else found:
+            begun.take(ProbeResult(index, number, (), lossy=found.get(index, ())))
+        begun.step(servers, number * 100.0)
+    assert begun.over
+    assert tuple(one.pair for one in begun.apart) == lossy
+    assert all(one.loses_large for one in begun.apart)
+
+
+def test_where_no_connection_can_be_made_that_is_told(check):
+    """And not that large packets are lost elsewhere."""
+    begun = ReachCheck({0: 1, 1: 1, 2: 1}, first_server=0, master_port=1)
+    begun.begin(0.0)
+    for number in (1, 2):
+        begun.take(ProbeResult(0, number, ((1, "no answer"),), lossy=(2,)))
+        begun.take(ProbeResult(1, number, ((0, "no answer"),)))
+        begun.take(ProbeResult(2, number, (), lossy=(0,)))
+        begun.step({0, 1, 2}, number * 100.0)
+    assert [(one.pair, one.why, one.loses_large) for one in begun.apart] == [((0, 1), "no answer", False)]
+
+
 def test_of_many_servers_few_pairs_are_tried():
     """The next one, the first one, and whom failures name; each is known to be there."""
     many = range(2000)

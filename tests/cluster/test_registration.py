@@ -12,6 +12,7 @@ import pytest
 
 import launcher.cluster.join as join_module
 from launcher import __version__
+from launcher.cluster import agent_connection
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
 from launcher.cluster.connections import Connections
 from launcher.cluster.join import AgentInfo, Endpoint, PassingRefusalError, RunOverError, join
@@ -145,6 +146,35 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, tok
     assert "with another token" in future.exception().message
 
 
+@pytest.mark.parametrize("name", [
+    "/tmp/elsewhere", "..", ".", "../elsewhere", "a/b", "", "latest", ".hidden", "a\0b", "a\nb", "\ud800", "x" * 256, "é" * 128,
+], ids=lambda name: ascii(name[:12]))  # fmt: skip
+def test_a_run_s_name_that_is_a_path_is_refused(house, agents, name):
+    """It becomes a directory's name here, and whoever knows the token chooses it."""
+    opened = house(run_name=name)
+    future = agents.join(opened, patience_s=0.3)
+    opened.attend(future.done)
+    assert "which is not a directory's name" in future.exception().message
+    assert come(house(run_name="20261121-053712-très bien-2"), agents).welcome.server_index == 0
+
+
+def test_of_several_tokens_one_is_enough(opened, agents):
+    """Where servers started by hand share one of two places; tokens are asked for again in each round."""
+    rounds = iter([("guess",), ("guess", "shared")])
+    future = agents.join(opened, agreement={}, tokens=lambda: next(rounds))
+    opened.attend(future.done)
+    assert future.result().welcome.server_index == 0
+    assert opened.errors == []
+
+
+def test_another_protocol_is_told_to_both(opened, agents, monkeypatch):
+    monkeypatch.setattr(agent_connection, "PROTOCOL", 99)
+    opened.registration._code = "other"
+    there, here = refused(opened, agents)
+    assert there.exit_code == here.exit_code == 3
+    assert "h1 (10.0.0.1) has other code of tlaunch" in here.message
+
+
 @pytest.mark.parametrize("words", [
     b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\n", b'["Done", {}]\n', b'["EventReport", {"line": ""}]\n',
     b"x" * (3 << 20), b"",
@@ -237,6 +267,16 @@ def test_a_server_that_waits_hears_which_are_missing(house, agents):
         opened.registration.peers[0].send(word)
     assert start.result(PATIENCE_S) == Begin(3, 9)
     assert heard == [Waiting(("h2",)), Waiting(())]
+
+
+def test_who_waits_is_told_why_nothing_begins_and_what_to_do(opened, agents):
+    """The hint on a line of its own."""
+    membership = come(opened, agents)
+    start = agents.wait(membership)
+    opened.registration.peers[0].send(Finish(Cause.FAILED, 1, "server h2 did not come", "start it\nthere"))
+    opened.attend(start.done)
+    told = "the run has ended before ranks began here: server h2 did not come\nhint: start it\\u000athere"
+    assert str(start.exception()) == told
 
 
 @pytest.mark.parametrize(("word", "code"), [(Finish(Cause.FAILED, 3), 3), (Refused("x", None, 2), 2)], ids=repr)

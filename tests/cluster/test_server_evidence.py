@@ -206,6 +206,20 @@ def test_where_servers_do_not_reach_each_other_only_a_rank_s_own_fault_is_blamed
     )
 
 
+def test_where_large_packets_are_lost_the_way_is_blamed(make_evidence):
+    evidence = make_evidence(2, 2)
+    BOTH_WAIT(evidence)
+    report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3))(evidence)
+    lossy = Apart((0, 1), (40001, 40002), "", loses_large=True)
+    assert blamed(evidence, [lossy]) == (None, None, "likely", "hung")
+    verdict = evidence.diagnosed([lossy]).verdict
+    assert (verdict.apart, verdict.loses_large) == ((("10.0.0.1", "10.0.0.2"),), True)
+    assert (
+        "do not between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002); `ping -M do -s 1472 10.0.0.2`"
+        in verdict.reason
+    )
+
+
 def lose_agent(evidence, silent_s, *, alone=False):
     """Lose the agent of the second server, which answered 19 s ago last and has owed an answer for 16 s."""
     now_ns = time.monotonic_ns()

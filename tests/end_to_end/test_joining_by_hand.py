@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from launcher.core.events import Judged
+from launcher.core.messages import PROTOCOL, Challenge, Welcome, from_line, proof_of, to_line
 from launcher.supervise.port import hold_port
 from tests.conftest import PATIENCE_S
 
@@ -65,6 +66,47 @@ def test_a_server_with_another_token_is_not_let_in(servers):
     servers.wait_until(lambda: "waiting for server 127.0.0.2;" in servers.said(first), "that it is awaited")
     first.send_signal(signal.SIGTERM)
     assert servers.end(first) == [143]
+
+
+def test_what_another_user_starts_ends_no_start(servers):
+    """Another command on the same port, by who has neither the directory of runs nor the home directory."""
+    own, others = ({"XDG_STATE_HOME": str(servers.directory / name)} for name in ("own", "others"))
+    first = servers.start(1, command=["true"], variables=own)
+    servers.wait_until(servers.endpoint_open, "the endpoint")
+    elsewhere = ("--runs-dir", servers.directory / "elsewhere", "--join-timeout", 3)
+    stranger = servers.start(2, *elsewhere, command=["false"], variables=others)
+    assert servers.end(stranger) == [1]
+    assert "set the same TLAUNCH_COORDINATOR_TOKEN on all servers" in servers.said(stranger)
+    second = servers.start(2, command=["true"], variables=own)
+    assert servers.end(first, second) == [0, 0], servers.said(first)
+
+
+def test_servers_of_one_user_need_no_common_directory_of_runs(servers):
+    own = {"XDG_STATE_HOME": str(servers.directory / "own")}
+    first, second = (
+        servers.start(number, "--runs-dir", servers.directory / f"runs{number}", command=["true"], variables=own)
+        for number in (1, 2)
+    )
+    assert servers.end(first, second) == [0, 0], servers.said(second)
+
+
+def test_who_listens_on_the_first_server_s_port_names_no_directory(servers):
+    """Without the token; it gets to know nothing of it."""
+    own = {"XDG_STATE_HOME": str(servers.directory / "own")}
+    heard = []
+    with socket.create_server(("127.0.0.1", servers.port)) as listener:
+        second = servers.start(2, "--join-timeout", 3, command=["true"], variables=own)
+        listener.settimeout(PATIENCE_S)
+        with listener.accept()[0] as connection, connection.makefile("rb") as words:
+            connection.sendall(to_line(Challenge(PROTOCOL, "aa" * 16)))
+            heard.append(from_line(words.readline()))
+            proof = proof_of("", heard[0].nonce, "aa" * 16)
+            name = str(servers.directory / "elsewhere")
+            connection.sendall(to_line(Welcome(proof, 1, name, 15.0)))
+    assert servers.end(second) == [1]
+    assert heard[0].proof != proof_of("", "aa" * 16, heard[0].nonce)
+    assert "what answers there does not know this run" in servers.said(second)
+    assert not (servers.directory / "elsewhere").exists()
 
 
 def test_a_server_that_never_comes_is_named(servers):

@@ -132,6 +132,16 @@ def test_servers_that_do_not_reach_each_other_are_named_and_no_rank_is(run):
     run.wait_nothing_left("h1", "h2")
 
 
+def test_servers_between_which_large_packets_are_lost_are_named(run):
+    """Connections can be made as ever: a switch takes smaller packets than both ends send."""
+    run.start("--console", "none", "--hang-timeout", 5, program=MISSED, seconds="large").wait_running()
+    with run.hosts.network("h2", "meta length gt 1000 drop"):
+        code, err = run.finish(within_s=90)
+    assert code == 124, err
+    assert "error: no rank can be named: large packets between servers 10.77.0.1 and 10.77.0.2 are lost" in err
+    run.wait_nothing_left("h1", "h2")
+
+
 def test_a_hang_where_servers_reach_each_other_is_blamed_on_the_rank_that_is_missed(run):
     """As ever: that the servers were asked whether they reach each other changes nothing."""
     run.start("--console", "none", "--hang-timeout", 5, program=MISSED, seconds="together").wait_running()

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.core.errors import UsageError
 from launcher.core.records import Cluster, Device, Server
-from launcher.engines.render.nodes import nodes_for, unnamed_cluster
+from launcher.engines.render.nodes import nodes_for, pods_note, unnamed_cluster
 from tests.servers import server
 
 
@@ -96,3 +96,16 @@ def test_only_servers_with_ranks_are_asked_for():
         asked(made, pinned=True)
     with pytest.raises(UsageError, match="2,000,000"):
         unnamed_cluster(2000, 1000)
+
+
+@pytest.mark.parametrize(("first", "told"), [
+    (with_device(device_ip="192.168.0.1"), "device_ip 192.168.0.1"),
+    (server("h1", 0, 1, host_ip="10.0.0.1"), "host_ip 10.0.0.1"),
+    (server("h1", 0, 1, host_nic_ip="10.0.0.9"), "host_nic_ip 10.0.0.9"),
+    (server("h1", 0, 1, options=(("container_ip", "10.0.0.1"),)), "container_ip 10.0.0.1"),
+])  # fmt: skip
+def test_addresses_of_other_machines_in_pods_are_told(first, told):
+    note = pods_note(cluster(server("h2", 1, 1), first))
+    assert note.startswith(f"warning: the rank table has {told}, and Kubernetes may place")
+    assert pods_note(PLAIN) == pods_note(cluster(with_device(super_device_id="7"))) == ""
+    assert pods_note(cluster(server("10.0.0.1"))) == ""  # it is no more than a label there

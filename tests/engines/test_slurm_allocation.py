@@ -66,6 +66,22 @@ def test_a_job_makes_a_rank_table():
         cluster_of(SLURM_JOB, 0)
 
 
+@pytest.mark.parametrize(("given", "groups"), [
+    ({"SLURM_HET_SIZE": "2"}, 2), ({"SLURM_PACK_SIZE": "3"}, 3), ({"SLURM_HET_SIZE": "1"}, 1), ({"SLURM_HET_SIZE": "x"}, 1),
+    ({"SLURM_HET_SIZE": ""}, 1), ({"SLURM_HET_SIZE": "9" * 5000}, 1), ({}, 1),
+])  # fmt: skip
+def test_no_rank_table_is_made_of_a_part_of_a_heterogeneous_job(tmp_path, given, groups):
+    """The nodes of its other groups would stay idle. With a rank table the user has chosen the nodes."""
+    allocation = read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given)
+    assert allocation.groups == groups
+    if groups == 1:
+        assert cluster_of(allocation, 2).device_count == 4
+        return
+    with pytest.raises(UsageError, match=f"job 12 is heterogeneous: it has {groups} groups .* n1, n2$") as error:
+        cluster_of(allocation, 2)
+    assert "--rank-table" in error.value.hint
+
+
 def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
     """A controller that does not answer leaves the end that was given before; without one it is an error."""
     assert time_left_s(SLURM_JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 1-02:03:04'")) == 93784.0

@@ -2,11 +2,14 @@
 
 import os
 import resource
+import select
 import socket
+from contextlib import closing, suppress
 
 import pytest
 
 from launcher.core.messages import ProbeTarget
+from launcher.supervise import reach_probes
 from launcher.supervise.reach_probes import ReachProbes, listening_ports
 from tests.conftest import PATIENCE_S, refusing_port, wait_until
 
@@ -68,6 +71,68 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(two):
         assert answer_of(asking).unreached == ((1, "no answer"),)
         for filler in fillers:
             filler.close()
+
+
+@pytest.fixture(name="peer")
+def _peer():
+    """Gives a function: what is found of a server that answers so much of a probe, and nothing more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, closing(ReachProbes()) as asking:
+        listener.settimeout(PATIENCE_S)
+
+        def peer(*answers, timeout_s):
+            target = ProbeTarget(1, ("127.0.0.1",), (listener.getsockname()[1],), echoes=True)
+            asking.begin(1, [target], timeout_s)
+            connection, _ = listener.accept()
+            with connection:
+                for answer in answers:
+                    connection.setblocking(False)
+                    wait_until(lambda: (asking.step(), select.select([connection], [], [], 0)[0])[-1], "words")
+                    connection.recv(1 << 20)
+                    connection.sendall(answer)
+                return answer_of(asking)
+
+        yield peer
+
+
+@pytest.mark.parametrize(
+    ("answers", "lossy"), [((b"+",), (1,)), ((b"+", b"+"), (1,)), ((b"+", b"++"), ())], ids=["there", "back", "none"]
+)
+def test_large_packets_that_are_lost_on_a_connection_that_stands_are_noticed(peer, answers, lossy):
+    found = peer(*answers, timeout_s=1.5 if lossy else PATIENCE_S)
+    assert (found.unreached, found.lossy) == ((), lossy)
+
+
+def test_of_a_server_that_is_too_busy_to_answer_nothing_is_known(peer, monkeypatch):
+    """Nor if large packets were sent a moment ago, or the other end has gone."""
+    assert peer(timeout_s=0.3).lossy == ()
+    monkeypatch.setattr(reach_probes, "MIN_LARGE_S", PATIENCE_S)
+    assert peer(b"+", timeout_s=0.3).lossy == ()
+
+
+def test_large_packets_arrive_here(two):
+    """By several addresses, of a server that also has a rank's port, on which nothing is sent."""
+    asking, asked = two
+    with socket.create_server(("127.0.0.1", 0)) as rank:
+        ports = (asked.port, rank.getsockname()[1])
+        asking.begin(1, [ProbeTarget(3, ("127.0.0.1", "127.0.0.2"), ports, echoes=True)], PATIENCE_S)
+        found = answer_of(asking, asked)
+        assert (found.unreached, found.lossy) == ((), ())
+        rank.settimeout(PATIENCE_S)
+        with rank.accept()[0] as connection:
+            connection.settimeout(PATIENCE_S)
+            assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", b"?" * (1 << 20)], ids=["none", "HTTP", "many"])
+def test_strangers_at_the_port_are_let_go(two, words):
+    asked, _ = two
+    with socket.create_connection(("127.0.0.1", asked.port)) as stranger, suppress(ConnectionError):
+        stranger.setblocking(False)
+        with suppress(BlockingIOError):
+            stranger.send(words)
+        wait_until(lambda: asked.step() is None and asked._callers, "the caller")
+        stranger.shutdown(socket.SHUT_WR)
+        wait_until(lambda: asked.step() is None and not asked._callers, "its end")
 
 
 def test_ports_on_which_processes_listen_are_found():

@@ -13,7 +13,7 @@ from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, Console
-from launcher.core.run_dir import DEFAULT_RUNS_DIR
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, can_be_in_name
 from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
 from launcher.preload.masking import MASK
@@ -158,7 +158,7 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--exclude is for runs that go on with other devices", hint="add --elastic")
     _check_engine_options(options)
     if options.name is not None:
-        if not options.name or "/" in options.name or not options.name.isprintable():
+        if not can_be_in_name(options.name):
             raise UsageError(
                 f"--name {options.name!r} cannot be part of a directory's name",
                 hint="letters, digits, dots and dashes do",

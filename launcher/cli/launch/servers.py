@@ -18,6 +18,7 @@ from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.shared_token import draw_token, known_tokens
 from launcher.cli.launch.start import LaunchOutcome, attendance, begin_run, say_notes, wait_for_start
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say
@@ -26,7 +27,6 @@ from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, sta
 from launcher.cluster.coordinator_files import AskerEndpoint, write_endpoint
 from launcher.cluster.job import COMMAND, Job, Plan, to_text
 from launcher.cluster.join import AgentInfo, Endpoint, RunOverError, Session, join
-from launcher.core import env
 from launcher.core.codec import json_text
 from launcher.core.devices import device_name
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
@@ -80,7 +80,10 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
         listener, endpoint = open_endpoint(host, None if here is None else options.port_by_hand)
         spec = begin_run(prepared, options.master_port or ANY_PORT)
         engine = with_endpoint(command(spec.run_dir), endpoint) if command else own_agent(servers[here or 0], endpoint)
-        plan = _plan(prepared, options, host, listener=listener, token=endpoint.token, engine=engine)
+        shared = "" if options.by_engine else draw_token(spec.run_dir.parent, os.environ)
+        plan = _plan(
+            prepared, options, host, listener=listener, token=endpoint.token, shared_token=shared, engine=engine
+        )
         if options.verbose:
             from launcher.cli.launch.decisions import engine_lines  # others need none of it
 
@@ -118,13 +121,20 @@ def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
 
 
 def _plan(
-    prepared: Prepared, options: RunOptions, host: Host, *, listener: socket.socket, token: str, engine: EngineCommand
+    prepared: Prepared,
+    options: RunOptions,
+    host: Host,
+    *,
+    listener: socket.socket,
+    token: str,
+    shared_token: str,
+    engine: EngineCommand,
 ) -> Plan:
     """Return what the coordinator needs: how agents come, what they are sent, and in what they must agree."""
     return Plan(
         listener=listener,
         token=token,
-        shared_token=shared_token(),
+        shared_token=shared_token,
         silence_s=options.lost_after,
         join_timeout_s=options.join_timeout,
         engine=engine,
@@ -242,16 +252,16 @@ def join_first_server(
     member = AgentInfo(
         host=host.name, addresses=tuple(map(str, host.addresses)), said=servers[here].server_id, agreement=agreed
     )
-    endpoint = Endpoint(((first, options.port_by_hand),), shared_token())
     limit_s, is_quiet = options.join_timeout, options.quiet
+
+    def tell(why: str) -> None:
+        if not is_quiet:
+            say(awaited(f"{whom} ({why})", limit_s))
+
     return join(
-        endpoint, member, until, lambda why: None if is_quiet else say(awaited(f"{whom} ({why})", limit_s)), whom
-    )
-
-
-def shared_token() -> str:
-    """Return the token that a user who starts servers by hand has set to keep other connections out."""
-    return os.environ.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
+        Endpoint(((first, options.port_by_hand),), ""), member, until, tell, whom,
+        tokens=lambda: known_tokens(options.runs_dir.absolute(), os.environ),
+    )  # fmt: skip
 
 
 # --- what all servers must have alike ---

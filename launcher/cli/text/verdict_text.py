@@ -102,11 +102,17 @@ def headline(verdict: Verdict) -> str:
         return shortened(_what(verdict.signalled))
     if not verdict.apart:
         return shortened(_loss(verdict))
-    lost = f"server {verdict.server} is cut off from the others"
-    if verdict.server is None:
-        (one, other), *more = verdict.apart
-        others = f", nor do {len(more)} more pairs" if more else ""
-        lost = f"servers {one} and {other} do not reach each other{others}"
+    (one, other), *more = verdict.apart
+    pairs = f" and {len(more)} more pairs" if more else ""
+    if verdict.loses_large:
+        between = (
+            f"from or to server {verdict.server}" if verdict.server else f"between servers {one} and {other}{pairs}"
+        )
+        lost = f"large packets {between} are lost"
+    elif verdict.server is not None:
+        lost = f"server {verdict.server} is cut off from the others"
+    else:
+        lost = f"servers {one} and {other} do not reach each other{f', nor do{pairs[4:]}' if more else ''}"
     return shortened(f"no rank can be named: {lost}")
 
 

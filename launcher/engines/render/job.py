@@ -66,6 +66,7 @@ VARIABLES: Mapping[str, str] = {
     "claim": "--pvc: .name, .mount; or none",
     "secret_env": "--env-from-secret, a list: .variable, .secret, .key",
     "run_options": "of slurm: words for `tlaunch run`, --max-restarts for instance",
+    "max_losses": "of slurm: how often in a row the job is queued again since a server was lost",
 }
 
 
@@ -119,6 +120,7 @@ class Wishes:
     secret_env: tuple[SecretVariable, ...] = ()
     run_options: tuple[str, ...] = ()
     mindspore: str = "auto"
+    max_losses: int = 5  # as Slurm's own MaxBatchRequeue
 
 
 @frozen

@@ -7,6 +7,8 @@ holds on other nodes, too: its job takes whichever Slurm has, and does not wait 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Server
@@ -75,6 +77,17 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
     return Nodes(names, None, f"{note}; without a table --nodes {count} --devices N takes any")
 
 
+def pods_note(cluster: Cluster) -> str:
+    """Return a warning if the table has addresses of certain machines, since Kubernetes places pods on any; else empty."""
+    found = next((f"{name} {value}" for server in cluster.servers for name, value in _addresses(server)), None)
+    if found is None:
+        return ""
+    return (
+        f"warning: the rank table has {escaped(found)}, and Kubernetes may place the pod of that server on another node; "
+        "bind pods to nodes in a template of your own (--templates), or leave the addresses out of the table"
+    )
+
+
 def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool) -> Nodes:
     if chosen_by_hand:
         return Nodes()
@@ -102,14 +115,11 @@ def _why_kept(cluster: Cluster) -> str | None:
 def _of_this_server(server: Server) -> str | None:
     if address_family(server.server_id):
         return "an address for a name"
-    own = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip, "super_pod_id": server.super_pod_id}
-    own |= {name: value for name, value in server.options if name.endswith("_ip")}
-    if found := next((f"{name} {value}" for name, value in own.items() if value), None):
+    own = (*_addresses(server), ("super_pod_id", server.super_pod_id))
+    if found := next((f"{name} {value}" for name, value in own if value), None):
         return found
     first = server.devices[0].global_rank
     for index, device in enumerate(server.devices):
-        if device.device_ip:
-            return f"device_ip {device.device_ip}"
         if device.super_device_id or device.options:
             return f"more to say of device {device.device_id}"
         if (device.device_id, device.global_rank) != (index, first + index):
@@ -117,3 +127,10 @@ def _of_this_server(server: Server) -> str | None:
                 f"rank {device.global_rank} on device {device.device_id}, which is another one where ranks are counted"
             )
     return None
+
+
+def _addresses(server: Server) -> Iterator[tuple[str, str]]:
+    """Yield the addresses of a server and of its devices, with their names in the table."""
+    given = (("host_ip", server.host_ip), ("host_nic_ip", server.host_nic_ip), *server.options)
+    yield from ((name, value) for name, value in given if name.endswith("_ip") and value)
+    yield from (("device_ip", device.device_ip) for device in server.devices if device.device_ip)

@@ -19,6 +19,7 @@ from launcher.supervise.diagnosis.failure_files import (
     read_failure,
     tracebacks_of_children,
 )
+from launcher.supervise.diagnosis.missing_rank import joins
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
@@ -94,6 +95,7 @@ class EvidenceCollector:
         failure = read_failure(self._run_dir.failure(global_rank), pid)
         is_leaving = failure is not None  # and has said why in its log, if it chose the way out itself
         logged = last_traceback(log, offset) if is_leaving else None
+        retries = bool(self._hung) and joins(stack)  # its log may say why it does not reach the others
         return RankEvidence(
             global_rank=global_rank,
             status=None,
@@ -102,7 +104,7 @@ class EvidenceCollector:
             failure=failure,
             logged=logged,
             above=tracebacks_of_children(log, offset) if _is_of_child(failure, logged) else (),
-            log_tail=log_tail(log, offset, TAIL_BYTES) if is_leaving else "",
+            log_tail=log_tail(log, offset, TAIL_BYTES) if is_leaving or retries else "",
             stack=stack,
             step=step,
         )

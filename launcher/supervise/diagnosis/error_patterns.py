@@ -131,6 +131,16 @@ _GENERAL = (
     (Kind.TIMEOUT, r"^\w*[Tt]ime(?:d)?[Oo]ut|[Tt]imed out", False),
 )  # fmt: skip
 
+# The retries of a rank that cannot reach the others yet: the system's words, and those of torch's TCPStore.
+_UNCONNECTED = re.compile(
+    r"(?P<tried_long>TCP client failed to connect/validate to host \S{1,300})"
+    r"|network addresses of \(.{1,300}?\) cannot be retrieved \(gai error: .{1,100}?\)"
+    r"|The client socket has (?:failed to connect|timed out.{0,60}connect).{0,300}"
+    r"|gaierror: .{1,200}|Temporary failure in name resolution|Name or service not known"
+    r"|Connection refused|No route to host|Network is unreachable"
+)
+MIN_RETRIES = 3  # a few such lines are usual at a start: rank 0 does not listen yet, or its name has no IPv6 address
+
 _FRAMEWORKS = (*_NAMING, *_GLOO, *_C10D_STORE, *_NCCL, *_HCCL, *_OTHERS)
 # Where code of a library of communication lies: a general error raised there is about another rank.
 _COMMUNICATION = re.compile(
@@ -161,6 +171,13 @@ def of_log(tail: str) -> Symptom:
     Only messages of libraries of communication count; general words may stand in any log.
     """
     return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
+
+
+def unconnected(tail: str) -> str:
+    """Return the words in which the last lines of a log repeat that a connection cannot be made; empty if they do not."""
+    found = [match for line in tail.splitlines() if (match := _UNCONNECTED.search(line))]
+    enough = len(found) >= MIN_RETRIES or any(match["tried_long"] for match in found)
+    return found[-1][0][:SHOWN_CHARS].strip() if enough else ""
 
 
 def _first(patterns: Iterable[_Pattern], text: str) -> Symptom | None:

@@ -9,10 +9,12 @@ from dataclasses import replace
 from launcher.core.frozen import frozen
 from launcher.core.text import counted
 from launcher.core.verdict import Confidence
-from launcher.supervise.diagnosis.error_patterns import Kind
+from launcher.supervise.diagnosis.error_patterns import Kind, unconnected
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
+from launcher.supervise.diagnosis.stack_parser import RankStack
 
 MIN_ALIKE = 2  # ranks at one place make another one odd
+_JOINING = ("in init_process_group", "in TCPStore")
 NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 
@@ -33,7 +35,7 @@ def find_missing_rank(
     if not summaries and not hung:
         return None
     find = _Rules(evidence, summaries, hung)
-    rules = [find.only_hung, find.odd, find.busy, find.ended, find.named, find.silent, find.behind]
+    rules = [find.unconnected, find.only_hung, find.odd, find.busy, find.ended, find.named, find.silent, find.behind]
     if any(one.symptom.kind in NEED_A_DEAD_PEER for one in summaries):
         # A living rank has not closed its connections, unless it leaves the group.
         rules.remove(find.ended)
@@ -70,6 +72,11 @@ def leaves(rank: RankEvidence) -> bool:
     return rank.seen is not None and rank.seen.doing.startswith("in destroy_process_group")
 
 
+def joins(stack: RankStack | None) -> bool:
+    """Return whether a rank is about to join the others."""
+    return stack is not None and stack.doing.startswith(_JOINING)
+
+
 def hang_at(rank: RankEvidence) -> str | None:
     """Return the signature of a hang; None where its place is not known, or is a collective, which says nothing."""
     if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
@@ -102,6 +109,23 @@ class _Rules:
         closes = "that closes connections which others need"
         leavers = [rank for rank in self._healthy if leaves(rank)]
         return [MissingRank(rank, "leaves the group", f"{_doing(rank)}; {closes}") for rank in leavers]
+
+    def unconnected(self) -> list[MissingRank]:
+        """Return a rank of each server whose ranks all join and say that they cannot connect; or the one that none reaches."""
+        if self._summaries or not all(joins(rank.seen) for rank in self._healthy):
+            return []  # who does not join yet cannot be reached
+        told = [(rank, unconnected(rank.log_tail)) for rank in sorted(self._healthy, key=lambda one: one.global_rank)]
+        found, others = [one for one in told if one[1]], [rank for rank, words in told if not words]
+        if len(others) == 1 < len(found):
+            first, words = found[0]
+            who = f"the log of rank {first.global_rank}"
+            reason = f"{counted(len(found), 'other rank')} cannot connect; {who} says: {words}"
+            return [MissingRank(others[0], "is not reached", reason)]
+        of_servers = {rank.server_index: (rank, words) for rank, words in reversed(found)}
+        return [
+            MissingRank(rank, "does not join", f"its log says: {words}{_meanwhile(len(others))}")
+            for rank, words in of_servers.values()
+        ]
 
     def only_hung(self) -> list[MissingRank]:
         """Return the rank that alone makes no progress, unless it is seen to wait for the others."""

@@ -19,6 +19,8 @@ The rules, in this order, with the confidence that each gives:
 | only consequences, and one rank is stopped                     | that rank             | certain                    |
 | ... no rank is seen to wait, and one rank is elsewhere than    | that rank             | likely                     |
 |     all others, which are at one place                         |                       |                            |
+| ... logs of ranks that join repeat that they cannot connect    | that rank; the one    | likely                     |
+|                                                                | that none reaches     |                            |
 | ... one rank lives, and is not in a collective                 | that rank             | certain; likely if others  |
 |                                                                |                       | are not known to wait      |
 | ... one rank had ended well before (looked for earlier than a  | that rank             | likely                     |

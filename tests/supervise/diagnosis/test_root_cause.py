@@ -28,6 +28,19 @@ WAITING = RankStack(
 LEAVING = RankStack("running", "in destroy_process_group, called at train.py:9 in main", in_collective=True)
 RECEIVING = RankStack("running", "in recv, called at train.py:50 in step", "train.py:50 in step", in_collective=True)
 STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
+JOINING = RankStack(
+    "running", "in init_process_group, called at train.py:2 in main", "train.py:2 in main", in_collective=True
+)
+NO_NAME = (
+    "[W1128 19:38:01.89 socket.cpp:764] [c10d] The IPv6 network addresses of (h1, 29533) cannot be retrieved "
+    "(gai error: -3 - Temporary failure in name resolution)."
+)
+NO_ROUTE = "OSError: [Errno 113] No route to host"
+REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
+TCP_STORE = (
+    "[W1128 19:38:22.31 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 10.0.0.1:29533 - retrying "
+    "(try=0, timeout=8000ms, delay=355ms): Ping failed"
+)
 SILENT = RankStack("silent", "no Python stack; waits in futex")
 
 
@@ -61,6 +74,11 @@ def unheard(rank):
 
 def living(rank, stack=None, **fields):
     return RankEvidence(rank, None, None, None, stack=stack, **fields)
+
+
+def joining(rank, words, server=0, times=3):
+    """A rank that repeats in its log why it cannot connect."""
+    return living(rank, JOINING, log_tail=f"{words}\nanother line\n" * times, server_index=server)
 
 
 def printed(rank, milliseconds, status, text):
@@ -245,6 +263,20 @@ CAUSES = [
     case("one hangs, others ended", 1, LIKELY, ended(0, 0, 0), living(1, SILENT), hung={1}),
     case("one of several busy hangs", 1, LIKELY, living(0, COMPUTING), living(1, SLEEPING), living(2, WAITING),
          hung={1}),
+    # Logs of ranks that join, all on one server where none is given.
+    case("joining, one knows no name", 2, LIKELY, living(0, JOINING), living(1, JOINING), joining(2, NO_NAME), hung={1}),
+    case("joining, a server knows no name", 2, LIKELY, living(0, JOINING), living(1, JOINING),
+         joining(2, NO_NAME, 1), joining(3, NO_NAME, 1), hung={0, 1, 2, 3}),
+    case("joining, two servers know no name", 2, UNSURE, living(0, JOINING), living(1, JOINING),
+         joining(2, NO_NAME, 1), joining(3, NO_NAME, 2), hung={0, 1, 2, 3}),
+    case("joining, none reaches rank 0", 0, LIKELY, living(0, JOINING), joining(1, NO_ROUTE), joining(2, NO_ROUTE, 1),
+         hung=ALL),
+    case("joining, the only other one", 1, LIKELY, living(0, JOINING), joining(1, TCP_STORE, 1), hung=ALL),
+    case("joining, rank 0 is late", 0, CERTAIN, living(0, SLEEPING), joining(1, REFUSED), joining(2, REFUSED), hung=ALL),
+    case("joining, names without IPv6 addresses", None, UNSURE, living(0, JOINING), joining(1, NO_NAME, times=2),
+         joining(2, NO_NAME, times=2), hung=ALL),
+    case("joined, a tracker is not reached", None, UNSURE, living(0, WAITING),
+         living(1, WAITING, log_tail=f"{REFUSED}\n" * 9), living(2, WAITING), hung=ALL),
     case("neither failures nor hangs", None, UNSURE, living(0, SLEEPING), ended(1, 5, 0)),
     case("no ranks", None, UNSURE),
     # Ranks that were not heard may not have taken part either; but one that is stopped or at fault is enough.

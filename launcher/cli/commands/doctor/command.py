@@ -21,7 +21,8 @@ from launcher.cli.launch.engine_commands import HANDED_ON, engine_for, own_agent
 from launcher.cli.launch.network import doubt_of_table
 from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
-from launcher.cli.launch.servers import join_first_server, open_endpoint, shared_token, this_server
+from launcher.cli.launch.servers import join_first_server, open_endpoint, this_server
+from launcher.cli.launch.shared_token import draw_token
 from launcher.cli.options import run as of_run
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.command_types import TakesCommand
@@ -168,7 +169,7 @@ class _DoctorRun:
         plan = Plan(
             listener=listener,
             token=endpoint.token,
-            shared_token=shared_token(),
+            shared_token=draw_token(self.prepared.request.runs_dir, os.environ),
             silence_s=SILENCE_S,
             join_timeout_s=self.chosen.join_timeout,
             engine=own_agent(self.servers[self.here], endpoint)

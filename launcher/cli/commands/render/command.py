@@ -41,7 +41,7 @@ from launcher.core.text import printable, shell_word
 from launcher.engines.assemble import Request
 from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
-from launcher.engines.render.nodes import Nodes
+from launcher.engines.render.nodes import Nodes, pods_note
 from launcher.engines.render.templates import FILTERS, built_in, fill
 from launcher.preload.masking import masked, masked_argv
 from launcher.rank_table import render_table
@@ -227,7 +227,10 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
         chosen = replace(chosen, command=(sys.executable, "-c", "pass"))
     where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
     prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
-    nodes = asked_of_slurm(prepared, wishes, pinned=pinned) if kind.name == "slurm" else Nodes()
+    if kind.name == "slurm":
+        nodes = asked_of_slurm(prepared, wishes, pinned=pinned)
+    else:
+        nodes = Nodes(note=pods_note(prepared.used) if kind.name == "kubernetes" else "")
     for note in filter(None, (*prepared.notes, nodes.note)):
         say(note)
     request = _placed(kind, prepared.request, chosen, cwd, wishes)

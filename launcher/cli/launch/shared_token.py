@@ -1,0 +1,82 @@
+"""The token of runs whose servers are started by hand, each with the same command.
+
+`TLAUNCH_COORDINATOR_TOKEN` is the token if it is set. Otherwise the first server draws one and keeps it in two files that
+only their owner can read: in the directory of runs, and in the user's state directory. Servers of a cluster share at least
+one of these places. Without a state directory there is no drawn token.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core import atomic, env
+from launcher.core.resources import state_dir
+
+TOKEN_FILE = ".coordinator-token"  # noqa: S105 - a name, hidden among runs
+_DRAWN = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MAX_BYTES = 64
+_MODE = 0o600
+
+
+def draw_token(runs_dir: Path, environment: Mapping[str, str]) -> str:
+    """Return the token that other servers must know, and keep it where they find it. Empty if it cannot be kept."""
+    if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
+        return chosen
+    if (own := _own_file()) is None:
+        return ""
+    drawn = _read(runs_dir / TOKEN_FILE) or _read(own) or secrets.token_hex(16)
+    token = (_kept(runs_dir / TOKEN_FILE, drawn) if runs_dir.is_dir() else None) or drawn
+    _kept(own, token)
+    return token
+
+
+def known_tokens(runs_dir: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the tokens to try at the first server."""
+    if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
+        return (chosen,)
+    own = _own_file()
+    found = (_read(runs_dir / TOKEN_FILE), None if own is None else _read(own))
+    known = tuple(dict.fromkeys(token for token in found if token))
+    # A token that nobody knows: the first server has not drawn one yet, or it is on a disk that is not here.
+    return known or (("",) if own is None else (secrets.token_hex(16),))
+
+
+def _own_file() -> Path | None:
+    """Return the file in the user's state directory; None if there is no such directory."""
+    directory = state_dir()
+    if directory is not None:
+        with suppress(OSError):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return directory / TOKEN_FILE
+    return None
+
+
+def _kept(path: Path, token: str) -> str | None:
+    """Write the token unless the file exists; return the token that the file has then."""
+    with suppress(OSError):
+        atomic.write_text(path, token, mode=_MODE, replace=False)
+    return _read(path)
+
+
+def _read(path: Path) -> str | None:
+    """Return the token in a file of this user that no other user can read or has written; None for any other file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            return None
+        text = os.read(descriptor, _MAX_BYTES).decode(errors="replace")
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return text if _DRAWN.fullmatch(text) else None

@@ -1,0 +1,67 @@
+"""Checks that every server can resolve MASTER_ADDR, the name at which ranks meet, before ranks start.
+
+Agents find the coordinator by addresses, so a server may join although its ranks would look for rank 0 in vain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from launcher.cluster.engine_output import listed
+from launcher.core import env
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.interfaces import address_of, addresses_of
+from launcher.core.records import RunSpec
+from launcher.doctor.network import patience_s, resolve
+from launcher.engines.assemble import Request
+from launcher.logs.terminal import escaped
+
+LOOKS = 3  # a name server may be busy when thousands of servers ask it at once
+AGAIN_S = 1.0
+HINT = "name it in /etc/hosts or DNS there, or use addresses in the rank table; `tlaunch doctor` checks all names of the table"
+
+
+def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
+    """Return the addresses of MASTER_ADDR on this server, none if it is unknown; None if ranks need no resolver for it.
+
+    Blocks for at most `patience_s(1)` and a few seconds. MPI connects its ranks itself.
+    """
+    name = spec.master_addr
+    if request.mpi_ranks or address_of(name):
+        return None
+    for look in range(LOOKS):
+        if look:
+            time.sleep(AGAIN_S)
+        found = resolve([name], patience_s(1))[name]
+        if found.addresses or not found.answered:
+            break
+    return found.addresses
+
+
+def unresolved(
+    name: str, found: Mapping[int, tuple[str, ...]], hosts: Mapping[int, str], first: int, server_ids: Sequence[str]
+) -> RefusedLayoutError | None:
+    """Return the error if some servers cannot reach `name`, the server `first`; None if all can, or none can resolve it.
+
+    If no server knows it, it is only a label in the rank table. `found`: its addresses, and `hosts`: hostnames, by server index.
+    """
+    unknown = [server_ids[index] for index in sorted(found) if not found[index]]
+    own = [
+        server_ids[index]
+        for index, addresses in sorted(found.items())
+        if addresses
+        and all(one.is_loopback for one in addresses_of(addresses))
+        and hosts.get(index) != hosts.get(first)  # several servers of a trial may be one machine
+    ]
+    if unknown and len(unknown) < len(found):
+        return RefusedLayoutError(
+            f"{env.MASTER_ADDR} {escaped(name)} cannot be resolved on {listed(unknown)}", hint=HINT
+        )
+    if own:
+        return RefusedLayoutError(
+            f"{env.MASTER_ADDR} {escaped(name)} is a loopback address on {listed(own)}: its ranks would look for rank 0 on "
+            "their own machine",
+            hint=HINT,
+        )
+    return None
