@@ -84,6 +84,12 @@ def restore(
                 print(f"{damage}; {path.name} is not used", flush=True)
             continue
         _check_same(path, index, training, state.kinds, buffers)
+        theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
+        if theirs != ours and None not in {theirs, ours} and world.is_first:
+            print(
+                f"{path.name} has the moments of optimizer = {theirs}; optimizer = {ours} continues with them",
+                flush=True,
+            )
         world.while_others_wait(partial(_read, path, index, files, state, buffers))
         state.restored(index.step)
         return path, index.step
