@@ -86,10 +86,8 @@ def restore(
         _check_same(path, index, training, state.kinds, buffers)
         theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
         if theirs != ours and None not in {theirs, ours} and world.is_first:
-            print(
-                f"{path.name} has the moments of optimizer = {theirs}; optimizer = {ours} continues with them",
-                flush=True,
-            )
+            words = f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state"
+            print(words, flush=True)
         world.while_others_wait(partial(_read, path, index, files, state, buffers))
         state.restored(index.step)
         return path, index.step
