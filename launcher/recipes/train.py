@@ -8,6 +8,8 @@ from launcher.core.frozen import frozen
 from launcher.mesh.schedules import KINDS
 from launcher.recipes.settings import setting
 
+LEAST_NORM = 1e-12  # of a clipped gradient
+
 
 class TrainConfig:
     """The settings of the section `train` that every bundled program has, declared once.
@@ -50,6 +52,18 @@ def check_early_stopping(train: TrainConfig) -> None:
         raise UsageError(
             f"train.early_stopping = {train.early_stopping} counts validations, but train.validate_every = 0 has one, at the end",
             hint="--set train.validate_every=N, or --set train.early_stopping=0",
+        )
+
+
+def check_clip_norm(name: str, norm: float) -> None:
+    """Refuse a largest norm of the gradient so small that no update changes a weight; 0 is no limit.
+
+    Raises:
+        UsageError: it is below `LEAST_NORM`.
+    """
+    if 0 < norm < LEAST_NORM:
+        raise UsageError(
+            f"{name} = {norm:g} leaves nothing of a gradient", hint=f"{LEAST_NORM:g} or more, or 0: no limit"
         )
 
 

@@ -5,7 +5,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.checks import check_layout, check_tables
+from launcher.recipes.transformer.checks import check_data, check_layout, check_tables
 from launcher.recipes.transformer.config import TransformerSettings
 
 
@@ -47,6 +47,7 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
 @pytest.mark.parametrize(
     ("settings", "message", "hint"),
     [
+        (["train.clip_norm=1e-320"], "leaves nothing of a gradient", "or 0"),
         (["parallel.interleave=2"], "parallel.schedule = 1f1b and parallel.interleave = 2 do not fit", "interleaved"),
         (
             ["parallel.schedule=interleaved"],
@@ -96,3 +97,16 @@ def test_settings_without_effect_are_refused(settings, message, hint):
         check_layout(load_settings(TransformerSettings, None, settings), Layout())
     assert message in refusal.value.message
     assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(("batch", "is_refused"), [(3, False), (4, True), (10**26, True)])
+def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch, is_refused):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a\tb\n" * 3)
+    settings = load_settings(TransformerSettings, None, [f"train.batch_size={batch}"])
+    if is_refused:
+        with pytest.raises(UsageError, match=f"3 training pairs do not fill one batch of {batch}"):
+            check_data(settings, pairs)
+    else:
+        check_data(settings, pairs)
+    check_data(load_settings(TransformerSettings, None, ["train.batch_size=4", "train.batch_tokens=100"]), pairs)

@@ -18,6 +18,8 @@ from launcher.trainer import api
 from launcher.trainer.api.data import SampleOrder, collated, digest_of, micro_batches
 from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
 from launcher.trainer.api.graphs import loss_masks, stage_networks
+from launcher.trainer.api.plan import plan_network, stages_of_network
+from launcher.trainer.api.settings import NetworkSettings
 from launcher.trainer.api.traces import arguments_of, traced_network
 from launcher.trainer.api.training import config_of
 from launcher.trainer.api.wording import as_arguments
@@ -379,6 +381,7 @@ ARGUMENTS = {
     "device": {"device": "gpu"},
     "transport": {"transport": "carrier"},
     "clip_norm": {"clip_norm": -1.0},
+    "nothing of a gradient": {"clip_norm": 1e-320},
     "steps": {"steps": 1.5},
 }
 
@@ -669,6 +672,29 @@ def test_a_training_that_goes_on_has_the_buffers_that_it_had(tmp_path):
     assert int(again["passes"]) == 4
     assert torch.equal(again["positions"], net.positions)
     assert all(torch.equal(again[name], value) for name, value in whole.items())
+
+
+def test_a_training_that_goes_on_with_another_optimizer_says_so(tmp_path, capfd):
+    """Its state is taken as it is, whatever it means there."""
+    samples = list(zip(*batch(8), strict=True))
+    common = {"batch_size": 4, "checkpoint": api.CheckpointConfig(every_steps=1)}
+    api.train(Net(), samples, steps=1, optimizer=api.AdamW(1e-3), output=tmp_path / "one", **common)
+    for beta2, is_told in ((0.999, False), (0.9, True)):
+        capfd.readouterr()
+        again = {"resume": tmp_path / "one" / "checkpoints", "output": tmp_path / str(beta2)}
+        api.train(Net(), samples, steps=2, optimizer=api.AdamW(1e-3, beta2=beta2), **again, **common)
+        assert ("step-1 was written by optimizer = AdamW(" in capfd.readouterr().out) == is_told
+
+
+def test_layers_that_two_stages_share_are_named_as_such():
+    """One parameter's name is enough, and it is not before or after the Transformer."""
+    net = Net()
+    net.base = api.Transformer(D, None, F, S, S, 2, 0, 2, 0.0, 0.0)
+    net.base.encoder.blocks["1"] = net.base.encoder.blocks["0"]
+    parts = stage_networks(traced_network(net, arguments_of(net, 2), CPU), 2)
+    stages = stages_of_network(net, NetworkSettings(), 2)
+    with pytest.raises(RefusedLayoutError, match=r"base\.encoder\.blocks\.0\.\S+ is used by layers on several stages"):
+        plan_network(net, parts, stages, 1, is_traced=True)
 
 
 def test_a_network_trains_in_training_mode(tmp_path):

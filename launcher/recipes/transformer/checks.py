@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.corpus.dataset import find_splits
+from launcher.corpus.text import read_lines
 from launcher.mesh.schedules import INTERLEAVED
-from launcher.recipes.train import ParallelConfig, check_early_stopping
+from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.config import FALLING, TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
 
@@ -48,6 +52,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     check_tables(is_tied=model.share != "none", vocab_emb_dp=settings.parallel.vocab_emb_dp, mp=layout.mp)
     _check_recomputed(settings)
     _check_rates(settings.train)
+    check_clip_norm("train.clip_norm", settings.train.clip_norm)
     check_early_stopping(settings.train)
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
@@ -62,9 +67,20 @@ def check_data(settings: TransformerSettings, data: Path | None) -> None:
 
     Raises:
         TlaunchError: as `find_splits`.
+        UsageError: the pairs do not fill a batch.
     """
-    if data is not None:
-        find_splits(data, settings.data.direction)
+    if data is None:
+        return
+    train, batch_size = find_splits(data, settings.data.direction).train, settings.train.batch_size
+    if settings.train.batch_tokens:
+        return
+    with closing(read_lines(train)) as lines:
+        count = sum(1 for _ in islice(lines, min(batch_size, sys.maxsize)))
+    if 0 < count < batch_size:
+        raise UsageError(
+            f"{train}: {count} training pairs do not fill one batch of {batch_size}",
+            hint="set a smaller train.batch_size, or give more pairs",
+        )
 
 
 def _check_rates(train: TransformerTrainConfig) -> None:

@@ -8,7 +8,7 @@ model parallel    layers are cut as those of the bundled Transformer (`trainer/p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.text import some_of
 from launcher.mesh.stages import Stage
 from launcher.recipes.transformer.config import DataConfig, ModelConfig, TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
@@ -28,6 +29,7 @@ from launcher.trainer.parallel.styles import BLOCK, VOCABULARY_ROWS, Style, part
 from launcher.trainer.plan import LAYER_PLAN
 
 Names = Sequence[str]
+TOLD = 8  # names of parameters in a message
 
 
 @frozen
@@ -95,7 +97,9 @@ def plan_network(
             hint="another lambda_func, or none: cut by cost",
         )
     _check_own_stages(network, held)
-    return NetworkPlan(parameters, dims, styles, held, _shared(held, parameters))
+    transformers = [module for module in network.modules() if isinstance(module, Transformer)]
+    of_layers = {names[id(parameter)] for module in transformers for parameter in module.parameters()}
+    return NetworkPlan(parameters, dims, styles, held, _shared(held, parameters, of_layers))
 
 
 def apply_plan(
@@ -204,11 +208,13 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
             )
 
 
-def _shared(held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter]) -> str | None:
+def _shared(
+    held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter], of_layers: Collection[str]
+) -> str | None:
     """Return the parameter that the first and the last stage compute with; refuse others that several stages need."""
     names = [name for name in parameters if sum(name in each for each in held) > 1]
     for name in names:
-        if name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
+        if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
             raise RefusedLayoutError(
                 f"pp = {len(held)}, and {name} is used by layers on several stages",
                 hint="--pp 1, or a parameter for each layer",
@@ -216,7 +222,7 @@ def _shared(held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Paramete
     if len(names) > 1:
         raise RefusedLayoutError(
             f"pp = {len(held)}, and {len(names)} parameters are used both before and after the Transformer, or the shape of what "
-            f"they give is: {', '.join(names)}",
+            f"they give is: {some_of(names, TOLD)}",
             hint="--pp 1, or one such parameter at most, and shapes of the batch",
         )
     return names[0] if names else None

@@ -17,7 +17,7 @@ from launcher.core.records import Layout
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from launcher.recipes.settings import checked
-from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig
+from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig, check_clip_norm
 from launcher.recipes.transformer.layers import settings_by
 from launcher.trainer.api.configs import TransformerOpParallelConfig
 from launcher.trainer.api.data import Samples, check_layout
@@ -181,6 +181,7 @@ def _check_arguments(
         checked(name, value, field)
     if not config.clip_norm >= 0:
         raise UsageError(f"clip_norm = {config.clip_norm} is below 0")
+    check_clip_norm("clip_norm", config.clip_norm)
     if config.early_stopping and not (config.validate_every and validation is not None):
         raise UsageError("early_stopping counts validations", hint="validation = ..., validate_every = N")
     if validation is not None and len(validation) < config.batch_size:
