@@ -107,6 +107,15 @@ def test_ranks_of_another_user_show_no_stack(users):
             assert (done.returncode, "no living rank" in done.stderr) == (1, True), done.stderr
 
 
+@pytest.mark.parametrize("role", ["head", "rank"])
+def test_processes_of_a_run_of_root_may_have_become_another_user(users, role):
+    """As with `setpriv` or `su` in a container; what root has recorded counts."""
+    with users.process(ONE) as process:
+        run_dir = users.naming(process, ROOT, role)
+        users.call(ROOT, "stop", "--timeout", 2, run_dir.root)
+        assert process.wait(60) == -signal.SIGTERM
+
+
 def test_other_processes_in_the_group_of_a_rank_are_spared(users):
     """As where root's script has started a program of the user in one job."""
     with users.process(ONE, preexec_fn=os.setpgrp) as rank:

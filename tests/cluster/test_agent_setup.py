@@ -1,5 +1,6 @@
 """What servers of a run leave in its directory, which they may share."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from launcher.cluster.coordinator_files import (
     sees_mark,
     write_endpoint,
 )
-from launcher.cluster.join import Session
+from launcher.cluster.join import Session, take_place
 from launcher.core.channel import Channel
-from launcher.core.errors import TlaunchError
+from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.messages import Refused, Welcome
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
@@ -41,6 +42,24 @@ def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected
     with pytest.raises(TlaunchError, match="lacks the program"):
         awaited_begin(AgentSetup(spec, 1, None, {}, REQUEST), membership, lambda _waiting: None)
     assert (read_endpoint(run_dir) is not None) is is_shared
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_a_directory_of_another_user_is_not_filled(spec):
+    """Nor is a server's part of it, nor a rank's; one's own link to a directory elsewhere may stand there."""
+    run_dir = RunDir(spec.run_dir, 1)
+    take_place(spec, 1, {})
+    for directory in (run_dir.root, run_dir.report.parent, run_dir.device(spec.ranks[-1].global_rank)):
+        os.chown(directory, 65534, 65534)
+        with pytest.raises(UsageError, match="65534"):
+            take_place(spec, 1, {})
+        os.chown(directory, 0, 0)
+    moved = run_dir.root.rename(run_dir.root.with_name("moved"))
+    run_dir.root.symlink_to(moved)
+    take_place(spec, 1, {})
+    os.lchown(run_dir.root, 65534, 65534)
+    with pytest.raises(UsageError, match="65534"):
+        take_place(spec, 1, {})
 
 
 def test_a_server_that_sees_the_mark_shares_the_directory(tmp_path):

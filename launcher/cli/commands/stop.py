@@ -29,11 +29,11 @@ Examples:
 SIGTERM is sent to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and SIGKILL after
 the run's --grace seconds; so do ranks that have outlived launcher and agent. The bundled trainer with checkpoints saves
 one at SIGTERM; the newest one is named then, and the command that goes on from it. A process is never signalled if it
-only reuses the PID of one that has ended.
+only reuses the PID of one that has ended, or belongs to another user than the run.
 
 Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be ended from here
-(another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several runs are active and
-RUN is not given.
+(another machine, another user, another version of tlaunch), or the answer was no; 2 wrong usage, no such run, or RUN is not
+given where several runs are active, or where the only one is in another directory and nobody can be asked.
 """
 WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "end the mpirun or srun that started it"}
 
