@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher import beat, metric
+from tlaunch import beat, metric
 
 
 def main() -> None:

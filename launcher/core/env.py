@@ -25,6 +25,8 @@ GROUP_WORLD_SIZE = "GROUP_WORLD_SIZE"  # number of servers
 MASTER_ADDR = "MASTER_ADDR"
 MASTER_PORT = "MASTER_PORT"
 OMP_NUM_THREADS = "OMP_NUM_THREADS"
+OMP_WAIT_POLICY = "OMP_WAIT_POLICY"
+GOMP_SPINCOUNT = "GOMP_SPINCOUNT"  # of GNU's OpenMP, which torch's wheels for CPUs have; outranks OMP_WAIT_POLICY
 
 TORCHELASTIC_RUN_ID = "TORCHELASTIC_RUN_ID"  # set: torch.distributed.is_torchelastic_launched() is true
 TORCHELASTIC_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # the attempt's number, from 0

@@ -1,4 +1,4 @@
-"""What a training calls to be seen: `from launcher import beat, metric`.
+"""What a training calls to be seen: `from tlaunch import beat, metric`.
 
     for step, batch in enumerate(batches, start=1):
         loss = train(batch)

@@ -226,7 +226,8 @@ def _drafts_of(
             used, server_index, local_rank, run_dir, with_scheduler=request.supervision.scheduler is not None
         )
         decided = (*own, *shared)
-        defaults = default_variables(share, request.interfaces.get(server_index), request.mpi_variables)
+        chosen = {**request.inherited_env, **request.user_env}
+        defaults = default_variables(share, request.interfaces.get(server_index), request.mpi_variables, chosen=chosen)
         variables = laid_over(request.inherited_env, defaults, decided, request.user_env)
         rank = RankSpec(
             global_rank=device.global_rank,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -15,6 +15,9 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.placement import Share
 
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+# Threads of OpenMP spin while they wait for each other. Without a limit, a rank whose cores have other work too takes 10 to 30 times as
+# long: its threads wait, spinning, for one that has no core. The measured steps are in docs/run.md.
+SPINNING = {env.GOMP_SPINCOUNT: "1000"}
 OTHER_OPEN_MPI = "a library of Open MPI 5 under the mpirun of Open MPI 4"
 
 
@@ -101,17 +104,26 @@ def rank_variables(
 
 
 def default_variables(
-    share: Share, interface: str | None = None, mpi_variables: Mapping[str, str] | None = None
+    share: Share,
+    interface: str | None = None,
+    mpi_variables: Mapping[str, str] | None = None,
+    *,
+    chosen: Container[str] = (),
 ) -> tuple[Variable, ...]:
     """Return variables that fill a gap: the user's own choice, in the environment or by --env, stands.
 
     `interface`: of this server, by which its ranks reach others; None: libraries choose. `mpi_variables`: what the ranks'
-    MPI needs under the mpirun around them.
+    MPI needs under the mpirun around them. `chosen`: the names of the user's own variables.
     """
+    spinning = {} if env.OMP_WAIT_POLICY in chosen else SPINNING
     reached = "the interface that has this server's address"
     return (
         Variable(env.OMP_NUM_THREADS, str(share.threads), Origin.TLAUNCH, share.reason),
         Variable(env.PYTHONUNBUFFERED, "1", Origin.TLAUNCH, "lines reach train.log as they are printed"),
+        *(
+            Variable(name, value, Origin.TLAUNCH, "a thread that waits longer sleeps")
+            for name, value in spinning.items()
+        ),
         *(Variable(name, value, Origin.TABLE, reached) for name, value in interface_variables(interface).items()),
         *(Variable(name, value, Origin.TLAUNCH, OTHER_OPEN_MPI) for name, value in (mpi_variables or {}).items()),
     )

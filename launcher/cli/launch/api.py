@@ -1,4 +1,4 @@
-"""`launcher.launch`: what `tlaunch run` does, for Python programs and notebooks.
+"""`tlaunch.launch`: what `tlaunch run` does, for Python programs and notebooks.
 
 The run has a launcher process of its own: it forks and handles signals, which neither a notebook's threads nor an event
 loop would survive. This process sends it the options, shows what it prints, and reads what became of the run.
@@ -104,11 +104,11 @@ def launch(
     lines that `console` chooses go to `sys.stdout`, everything else to `sys.stderr`; what these do not take is dropped. In
     the main thread Ctrl-C (a notebook's interrupt) ends the run within `grace` seconds, a second one at once, and is raised
     when nothing of it is left. The run also ends when this process does. In an event loop:
-    `await asyncio.to_thread(launcher.launch, ...)`, which only `tlaunch stop` ends early.
+    `await asyncio.to_thread(tlaunch.launch, ...)`, which only `tlaunch stop` ends early.
 
     A run whose ranks fail is a result, not an error:
 
-        >>> result = launcher.launch(["python", "train.py", "--epochs", "3"], devices=4)  # doctest: +SKIP
+        >>> result = tlaunch.launch(["python", "train.py", "--epochs", "3"], devices=4)  # doctest: +SKIP
         >>> if result.exit_code:  # doctest: +SKIP
         ...     print(result.verdict.reason, result.run_dir / "device0" / "train.log")
 

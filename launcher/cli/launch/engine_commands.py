@@ -28,7 +28,7 @@ AGENT = (sys.executable, START, "agent")
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
 # Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
 HANDED_ON_IF_SET = (
-    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS",
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", env.OMP_NUM_THREADS, env.OMP_WAIT_POLICY, env.GOMP_SPINCOUNT,
     *INTERFACE_VARIABLES,  # else the user's choice would hold for ranks on this machine alone
 )  # fmt: skip
 

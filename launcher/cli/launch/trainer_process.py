@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from launcher.cli.launch.program_faults import missing_for_trainer
+from launcher.core.env import OMP_WAIT_POLICY
 from launcher.core.resources import module_argv
+from launcher.engines.variables import SPINNING
 
 
 def check_installed() -> None:
@@ -32,7 +34,7 @@ def started(
     """
     with subprocess.Popen(
         module_argv(module, *words), stdin=stdin, stdout=subprocess.PIPE, text=True, errors="replace",
-        env={**os.environ, **variables},
+        env={**({} if OMP_WAIT_POLICY in os.environ else SPINNING), **os.environ, **variables},
         start_new_session=True,  # Ctrl-C is for this process alone, which ends the other one
     ) as child:  # fmt: skip
         try:

@@ -21,7 +21,7 @@ from launcher.rank_table.ip import address_family
 # Known when the ranks start, or of one server or rank: templates give them themselves.
 _NOT_SHARED = frozenset({
     env.TLAUNCH_RUN_DIR, env.TLAUNCH_RUN_ID, env.TORCHELASTIC_RUN_ID, env.MASTER_ADDR, env.MASTER_PORT, env.RANK_TABLE_FILE,
-    env.OMP_NUM_THREADS, env.PYTHONUNBUFFERED, env.RANK, env.RANK_ID, env.DEVICE_ID, env.LOCAL_RANK,
+    env.OMP_NUM_THREADS, env.GOMP_SPINCOUNT, env.PYTHONUNBUFFERED, env.RANK, env.RANK_ID, env.DEVICE_ID, env.LOCAL_RANK,
     env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.TLAUNCH_HEARTBEAT_FILE, env.MS_SCHED_HOST, env.MS_SCHED_PORT, env.MS_NODE_ID,
 })  # fmt: skip
 
