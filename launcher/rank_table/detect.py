@@ -32,7 +32,8 @@ _LINE = re.compile(r"[^\n]+")
 _STARTS_JSON = ("{", "[", '"')
 _IPV6_HOST = re.compile(r"\[[0-9A-Fa-f]*:[\w.:%]*\](?::\S*|\s+[\w-]+\s*=.*)?", re.ASCII)  # [fe80::1]:2
 _NUMBERED_HOSTS = re.compile(r"\[[0-9]+[,-][0-9,-]*\]\S*", re.ASCII)  # [0-3], where hosts are called by numbers
-_COUNTED = re.compile(r"(?!-)[\w.%:-]+\s+[\w-]+\s*=.*|(?!-)[\w.%-]+:[0-9]+(?:\s.*)?")  # the count may be faulty
+_USER = r"(?:[\w.-]+@)?"  # which is refused later
+_COUNTED = re.compile(rf"(?!-){_USER}(?:[\w.%:-]+\s+[\w-]+\s*=.*|[\w.%-]+:[0-9]+(?:\s.*)?)")  # the count may be faulty
 _RANK_LINE = re.compile(r"\s*rank\s*[0-9]+\s*=", re.IGNORECASE)
 _NAME = r"[A-Za-z0-9][\w.:%-]*"
 _LISTED = r"(?:[\w.:%]|(?<=.)-|\[[0-9][0-9, -]*\])+"
@@ -43,7 +44,7 @@ _CERTAIN = {  # what each line looks like, more narrowly than it is read
     ),
     "nodelist": re.compile(rf"{_LISTED}(?:\s*,\s*{_LISTED})*", re.ASCII),
 }
-_LIST = re.compile(r"(?!-)[\w.%:-]*[\[,]")  # a fault after the first name or bracket is reported later
+_LIST = re.compile(r"(?!-)[\w.%:@-]*[\[,]")  # a fault after the first name or bracket is reported later
 _NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.|\[", re.ASCII)  # single words may be anything
 _MAX_HEAD_BYTES = 64 * 1024  # bytes that are looked at for the beginning of a program
 # A statement that a program starts with, and no other kind of file.
@@ -109,7 +110,7 @@ def _list_of_names(first: str, text: str) -> str | None:
     """Recognise lines of one word each as a hostfile. One word alone counts only if it looks like a host's name."""
     if "," in first or "[" in first:
         return "nodelist" if _LIST.match(first) else None
-    if not all(map(is_host_name, _meaningful(text))):
+    if not all(is_host_name(re.sub(f"^{_USER}", "", line)) for line in _meaningful(text)):
         return None
     if next(islice(_meaningful(text), 1, None), None) is not None:
         return "hostfile"

@@ -112,7 +112,7 @@ def packaged_config(config: str) -> Path | None:
 
 def _file_assignments(path: Path) -> Iterator[Assignment]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         document = tomllib.loads(text)
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from error

@@ -28,6 +28,7 @@ run -np 8 --allow-run-as-root python train.py; run -mca btl self -np 2 --hostfil
 torchrun --nproc-per-node 2 train.py; msrun --worker_num 2 train.py; mpirun -n 2 ./a.out; mpirun; --no-config run --nproc-per-node 2 train.py
 mpirun -np 4 -host h1,h2 python a.py; mpirun -N 4 --host h1,h2 python a.py; msrun --worker_num 2; horovodrun -np 2 a.py; exec -v
 run -n 2 --timeout 10 -- true; run -n 2 --timeout 10 --tag-output ./a.out; -n 2 --timeout 10 true; run -n 2 -x A=1 -- ./a.out; run -n 2 --bind-to core ./a.out; run -np 2 -mca btl self ./a.out; mpirun -n 2 --timeout 9 ./a.out
+deepspeed --include localhost:0,1 train.py; accelerate launch --num_processes 2 --mixed_precision bf16 train.py; accelerate launch --config_file c.yaml train.py; torchrun --nosuch x --nproc train.py; deepspeed --ssh_port 22 --num_gpus 2 train.py
 train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 train.py; --quiet logs; accelerate launch --multi_gpu --nosuch --num_processes 2 train.py
 --no-config --devices 2 python train.py; python3.13t train.py; rerun -np 2 --tee 3 -- --lr 1; rerun x -np 2 --tee 3; --devices 2 run python train.py; bash run.sh; -np 2 torchrun --nproc-per-node 2 t.py; run --nproc-per-node 2 -- --lr 1
 """

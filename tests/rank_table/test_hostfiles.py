@@ -291,3 +291,11 @@ def test_a_text_that_is_not_utf_8_is_refused_and_its_byte_order_mark_read_over()
     with pytest.raises(TlaunchError, match="hosts is no UTF-8 text"):
         read_plain(b"\xff slots=2", "hostfile", "hosts")
     assert counts(read_plain("\ufeffa slots=2".encode(), "hostfile", "hosts")[0]) == {"a": 2}
+
+
+@pytest.mark.parametrize("text", ["me@a slots=2\nb slots=2\n", "me@a:2\n", "me@a\nme@b\n", "a\nme@b\n"])
+def test_a_host_with_a_user_is_read_as_one(text):
+    """So that the error is about the user, and not about JSON."""
+    assert recognise_plain(text.encode()) == "hostfile"
+    with pytest.raises(TlaunchError, match="names a user"):
+        parse_hostfile(text, "hosts")

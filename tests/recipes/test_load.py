@@ -153,3 +153,10 @@ def test_a_template_states_every_default_and_what_it_means(recipe):
         expected.append(f"{name.partition('.')[2]} = {json.dumps(field.default)}  # {bounds.help}{choices}")
     assert stated == expected
     assert recipe.load(str(template), []) == recipe.settings()
+
+
+def test_a_file_that_windows_wrote_is_read(tmp_path):
+    """With a byte order mark and carriage returns, as the project's file is."""
+    config = tmp_path / "settings.toml"
+    config.write_bytes(b"\xef\xbb\xbf[train]\r\nsteps = 7\r\n")
+    assert load_settings(TransformerSettings, str(config)).train.steps == 7

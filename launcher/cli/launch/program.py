@@ -110,7 +110,8 @@ class Program:
         instead = ""
         if (line := found.as_tlaunch) is not None:
             table = "" if line.table is None else f", with the rank table of `{escaped(line.table)}`,"
-            without = f", without {escaped(', '.join(line.unknown))}" if line.unknown else ""
+            left_out = (*line.unknown, *line.missing)
+            without = f", without {escaped(', '.join(left_out))}" if left_out else ""
             instead = f"; `{escaped(line.run)}`{table} starts that program once for each rank{without}"
         return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
 

@@ -72,8 +72,12 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
     """Return the answer to `tlaunch torchrun ...`; None for other words, or where no program is seen."""
-    found = other_launcher(words, None)
-    return None if found is None else _answer(f"tlaunch has no command {words[0]}", found.as_tlaunch)
+    found, wrong = other_launcher(words, None), f"tlaunch has no command {words[0]}"
+    if found is None or not found.unclear:
+        return None if found is None else _answer(wrong, found.as_tlaunch)
+    names = ", ".join(dict.fromkeys(found.unclear))
+    hint = f"leave {names} out to see the line of tlaunch for the rest; `tlaunch run --help` lists its options"
+    return UsageError(printable(f"{wrong}; tlaunch does not know what {names} means for {found.name}"), hint=hint)
 
 
 def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:

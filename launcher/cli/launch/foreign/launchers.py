@@ -38,6 +38,7 @@ class OtherLauncher:
 
     name: str
     as_tlaunch: TlaunchLine | None
+    unclear: tuple[str, ...] = ()  # the options because of which there is no line
 
 
 def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLauncher | None:
@@ -63,19 +64,18 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
 
             return OtherLauncher(name, TlaunchLine(None, shell_words(("tlaunch", *words))))
         del words[0]
-    return OtherLauncher(name, None if launcher is None else _as_tlaunch(program, launcher, words))
+    return OtherLauncher(name, None) if launcher is None else _as_tlaunch(name, program, launcher, words)
 
 
-def _as_tlaunch(program: str, launcher: Launcher, words: Sequence[str]) -> TlaunchLine | None:
+def _as_tlaunch(name: str, program: str, launcher: Launcher, words: Sequence[str]) -> OtherLauncher:
     from launcher.cli.launch.foreign.lines import parse_line
     from launcher.cli.launch.foreign.tlaunch_line import tlaunch_line
 
     line = parse_line(words, {}, launcher)
-    if not line.program:
-        return None
-    found = tlaunch_line(line, by_python=launcher not in _BY_MPI_OR_SLURM)
-    if found is None or program not in _GIVE_LOCAL_RANK or _WITHOUT_LOCAL_RANK & {each.key for each in line.typed}:
-        return found
-    return replace(
-        found, notes=(*found.notes, f"ranks have LOCAL_RANK; {program}'s --local_rank is not among their arguments")
-    )
+    found = tlaunch_line(line, by_python=launcher not in _BY_MPI_OR_SLURM) if line.program else None
+    if found is None:
+        return OtherLauncher(name, None, (*line.unknown, *(each.name for each in line.of("unclear"))))
+    if program in _GIVE_LOCAL_RANK and not _WITHOUT_LOCAL_RANK & {each.key for each in line.typed}:
+        note = f"ranks have LOCAL_RANK; {program}'s --local_rank is not among their arguments"
+        found = replace(found, notes=(*found.notes, note))
+    return OtherLauncher(name, found)

@@ -54,6 +54,8 @@ _MODULE = "write it behind two dashes: -- python -m MODULE"
 _NUMBERED = "ranks are numbered as the rank table says"
 _NONE = "tlaunch has nothing of the kind"
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES=0,1 in the environment chooses devices, --devices says how many"
+
 _DEVICES = Counterpart("--devices", subject="devices")
 _RANKS = Counterpart("--devices", subject="ranks")
 _RANKS_OF_SEVERAL = Counterpart(instead=_ONE_MACHINE, subject="ranks")
@@ -126,6 +128,9 @@ _DEEPSPEED = {
     "--hostfile": _SERVER_FILE,
     "-H": _SERVER_FILE,
     "--no-local-rank": Counterpart(needless="ranks have LOCAL_RANK in their environment", values=0),
+    **dict.fromkeys(("--include", "--exclude"), Counterpart(instead=_VISIBLE)),
+    "--ssh-port": Counterpart(instead="set the port in ~/.ssh/config; `tlaunch run --engine mpi` starts agents by ssh"),
+    "--bind-cores-to-rank": Counterpart(needless=_BIND, values=0),
 }
 _ACCELERATE = {
     "--num-processes": _RANKS,
@@ -134,6 +139,8 @@ _ACCELERATE = {
     "--main-process-ip": _FIRST_SERVER,
     "--main-process-port": Counterpart("--master-port"),
     "--multi-gpu": Counterpart(needless="--devices says so", values=0),
+    "--mixed-precision": Counterpart(instead="--env ACCELERATE_MIXED_PRECISION=bf16 says so"),
+    "--gpu-ids": Counterpart(instead=_VISIBLE),
 }
 _MPIRUN = {  # whose long names may be written with one dash
     **dict.fromkeys(("-n", "--np"), _RANKS),

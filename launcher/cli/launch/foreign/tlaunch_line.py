@@ -107,6 +107,8 @@ def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
         words = ()
     elif each.key == "-x" and "=" not in each.value:  # its value is that of this shell
         words = ("--env", each.value) if several and each.value.isidentifier() else None
+    elif each.key == "--mixed-precision":
+        words = ("--env", f"ACCELERATE_MIXED_PRECISION={value}")
     elif here is not None:
         words = (here, value) if each.values else (here,)
     elif each.key == "--cluster-time-out":
