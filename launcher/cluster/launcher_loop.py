@@ -191,7 +191,7 @@ class LauncherLoop:
                 )
                 self._kill_now = sweep.kill_now
                 self._ended = sweep.run()
-            self._agent.group.remove()
+            self._agent.forget()
             self._tick()
             for number in self._former.keys() - _ACT_AFTERWARDS:
                 signal.signal(number, signal.SIG_IGN)
