@@ -236,7 +236,7 @@ class LauncherLoop:
                 )
                 self._kill_now = sweep.kill_now
                 self._ended = sweep.run()
-            self._agent.group.remove()
+            self._agent.forget()
             self._tick()
             self._observer.close()
             for number in self._former.keys() - _ACT_AFTERWARDS:

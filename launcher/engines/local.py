@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import TimestampedEvent, from_line
+from launcher.core.proc import PROC
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.port import HeldPort
 from launcher.supervise.spawn import become_subreaper, keep_descriptors_private
 from launcher.supervise.tree import RunGroup, forget_bystanders, spare_bystanders
+from launcher.supervise.watcher import Watcher
 
 if TYPE_CHECKING:
     from launcher.core.records import Allotment
@@ -41,13 +43,14 @@ def signals_held_back() -> Iterator[None]:
 class LocalAgent:
     """The head's end of an agent on this machine, or of a coordinator: signals act on all of its agents."""
 
-    def __init__(self, pid: int, events_fd: int, life_fd: int, group: RunGroup) -> None:
+    def __init__(self, pid: int, events_fd: int, life_fd: int, group: RunGroup, watcher: Watcher | None = None) -> None:
         self.pid = pid
         self.group = group  # it and all that it starts
         self._events_fd = events_fd
         self._life_fd = life_fd  # its write end is open nowhere else: the agent sees our end in its closing
         self._partial = b""
         self._gone = False  # reaped: the pid may be anyone's
+        self._watcher = watcher
 
     def fileno(self) -> int:
         """Readable when there are events, and at their end."""
@@ -79,6 +82,12 @@ class LocalAgent:
         os.close(self._events_fd)
         os.close(self._life_fd)
         return exit_code_of(os.waitstatus_to_exitcode(status))
+
+    def forget(self) -> None:
+        """Remove what is kept of an agent that has been waited for, and of which nothing is left."""
+        self.group.remove()
+        if self._watcher is not None:
+            self._watcher.dismiss()
 
 
 def start_agent(
@@ -117,14 +126,18 @@ def start_agent(
             specify=specify,
         ).run()
 
-    agent = start_child(supervise, RunDir(spec.run_dir, None if link is None else server_index))
+    run_dir = RunDir(spec.run_dir, None if link is None else server_index)
+    watcher = None
+    with suppress(OSError):  # the run does without
+        watcher = Watcher(run_dir) if PROC.is_dir() else None
+    agent = start_child(supervise, run_dir, watcher)
     for kept in (port, link, members):
         if kept is not None:
             kept.close()
     return agent
 
 
-def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir) -> LocalAgent:
+def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:
     """Fork a process that does `work` and exits with what that returns. Conditions as of `start_agent`.
 
     Raises:
@@ -147,7 +160,7 @@ def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir) -> LocalAg
     os.close(life_reader)
     group = RunGroup(pid)
     group.take_in(pid)
-    return LocalAgent(pid, events_reader, life_writer, group)
+    return LocalAgent(pid, events_reader, life_writer, group, watcher)
 
 
 def _be_child(

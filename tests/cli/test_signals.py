@@ -11,8 +11,8 @@ import termios
 
 import pytest
 
-from launcher.core.events import AgentStarted, Cause, Killing, RankStarted, Stopping
-from launcher.core.proc import stat
+from launcher.core.events import AgentEnded, AgentStarted, Cause, Killing, RankStarted, Stopping
+from launcher.core.proc import every_process, stat
 
 from .conftest import read_until
 
@@ -56,6 +56,50 @@ def test_a_launcher_that_is_ended_leaves_nothing(launcher, wait_until, number, c
     wait_until(lambda: not alive(agent), "the end of the agent")
     assert launcher.report.cause is cause
     assert number == signal.SIGKILL or launcher.report.attempts[-1].killed == 4
+
+
+@pytest.mark.parametrize("options", [(), ("--no-preload",)])
+@pytest.mark.parametrize("elsewhere", ["", "setsid", "env -i"])
+def test_launcher_and_agent_that_are_killed_at_one_moment_leave_nothing(launcher, wait_until, options, elsewhere):
+    """What ranks have started is killed: in their own session, in another one, or with another environment."""
+    process = launcher.running(*options, "--", "sh", "-c", f"echo ready; {elsewhere} sleep 1000; true")
+    ranks = [event.pid for event in launcher.events(RankStarted)]
+    wait_until(lambda: len(children := below(ranks)) == 2 and children, "what ranks start")
+    started = below(ranks)
+    os.kill(process.pid, signal.SIGKILL)
+    os.kill(agent_pid(launcher), signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL
+    wait_until(lambda: not any(alive(pid) for pid in (*ranks, *started)), "their end")
+
+
+def below(ranks):
+    """The living children of these processes."""
+    return [process.pid for process in every_process() if process.parent in ranks and process.living]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_signal_after_the_end_changes_nothing(launcher, wait_until, number, code):
+    """The run has ended, and its last lines wait for whoever reads them: its exit code stays, and how it ended is shown."""
+    reader, writer = os.pipe()
+    said = launcher.write("said")
+    command = ["sh", "-c", f"seq 100000; exit {code}"]
+    with said.open("wb") as stderr:
+        process = launcher.start("run", "--devices", 1, "--", *command, stdout=writer, stderr=stderr)
+    os.close(writer)
+    wait_until((launcher.latest / "report.json").is_file, "the end of the run")
+    wait_until(lambda: launcher.events(AgentEnded), "the last event")
+    process.send_signal(number)
+    read_until(reader, None)
+    os.close(reader)
+    assert process.wait(60) == code
+    assert ("ended well" if code == 0 else "exit code 3") in said.read_text()
+
+
+def test_too_few_descriptors_are_named(launcher):
+    for limit in (8, 10, 12):
+        done = launcher.shell(f'ulimit -n {limit}; exec "$@"', "run", "--devices", 2, "--", "true")
+        assert done.returncode == 0 or ("Too many open files" in done.stderr and "was killed" not in done.stderr), done
 
 
 def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):

@@ -11,6 +11,7 @@ from launcher.core.events import (
     Cause,
     Forwarded,
     Killing,
+    NotExiting,
     NotRestarting,
     Paused,
     Preloaded,
@@ -78,6 +79,79 @@ def test_a_rank_that_makes_no_progress_hangs(launcher):
     done = launcher.run("run", "--devices", 2, "--hang-timeout", 1, "--grace", 1, "--", *python(*WAITS), code=124)
     assert launcher.report.cause is Cause.HUNG
     assert "no progress" in done.stderr
+
+
+KEEPS_ALIVE = {
+    "a thread": "import threading; threading.Thread(target=time.sleep, args=(1000,)).start()",
+    "an exit handler": "import atexit; atexit.register(time.sleep, 1000)",
+    "a destructor": "class Odd:\n    def __del__(self): time.sleep(1000)\nkept = Odd()",
+}
+
+
+@pytest.mark.parametrize("keeps", KEEPS_ALIVE.values(), ids=KEEPS_ALIVE)
+@pytest.mark.parametrize(("fails", "code"), [("raise ValueError('bad batch 17')", 1), ("sys.exit(3)", 3)])
+def test_a_rank_that_has_failed_and_does_not_exit_counts_as_failed(launcher, keeps, fails, code):
+    """After the grace period; its peers wait for it in vain."""
+    program = python("if os.environ['RANK'] == '0': time.sleep(1000)", keeps, fails)
+    launcher.run("run", "--devices", 2, "--grace", 0.5, "--", *program, code=code)
+    (event,) = launcher.events(NotExiting)
+    assert (event.global_rank, event.grace_s) == (1, 0.5)
+    assert (launcher.report.cause, launcher.report.verdict.culprit) == (Cause.FAILED, 1)
+
+
+def test_a_rank_that_does_not_exit_is_shown_at_once_and_may_take_its_time(launcher, wait_until):
+    """Nothing is ended within the grace period, and an end that takes a while says no more than its exception."""
+    waits = "import atexit\ndef save():\n    while not os.path.exists('go'): time.sleep(0.01)\natexit.register(save)"
+    program = python(
+        "print('ready', flush=True)", "if os.environ['RANK'] == '0': time.sleep(1000)", waits, "raise ValueError('b')"
+    )
+    process = launcher.running("--grace", 1000, "--", *program)
+    wait_until(lambda: launcher.events(NotExiting), "the failure")
+    for command in ("status", "why", "ps"):
+        assert "ValueError: b" in launcher.call(command, code=0).stdout
+    assert launcher.events(Stopping) == []
+    launcher.write("go")
+    assert process.wait(60) == 1
+    assert launcher.report.verdict.failures[0].status == 1
+    assert "had not ended" not in launcher.report.verdict.reason
+
+
+def test_a_rank_that_does_not_exit_is_started_again(launcher):
+    fails = "if os.environ['TLAUNCH_ATTEMPT'] == '0' and os.environ['RANK'] == '1': sys.exit(3)"
+    program = python(
+        "import threading", "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", fails
+    )
+    lasting = [*program[:-1], program[-1].replace(", daemon=True", ", daemon=os.environ['TLAUNCH_ATTEMPT'] != '0'")]
+    launcher.run("run", "--devices", 2, "--grace", 0.5, "--max-restarts", 1, "--", *lasting, code=0)
+    assert [attempt.cause for attempt in launcher.report.attempts] == [Cause.FAILED, Cause.FINISHED]
+
+
+@pytest.mark.parametrize("command", ["{} | tee copy", "{} || true", "({}); exit 0"])
+def test_a_good_end_after_a_traceback_is_a_warning(launcher, command):
+    failing = "raise RuntimeError('device-side assert') if os.environ['RANK'] == '1' else SystemExit"
+    program = python(failing)
+    script = command.format('"$@" 2>&1')
+    done = launcher.run("run", "--devices", 2, "--", "sh", "-c", script, "sh", *program, code=0)
+    (trouble,) = launcher.events(Trouble)
+    assert trouble.message in done.stderr
+    assert "rank 1 " in trouble.message
+    assert "RuntimeError: device-side assert" in trouble.message
+
+
+def test_a_handled_exception_of_a_good_run_is_no_warning(launcher):
+    handled = "import traceback\ntry:\n    1 / 0\nexcept ArithmeticError:\n    traceback.print_exc()\nprint('step 2', flush=True)"
+    launcher.run("run", "--devices", 2, "--", *python(handled), code=0)
+    assert launcher.events(Trouble) == []
+
+
+def test_a_signal_that_was_forwarded_is_named_as_the_cause(launcher):
+    """And no rank; the exit code is that of the ranks."""
+    process = launcher.running("--", "sh", "-c", "echo ready; exec sleep 1000")
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(60) == 128 + signal.SIGUSR2
+    verdict = launcher.report.verdict
+    assert (verdict.culprit, {failure.status for failure in verdict.failures}) == (None, {-signal.SIGUSR2})
+    assert launcher.call("why", code=0).stdout.count("forwarded") >= 1
 
 
 def test_forwarded_signals_reach_every_rank(launcher):

@@ -81,6 +81,45 @@ def test_the_traceback_shows_causes_and_source_lines(train, loaded):
     assert "launcher/preload" not in traceback
 
 
+@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
+def test_the_traceback_says_how_exceptions_are_linked(train, loaded):
+    cause, context = (
+        f"{loaded}try:\n    1 / 0\nexcept ArithmeticError as e:\n    raise KeyError('a'){end}"
+        for end in (" from e", "")
+    )
+    assert "The above exception was the direct cause" in noted(train(cause))["traceback"]
+    assert "During handling of the above exception" in noted(train(context))["traceback"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
+@pytest.mark.parametrize("notes", ["['of shard 7', 'of 12']", "('of shard 7', 'of 12')"])
+def test_the_traceback_shows_notes(train, loaded, notes):
+    found = noted(train(f"{loaded}error = ValueError('b')\nerror.__notes__ = {notes}\nraise error"))
+    assert found["traceback"].endswith("ValueError: b\nof shard 7\nof 12\n")
+    assert found["message"] == "b"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+@pytest.mark.parametrize("notes", ["None", "7", "'text'", "[Odd()]"])
+def test_notes_that_cannot_be_shown_do_no_harm(train, notes):
+    source = (
+        f"class Odd:\n    def __str__(self): 1 / 0\nerror = ValueError('b')\nerror.__notes__ = {notes}\nraise error"
+    )
+    assert "ValueError: b\n" in noted(train(source))["traceback"]
+
+
+@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
+@pytest.mark.parametrize(
+    ("code", "line", "kind"), [("x = 1\ndef f(:\n", 2, "SyntaxError"), ("if 1:\nx = 2\n", 2, "IndentationError")]
+)
+def test_the_place_of_a_syntax_error_is_shown(ways, train, loaded, code, line, kind):  # noqa: PLR0917
+    (ways.cwd / "utils.py").write_text(code)
+    found = noted(train(f"{loaded}import sys\nsys.path.insert(0, '.')\nimport utils"))
+    assert (found["type"], found["where"]) == (kind, f"utils.py:{line}")
+    assert f'utils.py", line {line}\n    {code.splitlines()[line - 1]}\n' in found["traceback"]
+
+
 @pytest.mark.parametrize(("loaded", "failing"), [("", "1 / 0"), ("import traceback\n", "raise SystemExit(7)")])
 @pytest.mark.parametrize(("end", "kind"), [("raise Odd", "exception"), ("import sys\nsys.exit(Odd())", "exit")])
 def test_an_exception_that_cannot_be_shown_is_noted(train, loaded, failing, end, kind):

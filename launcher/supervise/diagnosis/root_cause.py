@@ -142,7 +142,7 @@ def _blame_failure(
 def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
     """Blame no rank: every rank was sent the signal that ended the first."""
     ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
-    reason = f"it ended {counted(len(ended), 'rank')}, rank {cause.global_rank} first"
+    reason = f"{cause.what}, ended {counted(len(ended), 'rank')}, rank {cause.global_rank} first"
     others = [one for one in summaries if one not in ended]
     return Verdict(
         culprit=None,

@@ -160,6 +160,11 @@ CAUSES = [
     own("handled exception, then killed", printed(3, 5, -9, traceback("ValueError: handled"))),
     *(own(f"handled exception, then exit code {status}", printed(3, 5, status, traceback("ValueError: handled") + "step 2\n"))
       for status in (130, 134, 137, 143)),
+    case("a forwarded signal", None, CERTAIN, ended(1, 5, -10, forwarded=(10,)), ended(0, 6, -10, forwarded=(10,)),
+         lost(2, 50)),
+    case("a forwarded signal below a shell", None, CERTAIN, ended(1, 5, 138, forwarded=(10,), log_tail="step 1")),
+    case("a signal that was not forwarded", 1, CERTAIN, ended(1, 5, -12, forwarded=(10,))),
+    case("a failure before a forwarded signal", 2, CERTAIN, raised(2, 5), ended(1, 5000, -10, forwarded=(10,))),
     case("exit after a traceback", 3, LIKELY, lost(0, 100),
          replace(printed(3, 5, 1, traceback("KeyError: 'x'")), failure=record(4, None, "", kind="exit"))),
     case("lines of a shell after a traceback", 3, LIKELY, lost(0, 100),

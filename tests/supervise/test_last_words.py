@@ -1,0 +1,36 @@
+"""Logs that end with a traceback although the rank exited with 0."""
+
+import os
+
+import pytest
+
+from launcher.supervise.last_words import LAST_BYTES, doubtful_ends
+
+ERROR = 'Traceback (most recent call last):\n  File "/a/train.py", line 4, in step\n    x()\nRuntimeError: no\n'
+THREAD = f"Exception in thread Thread-1 (load):\n{ERROR}"
+HARMLESS = f"Exception ignored in: <function f at 0x7f>\n{ERROR}"
+
+
+@pytest.mark.parametrize(("text", "doubtful"), [
+    (ERROR, True), (f"step 1\n{ERROR}\n\n", True), (THREAD, True), ("x" * 2 * LAST_BYTES + f"\n{ERROR}", True),
+    (f"[rank0]: {ERROR}".replace("\n", "\n[rank0]: ").removesuffix("[rank0]: "), True),
+    (f"{ERROR}step 2\n", False), (HARMLESS, False), ("step 1\n", False), ("", False), (ERROR.partition("Runtime")[0], False),
+])  # fmt: skip
+def test_only_a_traceback_at_the_very_end_is_doubtful(tmp_path, text, doubtful):
+    log = tmp_path / "train.log"
+    log.write_text(text)
+    warnings = list(doubtful_ends({1: (log, 0)}))
+    assert len(warnings) == doubtful
+    assert all("rank 1 " in warning and "RuntimeError: no, at train.py:4 in step" in warning for warning in warnings)
+
+
+def test_ranks_that_end_alike_share_a_warning(tmp_path):
+    """What an earlier attempt wrote does not count, nor does what is no file."""
+    logs = {}
+    for rank, text in enumerate([ERROR, ERROR, ERROR.replace("no", "yes")]):
+        logs[rank] = (tmp_path / f"{rank}.log", 0)
+        logs[rank][0].write_text(text)
+    logs[3] = (logs[0][0], len(ERROR))
+    os.mkfifo(tmp_path / "pipe")
+    logs[4], logs[5] = (tmp_path / "pipe", 0), (tmp_path / "none", 0)
+    assert [warning.split(" exited")[0] for warning in doubtful_ends(logs)] == ["ranks 0-1", "rank 2"]
