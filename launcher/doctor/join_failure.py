@@ -129,7 +129,8 @@ def engine_hangs(engine: str, seconds: float, lines: Sequence[str]) -> JoinFailu
     return replace(
         failure,
         hint=f"{_BY_HAND}; if that ends at once, a firewall may keep that server from this machine: what starts agents "
-        "there must reach every port of it",
+        "there must reach every port of it. If that stands still, too, large packets may be lost: `ping -M do -s 1472` "
+        "shows whether 1500 bytes pass",
     )
 
 

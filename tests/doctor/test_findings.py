@@ -216,6 +216,8 @@ CASES = {
     "one machine": (3, lambda c: c.change(2, machine="boot 0"), "one-machine risky 0 2"),
     "one machine with devices":
         (3, lambda c: (c.change(2, machine="boot 0"), c.change_all(ascend_devices=(0, 1))), "one-machine breaks 0 2"),
+    "two machines with one hostname": (3, lambda c: c.change(2, hostname="h1"), "same-hostname note 0 2"),
+    "one machine with one hostname": (3, lambda c: c.change(2, machine="boot 0", hostname="h1"), "one-machine risky 0 2"),
     "machines without an identity": (2, lambda c: c.change_all(machine="")),
     # --- what should be the same ---
     "clocks of 3 servers": (3, lambda c: c.offsets_s.update({2: 90.0}), "clock-skew risky 2"),

@@ -77,7 +77,7 @@ def test_no_rank_table_is_made_of_a_part_of_a_heterogeneous_job(tmp_path, given,
     if groups == 1:
         assert cluster_of(allocation, 2).device_count == 4
         return
-    with pytest.raises(UsageError, match=f"job 12 is heterogeneous: it has {groups} groups .* n1, n2$") as error:
+    with pytest.raises(UsageError, match=f"job 12 is heterogeneous: it has {groups} groups .* n1, n2\n") as error:
         cluster_of(allocation, 2)
     assert "--rank-table" in error.value.hint
 

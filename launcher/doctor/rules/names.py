@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.core.interfaces import addresses_of, names_of
 from launcher.doctor.facts import Resolved
-from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, listed
+from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, groups, listed
 from launcher.doctor.network import is_address, is_loopback
 
 MAX_RESOLVE_S = 1.0  # for one name
@@ -136,6 +136,17 @@ def slow_name(answer: Answer) -> Mapping[str, Any] | None:
     return {"seconds": slowest.seconds, "name": slowest.name}
 
 
+def same_hostname(evidence: Evidence) -> Iterator[Finding]:
+    """Check that no two machines have the same hostname: an MPI takes their ranks for neighbours."""
+    for servers in groups({index: facts.hostname for index, facts in evidence.facts.items()}).values():
+        if len({evidence.facts[index].machine or index for index in servers}) > 1:
+            yield Finding(
+                "same-hostname", Topic.NAMES, Severity.NOTE, servers,
+                f"{evidence.named(servers)} are several machines, and call themselves {evidence.facts[servers[0]].hostname}",
+                "give each machine a hostname of its own: `hostnamectl hostname NAME`",
+            )  # fmt: skip
+
+
 def foreign_address(answer: Answer) -> Mapping[str, Any] | None:
     """Compare the address of the server's name in the table with those of its interfaces: libraries listen there."""
     resolution = answer.facts.resolution(answer.name)
@@ -153,6 +164,7 @@ RULES: tuple[Rule, ...] = (
     loopback,
     own_names,
     differing_names,
+    same_hostname,
     PerServer(
         "slow-name", Topic.NAMES, Severity.RISKY, slow_name, "{server} takes {seconds:.1f} s to resolve {name}",
         "the first name server of /etc/resolv.conf may be silent; names in /etc/hosts need none",
