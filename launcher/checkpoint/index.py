@@ -48,6 +48,7 @@ KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in this order,
 KINDS_OF_BUFFERS = ("buffer",)
 ITEM_BYTES = {"F32": 4, "F64": 8}  # by the name of a type in safetensors
 MAX_INDEX_BYTES = 1 << 30
+MAX_HEAD_BYTES = 200  # before the index itself: its digest
 _LATER = ("kinds", "buffers", "validations")  # what an index lacks that has the default of it
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
@@ -260,7 +261,7 @@ def index_of(content: bytes, path: Path) -> Index:
     """Return the index that `index_text` has made the content of `path`; errors as `read_index` has them."""
     head, _, rest = content.partition(b', "index": ')
     try:
-        digest = json.loads(head + b"}")["sha256"]
+        digest = json.loads(head[:MAX_HEAD_BYTES] + b"}")["sha256"]
         is_whole = rest[-2:] == b"}\n" and hashlib.sha256(rest[:-2]).hexdigest() == digest
         found = json.loads(rest[:-2]) if is_whole else None
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -26,9 +26,9 @@ T = TypeVar("T")
 INDENT = 2
 MAX_ERROR_CHARS = 200
 MAX_WHOLE_NUMBER = (1 << 63) - 1  # as the system's calls take them
-MAX_JSON_BYTES = 64 << 20  # of a file: run.json of 32,768 ranks
+MAX_JSON_BYTES = 64 << 20  # of a file: run.json of 50,000 ranks
 MAX_DIGESTED_BYTES = 1 << 30
-MAX_JSON_VALUES = 1_500_000  # in one text: a short text of empty lists takes 20 times its size in memory
+MAX_JSON_VALUES = 2_000_000  # in one text: short text may take 20 times its size in memory
 _NOTHING = type(None)
 _Converter = Callable[[Any], Any]
 

@@ -19,6 +19,7 @@ from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
 SCHEMA = 2
+MAX_RANKS = 1 << 16
 COORDINATOR = -1  # the server_index of events that concern all servers of several
 
 
@@ -42,6 +43,10 @@ class AgentStarted:
     agent: ProcessId
     head: ProcessId | None  # the launcher that started the agent
     rank_count: int  # ranks on this server
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank_count <= MAX_RANKS:  # of a file that somebody else wrote; readers look at every rank
+            raise ValueError(f"{self.rank_count} ranks")
 
 
 @frozen

@@ -20,6 +20,7 @@ __all__ = [
     "metrics_of", "part_shares", "read_metrics",
 ]  # fmt: skip
 
+MAX_STRANGE = 100_000  # lines, after which nothing more is read
 MAX_LINE_BYTES = 65536  # of a line; what is longer is no record
 TAIL_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
 MAX_VALUE_CHARS = 40  # characters of one that is quoted
@@ -169,6 +170,8 @@ class MetricsReader:
                     self._begin(file)  # it is another file
                 while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(line) == MAX_LINE_BYTES:
                     records += self._records_of(line)
+                    if self.strange > MAX_STRANGE:
+                        break
         except FileNotFoundError:
             pass
         except OSError as error:

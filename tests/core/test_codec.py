@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from launcher.core import codec, env, text
-from launcher.core.codec import decode, digest_of_meaning, encode, json_text
+from launcher.core.codec import decode, digest_of_meaning, encode, json_text, parse_json, read_json
 from launcher.core.frozen import frozen
 
 
@@ -103,6 +103,19 @@ def test_numbers_that_json_has_not_become_null(odd):
     expected = {**value, "a": [1, {"b": None, "c": [None, 2.5]}]}
     assert json.loads(json_text(value), parse_constant=pytest.fail) == expected
     assert json_text(value).endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a":' * 100_000, "[" + "[]," * 2_000_000 + "1]", "9" * 5000, "", '"\ud800'],
+    ids=["deep list", "deep object", "many values", "long number", "nothing", "half a text"],
+)
+def test_hostile_json_is_a_value_error(tmp_path, text):
+    """However it is read: RecursionError is none that callers would expect, and short text may need much memory."""
+    (tmp_path / "file").write_text(text, errors="surrogatepass")
+    for read in (lambda: parse_json(text), lambda: read_json(tmp_path / "file")):
+        with pytest.raises(ValueError):
+            read()
 
 
 def test_white_space_and_the_order_of_keys_change_no_meaning():

@@ -87,6 +87,24 @@ def test_a_log_that_is_emptied_at_the_end(log, follower):
     assert poll(follower, ended=True) == [(3, "and a hal"), (3, "new"), (3, "last")]
 
 
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("made", [True, False])
+def test_a_log_that_is_renamed(log, follower, monkeypatch, made, local):
+    """As by logrotate: the rank still writes to the old file, and a change of that is noticed."""
+    if not local:
+        monkeypatch.setattr(module, "LOCAL", frozenset())
+    append(log, b"one\n")
+    assert poll(follower) == [(3, "one")]
+    old = log.rename(log.with_name("train.log.1"))
+    if made:
+        log.touch()
+    for number in range(3):
+        append(old, b"%d\n" % number)
+        assert wait_until(lambda: poll(follower), "the line") == [(3, f"{number}")]
+    append(log, b"new\n")
+    assert wait_until(lambda: poll(follower), "the new file's line") == [(3, "new")]
+
+
 def test_logs_take_turns_in_small_portions(follow, tmp_path):
     """However much one log holds, the caller gets its turn soon, and so does the other log."""
     logs = {rank: tmp_path / f"{rank}.log" for rank in (0, 1)}

@@ -192,6 +192,49 @@ def test_a_log_that_is_made_again(log, growing, truncations, again):
     assert truncations == []
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_a_log_that_is_renamed_is_read_on(log, growing, made):
+    """Its rank goes on writing to the old file, until a file with its name has content."""
+    append(log, b"one\n")
+    assert all_new(growing) == (0, b"one\n")
+    old = log.with_name("train.log.1")
+    for number in range(3):
+        log.rename(old)
+        if made:
+            log.touch()
+        append(old, b"%d\n" % number)
+        assert (growing.unread_bytes, all_new(growing)[1]) == (2, b"%d\n" % number)
+        log.unlink(missing_ok=True)
+        old.rename(log)
+    log.rename(old)
+    append(old, b"last\n")
+    append(log, b"new\n")
+    assert (growing.read()[1], growing.read()) == (b"last\n", (0, b"new\n"))
+
+
+def test_a_hole_is_skipped(log, growing):
+    """A program that does not append leaves one of any size where its log was emptied; other zeros are read."""
+    log.write_bytes(b"\0" * 5000)
+    assert growing.read() == (0, b"\0" * 5000)
+    with log.open("r+b") as file:
+        os.truncate(log, 0)
+        file.seek(1 << 40)
+        file.write(b"\nnew\n")
+    offset, found = growing.read()
+    assert found.strip(b"\0") == b"\nnew\n"
+    assert offset + len(found) == (1 << 40) + 5
+    os.truncate(log, 1 << 41)
+    assert all_new(growing)[1].strip(b"\0") == b""
+    assert growing.unread_bytes == 0
+
+
+def test_the_last_lines_among_the_last_bytes(log, growing):
+    append(log, b"x\n" * 1000)
+    assert growing.skip_to_last(200, keep_lines=1000) == 1802
+    assert growing.skip_to_last(200, keep_lines=5) == 188
+    assert growing.read() == (1990, b"x\n" * 5)
+
+
 @pytest.mark.parametrize("looks", [True, False])
 def test_a_log_that_is_truncated(log, growing, truncations, looks):
     """All that it holds is new, and it is reported once how much is gone, as far as that was seen."""

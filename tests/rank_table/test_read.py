@@ -264,6 +264,15 @@ def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
         load_cluster(tmp_path / "table.json")
 
 
+@pytest.mark.parametrize("device", ["/dev/ptmx", "/dev/kmsg", "/proc/kmsg"])
+def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch, device):
+    """Once it gives no more, or at once where this user may not read it."""
+    monkeypatch.setattr("launcher.rank_table.read.PIPE_PATIENCE_S", 0)
+    (tmp_path / "table.json").symlink_to(device)
+    with pytest.raises(UnreadableError, match="cannot be read"):
+        load_cluster(tmp_path / "table.json")
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "column", "word"),
     [

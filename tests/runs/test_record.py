@@ -249,7 +249,17 @@ def test_an_older_record_can_be_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"ranks": [1]}', '{"ranks": 3}', '{"ranks": [], "grace_s": "x"}', "\0"]
+    "text",
+    [
+        *("", "[]", "{}", '{"ranks": [1]}', '{"ranks": 3}', '{"ranks": [], "grace_s": "x"}', "\0", "[" * 100_000),
+        *(
+            f'{{"ranks": [], "supervision": {{"{name}": {value}}}}}'
+            for name in ("max_restarts", "grace_s")
+            for value in ("1e999", "NaN", '"x"', "[]", "9" * 400)
+        ),
+        '{"ranks": [], "engine": 3}',
+        '{"ranks": [], "supervision": {"elastic": {"x": 1}}, "cluster": {"servers": [{"server_id": 1, "devices": [{}]}]}}',
+    ],
 )
 def test_anything_else_is_unreadable(tmp_path, text):
     (tmp_path / "run.json").write_text(text)

@@ -125,6 +125,16 @@ class Hesitating(RunStatusReader):
         return super()._alive()
 
 
+@pytest.mark.parametrize("count", [1 << 62, -1, 1 << 17])
+def test_a_run_of_more_ranks_than_there_can_be(tmp_path, count):
+    """Nobody looks at each of them."""
+    state = look(acted_run.make(tmp_path / "a", [AgentStarted(me(), None, 2)]))
+    events = state.run_dir.events
+    events.write_text(events.read_text().replace('"rank_count": 2', f'"rank_count": {count}'))
+    state = look(state.run_dir)
+    assert (state.state, states(state)) == (State.UNKNOWN, [])
+
+
 def test_a_last_word_between_reading_and_looking_counts(tmp_path):
     """An agent that has just gone is not taken for one that was killed."""
     run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), None, 1)])

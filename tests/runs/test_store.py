@@ -149,7 +149,7 @@ def test_a_name_that_no_file_can_have_is_no_run(runs_dir):
 def test_where_only_one_servers_files_are_they_are_the_run(runs_dir):
     """On a server that shares no disk with the head; as soon as the head's own are there, these count."""
     root = runs_dir / "20260102-000000-b"
-    for part in ("server10", "server2", "serverX"):
+    for part in ("server10", "server2", "serverX", "server1x", "server01", "server²", f"server{'9' * 200}"):
         (root / part).mkdir()
         (root / part / "events.jsonl").touch()
     assert find_run(runs_dir, root.name) == RunDir(root, 2)
