@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - as above
 
-    # `import tlaunch` may have loaded the module from its copy of this package (tlaunch/_package.py).
+    # `import tlaunch` may have loaded the module from its copy of this package (tlaunch/_user_package.py).
     module = sys.modules.get("_tlaunch_launcher" + _MODULE_OF[name]) or import_module(_MODULE_OF[name], __name__)
     return getattr(module, name)
 

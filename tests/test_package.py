@@ -60,3 +60,13 @@ def test_the_built_in_corpus_comes_with_the_wheel(installed, tmp_path):
         tmp_path,
     )
     assert Path(done.stdout.strip()).read_text().count("\n") == 12_000, done.stderr
+
+
+def test_the_wheel_has_the_package_that_programs_import(installed):
+    """With its types, and as what starts the command from there."""
+    assert (installed / "tlaunch" / "py.typed").is_file()
+    [entry_points] = installed.glob("tlaunch-*.dist-info/entry_points.txt")
+    assert "tlaunch = tlaunch.__main__:main" in entry_points.read_text()
+    command = [sys.executable, installed / "tlaunch", "run", "--devices", "1", "--set", "train.steps=1", "--dry-run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"{installed / 'tlaunch'} -m launcher.trainer" in done.stdout, done.stderr

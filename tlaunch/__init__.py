@@ -17,7 +17,7 @@ def __getattr__(name: str) -> object:
     """Import a name of the API when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tlaunch._package import package_for  # noqa: PLC0415 - as above
+    from tlaunch._user_package import package_for  # noqa: PLC0415 - as above
 
     return getattr(package_for(name), name)
 

@@ -15,8 +15,8 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.placement import Share
 
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
-# Threads of OpenMP spin while they wait for each other. Without a limit, a rank whose cores have other work too takes 10 to 30 times as
-# long: its threads wait, spinning, for one that has no core. The measured steps are in docs/run.md.
+# Threads of GNU's OpenMP wait spinning, by default for so long that a rank whose cores are busy takes many times as long per step.
+# docs/run.md has the measured ratios.
 SPINNING = {env.GOMP_SPINCOUNT: "1000"}
 OTHER_OPEN_MPI = "a library of Open MPI 5 under the mpirun of Open MPI 4"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.program.command import is_python, program_file
 
-_STDIN = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+STDIN_FILES = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 _OTHERS = frozenset(
     {"julia", "lua", "node", "perl", "php", "Rscript", "ruby", "tclsh"}
@@ -31,7 +31,7 @@ def reader_of_stdin(argv: Sequence[str], search_path: str | None, cwd: Path) -> 
         return "Python" if _python_reads(rest) else None
     if name in _SHELLS:
         return name if _shell_reads(rest) else None
-    return name if name in _OTHERS and next(rest, "-") in {"-", *_STDIN} else None
+    return name if name in _OTHERS and next(rest, "-") in {"-", *STDIN_FILES} else None
 
 
 def _name(word: str) -> str:
@@ -41,8 +41,8 @@ def _name(word: str) -> str:
 def _python_reads(words: Iterator[str]) -> bool:
     for word in words:
         if word == "--":
-            return next(words, "-") in {"-", *_STDIN}
-        if word in {"-", *_STDIN}:
+            return next(words, "-") in {"-", *STDIN_FILES}
+        if word in {"-", *STDIN_FILES}:
             return True
         if not word.startswith("-") or word in _ABOUT_ITSELF:
             return False
@@ -61,8 +61,8 @@ def _python_reads(words: Iterator[str]) -> bool:
 def _shell_reads(words: Iterator[str]) -> bool:
     for word in words:
         if word in {"-", "--"}:
-            return next(words, None) in {None, *_STDIN}
-        if word in _STDIN:
+            return next(words, None) in {None, *STDIN_FILES}
+        if word in STDIN_FILES:
             return True
         if word[:1] not in {"-", "+"} or word in _ABOUT_ITSELF:
             return False

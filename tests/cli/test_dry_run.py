@@ -133,3 +133,15 @@ def test_an_engine_that_is_not_here_cannot_be_shown(launcher, sample_tables):
     assert (done.returncode, done.stdout) == (2, "")
     assert "mpirun" in done.stderr
     assert "hint: " in done.stderr
+
+
+@pytest.mark.parametrize(("source", "is_noted"), [
+    ("< samples.txt", True), ("<<< text", True), ("< empty.txt", False), ("< /dev/null", False), ("<&-", False),
+    ("--rank-table /dev/stdin < table.json", False),
+])  # fmt: skip
+def test_data_that_ranks_do_not_get_are_noted(launcher, sample_tables, source, is_noted):
+    launcher.write("samples.txt", "1\n2\n")
+    launcher.write("empty.txt")
+    launcher.write("table.json", (sample_tables / "rank_table_2pcs.json").read_text())
+    done = launcher.shell(f'"$@" {source} --dry-run -- true', "run", code=0)
+    assert ("standard input" in done.stderr) == is_noted, done.stderr

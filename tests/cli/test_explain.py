@@ -13,7 +13,7 @@ from launcher.recipes.settings import aliases_of, all_settings, as_toml
 from launcher.recipes.transformer.config import TransformerSettings
 
 LEFT = {
-    "RANK": "3", "WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "old", "OMPI_COMM_WORLD_RANK": "1",
+    "RANK": "3", "WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "old", "TORCHELASTIC_USE_AGENT_STORE": "old", "OMPI_COMM_WORLD_RANK": "1",
     "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "3", "NCCL_DEBUG": "INFO",
 }  # fmt: skip
 
@@ -40,7 +40,9 @@ def test_each_variable_has_its_value_and_origin(explained):
     assert rows["X"].split()[1:] == ["1", "--env"]
     assert rows["MASTER_PORT"].split()[1:3] == ["29876", "tlaunch:"]
     assert rows["OMP_NUM_THREADS"].split()[1:3] == ["3", "inherited:"]
-    assert rows["TORCHELASTIC_RUN_ID"].split()[1:] == ["(removed)", "removed:", "set", "by", "torchrun?,", "was", "old"]
+    removed = rows["TORCHELASTIC_USE_AGENT_STORE"].split()[1:]
+    assert removed == ["(removed)", "removed:", "set", "by", "torchrun?,", "was", "old"]
+    assert rows["TORCHELASTIC_RUN_ID"].split()[2:] == ["tlaunch:", "time", "and", "--name,", "was", "old"]
     assert rows["CUDA_VISIBLE_DEVICES"].split()[1:] == ["0", "inherited"]
     assert "torchrun?" in rows
     assert "NCCL_DEBUG" not in rows

@@ -27,6 +27,7 @@ USAGE = """
 FILES = """
 --rank-table missing.json -- true; --config missing.toml; --data missing; -- no-such-program; -- ./missing
 -- ./plain.py; -- plain.py; -- plain.py --lr '1 2'; --rank-table rank_table_8pcs.json; --rank-table elsewhere/rank_table_8pcs.json
+-- python -Wignore /dev/stdin; -- bash; -- bash -x -s a; -- sh -; -- bash -o pipefail --norc; -- env A=1 bash /dev/stdin; -- perl
 -- python; -- python -u -; -- env python; -- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
 -- python -m nosuchmod; -- python -I -m plain; -- python -P -m plain; -- python -E -m nosuchmod; -- python -m ''; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
 -- 'python plain.py --x 1'; -- 'python plain.py' 'a b'; -- VAR=1 'B=2 3' python plain.py; API_KEY=1; -- 'cd x && python plain.py'; -- source env.sh; -- './a b'; -- --lr 1

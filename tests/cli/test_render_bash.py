@@ -11,7 +11,7 @@ DUMP = "import json, os, sys; json.dump([dict(os.environ), sys.argv[1:]], open(f
 # A shell keeps these for itself, whatever it starts.
 OF_A_SHELL = {"_", "SHLVL", "PWD", "OLDPWD", "PS1"}
 # What differs from run to run.
-OF_A_RUN = {"TLAUNCH_RUN_DIR", "TLAUNCH_RUN_ID", "TLAUNCH_HEARTBEAT_FILE"}
+OF_A_RUN = {"TLAUNCH_RUN_DIR", "TLAUNCH_RUN_ID", "TORCHELASTIC_RUN_ID", "TLAUNCH_HEARTBEAT_FILE"}
 # As other launchers leave them, and what looks as if they did.
 LEFT = {
     "RANK": "7", "MASTER_ADDR": "elsewhere", "RANK_TABLE_FILE": "/nowhere", "PMIX_RANK": "3", "PET_RDZV_ENDPOINT": "x",
@@ -57,7 +57,11 @@ def test_the_script_replaces_nothing_of_the_environment(launcher, script):
     functions = re.findall(r"^_?([a-z_]+)\(\)", text, re.MULTILINE)
     assert {"server", "ranks", "status"} <= variables.keys()
     assert {"send", "give_up", "start_rank"} <= set(functions)
-    chosen = {"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": ""}  # as for `tlaunch run` when the script is run
+    chosen = {
+        "OMP_NUM_THREADS": "3",
+        "PYTHONUNBUFFERED": "",
+        "GOMP_SPINCOUNT": "7",
+    }  # as for `tlaunch run` when the script is run
     bodies = {f"BASH_FUNC_{name}%%": "() { echo theirs; }" for name in functions}
     assert script.run(env={**variables, **chosen, **bodies}).returncode == 0
     [environment], _ = dumped(launcher, 1)

@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 LOST = "error: server 10.77.0.2 was lost\n  certain: server 10.77.0.2 with ranks 2-3 was lost"
 # Rank 1 waits for nobody while rank 0 waits for one that will be lost: what the lost ones did is not known.
 BESIDE = {"program": MISSED, "seconds": "beside"}
-OURS = r"until_told|missed\.py|launcher agent"
+OURS = r"until_told|missed\.py|tlaunch agent"
 OURS_AND_THE_ENGINES = rf"{OURS}|orted|prted"
 
 
@@ -111,7 +111,7 @@ def test_a_server_whose_network_is_cut_is_named_and_no_rank_that_is_only_busy(ru
 def test_a_killed_agent_is_named_at_once_and_no_rank_that_is_only_busy(run, which):
     """Whichever of its processes is killed: the ranks of that server end, and so do all others."""
     run.start("--console", "none", **(BESIDE if which == "agent" else {})).wait_running()
-    pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
+    pids = run.hosts.on("h2", "pgrep", "-f", "tlaunch agent").stdout.split()
     run.hosts.on("h2", "kill", "-9", *{"guard": pids[:1], "agent": pids[-1:], "all": pids}[which])
     code, err = run.finish(within_s=40)
     assert code == 1, err
@@ -156,7 +156,7 @@ def test_a_hang_where_servers_reach_each_other_is_blamed_on_the_rank_that_is_mis
 def test_after_a_lost_agent_a_restart_goes_on(run):
     """Agents are started anew on every server, and the next attempt ends well. Who attended the lost one says when."""
     run.start("--max-restarts", "2", "--grace", 200, seconds="300,0.5").wait_running()
-    pids = run.hosts.on("h2", "pgrep", "-f", "launcher agent").stdout.split()
+    pids = run.hosts.on("h2", "pgrep", "-f", "tlaunch agent").stdout.split()
     run.hosts.on("h2", "kill", "-9", pids[-1])
     run.wait_running(attempt=1)
     code, err = run.finish()

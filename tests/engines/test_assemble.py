@@ -133,6 +133,16 @@ def test_every_variable_has_its_origin():
     assert shown == {**user_env, "OMP_NUM_THREADS": "as it is", "MS_ROLE": None}
 
 
+@pytest.mark.parametrize("chosen", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
+@pytest.mark.parametrize("by", ["inherited_env", "user_env"])
+def test_how_long_threads_spin_is_the_users_choice(chosen, by):
+    """Of either variable: GNU's OpenMP heeds the count, if there is one, and not the policy."""
+    assert {rank.env["GOMP_SPINCOUNT"] for rank in spec_of(TWO_SERVERS, Layout(dp=4)).ranks} == {"1000"}
+    for rank in spec_of(TWO_SERVERS, Layout(dp=4), **{by: {chosen: "7"}}).ranks:
+        assert rank.env.get("GOMP_SPINCOUNT", "7") == "7"
+        assert ("GOMP_SPINCOUNT" in rank.env) == (by == "user_env" and chosen == "GOMP_SPINCOUNT")
+
+
 INTERFACE = {
     "GLOO_SOCKET_IFNAME": "ib0", "TP_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "=ib0", "HCCL_SOCKET_IFNAME": "=ib0",
 }  # fmt: skip

@@ -26,6 +26,7 @@ from launcher.engines.placement import read_machine
 from launcher.engines.variables import VISIBLE_DEVICES
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
+from launcher.program.stdin_program import STDIN_FILES
 from launcher.runs.rank_figures import pattern_of
 
 Elsewhere = Literal["servers", "image"]
@@ -93,7 +94,8 @@ def prepare(
         notes += _check_program(program, elsewhere, used, has_stdin=engine is not None)
     notes += _idle_devices(options, cluster, used)
     request = _request(options, program, cluster, layout, inherited=inherited, engine=engine, notes=notes)
-    if engine is None and elsewhere is None and (note := stdin_note(options.rank_table)) is not None:
+    is_ours = engine is None and elsewhere is None and str(options.rank_table) not in STDIN_FILES
+    if is_ours and (note := stdin_note()) is not None:
         notes.append(note)
     if layout.world_size > 1:
         notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)

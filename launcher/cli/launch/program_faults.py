@@ -14,7 +14,6 @@ import sys
 import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from launcher.cli.launch.program import Program
 from launcher.core.env import PYTHONSAFEPATH
@@ -167,11 +166,8 @@ def _program_on_stdin(program: Program) -> UnreadableError | None:
     )
 
 
-def stdin_note(rank_table: Path | None) -> str | None:
-    """Return the note that ranks do not get the data on this process's standard input; None if it holds none.
-
-    The rank table may be read from there.
-    """
+def stdin_note() -> str | None:
+    """Return the note that ranks do not get the data on this process's standard input; None if it holds none."""
     with suppress(OSError, ValueError):
         found = os.fstat(0)
         if stat.S_ISREG(found.st_mode):
@@ -179,7 +175,7 @@ def stdin_note(rank_table: Path | None) -> str | None:
         else:
             waiting = fcntl.ioctl(0, termios.FIONREAD, bytes(4)) if stat.S_ISFIFO(found.st_mode) else b""
             holds_data = any(waiting)
-        if holds_data and not (rank_table is not None and os.path.samestat(found, rank_table.stat())):
+        if holds_data:
             return "note: ranks do not get the data on standard input: theirs is /dev/null; name a file to the program instead"
     return None
 
