@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
-from launcher.corpus.text import read_lines
+from launcher.corpus.text import GZIP_MAGIC, lines_of, read_lines, told_as_unreadable
 
 MAKE_ONE = "`tlaunch data preprocess --fr FILE --en FILE --output DIR` makes one"
 BLOCK_BYTES = 1 << 20
@@ -67,13 +69,34 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
         UnreadableError: missing, unreadable, not UTF-8, without pairs, or a line that is not two texts with one tab
             between them.
     """
-    pairs = []
     with closing(read_lines(path)) as lines:  # a malformed line ends the reading half way
-        for number, pair in enumerate(split_pairs(lines, path), start=1):
-            if is_empty(pair):
-                side = "target" if pair[0].strip() else "source"
-                raise UnreadableError(f"{path}:{number}: the {side} is empty", hint=MAKE_ONE)
-            pairs.append(pair)
+        return _filled_pairs(lines, path)
+
+
+def check_first_pairs(path: Path) -> None:
+    """Read the first lines of a pair file.
+
+    Raises:
+        UnreadableError: as `read_pairs`, of these lines.
+    """
+    with told_as_unreadable(path), path.open("rb") as file:
+        head = file.read(BLOCK_BYTES)
+        if head.startswith(GZIP_MAGIC):
+            head = zlib.decompressobj(wbits=31).decompress(head, BLOCK_BYTES)
+    is_whole = len(head) < BLOCK_BYTES
+    if not is_whole:  # the last line may go on
+        head = head[: head.rfind(b"\n") + 1]
+    if head or is_whole:
+        _filled_pairs(lines_of(BufferedReader(BytesIO(head)), path), path)
+
+
+def _filled_pairs(lines: Iterable[str], path: Path) -> list[tuple[str, str]]:
+    pairs = []
+    for number, pair in enumerate(split_pairs(lines, path), start=1):
+        if is_empty(pair):
+            side = "target" if pair[0].strip() else "source"
+            raise UnreadableError(f"{path}:{number}: the {side} is empty", hint=MAKE_ONE)
+        pairs.append(pair)
     if not pairs:
         raise UnreadableError(f"{path}: no sentence pairs: the file is empty", hint=MAKE_ONE)
     return pairs

@@ -1,11 +1,13 @@
 """Layouts against the Transformer's sizes."""
 
+import gzip
+
 import pytest
 
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.checks import check_layout, check_tables
+from launcher.recipes.transformer.checks import check_data, check_layout, check_tables
 from launcher.recipes.transformer.config import TransformerSettings
 
 
@@ -96,3 +98,22 @@ def test_settings_without_effect_are_refused(settings, message, hint):
         check_layout(load_settings(TransformerSettings, None, settings), Layout())
     assert message in refusal.value.message
     assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"a b\n", ":1: 0 tabs"), (b"a\tb\nc\td\te\n", ":2: 2 tabs"), (b"", "no sentence pairs"), (b"a\t\n", ":1: the target is empty"),
+    (gzip.compress(b"a\tb\nc\n"), ":2: 0 tabs"), (b"\xff\xfea\n", ":1: not UTF-8"), (gzip.compress(b"a\tb")[:12] + b"x" * 30, "cannot be read"),
+])  # fmt: skip
+def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, message):
+    (tmp_path / "train.de").write_bytes(content)
+    with pytest.raises(UnreadableError, match=message):
+        check_data(TransformerSettings(), tmp_path / "train.de")
+
+
+@pytest.mark.parametrize(
+    "content", [b"a\tb\n", b"a\tb", b"a\tb\n" * 400_000, gzip.compress(b"a\tb\n" * 400_000), b"a" * 3_000_000]
+)
+def test_of_large_data_the_beginning_is_looked_at(tmp_path, content):
+    """As far as it has whole lines."""
+    (tmp_path / "pairs").write_bytes(content)
+    check_data(TransformerSettings(), tmp_path / "pairs")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
-from launcher.corpus.dataset import find_splits
+from launcher.corpus.dataset import check_first_pairs, find_splits
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_early_stopping
 from launcher.recipes.transformer.config import FALLING, TransformerSettings, TransformerTrainConfig
@@ -58,13 +58,15 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
 
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Refuse a path where there are no sentence pairs of the direction that is to be trained; None: the packaged sample.
+    """Refuse a path without sentence pairs of the direction that is to be trained, by their first lines; None: the packaged sample.
 
     Raises:
-        TlaunchError: as `find_splits`.
+        TlaunchError: as `find_splits` and `check_first_pairs`.
     """
     if data is not None:
-        find_splits(data, settings.data.direction)
+        splits = find_splits(data, settings.data.direction)
+        for path in filter(None, (splits.train, splits.valid)):
+            check_first_pairs(path)
 
 
 def _check_rates(train: TransformerTrainConfig) -> None:
