@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
-from launcher.corpus.text import normalised, read_lines
+from launcher.corpus.text import GZIP_MAGIC, lines_of, normalised, read_lines, told_as_unreadable
 
 MAKE_ONE = "`tlaunch data preprocess --fr FILE --en FILE --output DIR` makes one"
 BLOCK_BYTES = 1 << 20
@@ -77,6 +79,25 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     if not pairs:
         raise UnreadableError(f"{path}: no sentence pairs: the file is empty", hint=MAKE_ONE)
     return pairs
+
+
+def check_first_pairs(path: Path) -> None:
+    """Read the first lines of a pair file.
+
+    Raises:
+        UnreadableError: a line is not a pair, or the whole file was read and no pair has text on both sides.
+    """
+    with told_as_unreadable(path), path.open("rb") as file:
+        head = file.read(BLOCK_BYTES)
+        if head.startswith(GZIP_MAGIC):
+            head = zlib.decompressobj(wbits=31).decompress(head, BLOCK_BYTES)
+    is_whole = len(head) < BLOCK_BYTES
+    if not is_whole:  # the last line may go on
+        head = head[: head.rfind(b"\n") + 1]
+    if head or is_whole:
+        pairs = list(split_pairs(lines_of(BufferedReader(BytesIO(head)), path), path))
+        if is_whole and all(map(is_empty, pairs)):
+            raise no_filled_pairs(path)
 
 
 def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) -> Iterator[tuple[str, str]]:

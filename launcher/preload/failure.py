@@ -102,7 +102,7 @@ def note_exception(error: BaseException) -> None:
     time_ns = time.time_ns()
     try:
         try:
-            found = frames.places(frames.of_program(error.__traceback__))
+            found = frames.places(frames.of_program(error.__traceback__, error))
             _record(time_ns, "exception", 1, error=error, found=found)
         finally:
             _leave_mpi_with(130 if isinstance(error, KeyboardInterrupt) else 1)
@@ -153,7 +153,9 @@ def _record(
         "kind": kind,
         "type": None if error is None else frames.kind(error),
         "message": frames.without_secrets(message[: 2 * _MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS],
-        "where": frames.where(found + (frames.place_of_syntax_error(error) if kind == "exception" else [])),
+        "where": frames.where(found + frames.place_of_syntax_error(error))
+        if kind == "exception"
+        else frames.where_of_exit(found),
         "traceback": frames.shortened(traceback, found, _MAX_TRACEBACK_CHARS),
         "status": status,
         "thread": _thread_name(),

@@ -22,6 +22,7 @@ LINK_OF_CAUSE = "The above exception was the direct cause of the following excep
 LINK_OF_CONTEXT = "During handling of the above exception, another exception occurred:"
 CAPTURED = "The command had written:"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + "/"
+_PACKAGE = os.path.dirname(_HERE[:-1]) + "/"  # tlaunch's
 # The standard library of any Python, installed packages, and what Python or tlaunch put below the program.
 _LIBRARIES = (
     "/lib/python3.",
@@ -33,11 +34,27 @@ _LIBRARIES = (
 _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/", *_LIBRARIES, _HERE)
 
 
-def of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Return it without the outermost frames, which are this package's."""
+def of_program(traceback: TracebackType | None, error: BaseException | None = None) -> TracebackType | None:
+    """Return it without the outermost frames, which are this package's.
+
+    An `error` of tlaunch's own ends at the last line of the program: it is about what that asked for.
+    """
     while traceback is not None and _is_own(traceback.tb_frame):
         traceback = traceback.tb_next
-    return traceback
+    if traceback is None or not any(cls.__name__ == "TlaunchError" for cls in type(error).__mro__):
+        return traceback
+    kept = []
+    at: TracebackType | None = traceback
+    while at is not None:
+        kept.append(at)
+        at = at.tb_next
+    while kept and not _is_of_user(kept[-1].tb_frame.f_code.co_filename):
+        kept.pop()
+    if not kept:
+        return traceback
+    for each in reversed(kept):
+        at = type(traceback)(at, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return at
 
 
 def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
@@ -68,6 +85,11 @@ def where(found: list[tuple[str, int, str]]) -> str | None:
     return f"{os.path.basename(file)}:{line}" + (f" in {function}" if function else "")
 
 
+def where_of_exit(found: list[tuple[str, int, str]]) -> str | None:
+    """Return where the program chose to exit; None if tlaunch's own code did: it has said why."""
+    return None if found and found[-1][0].startswith(_PACKAGE) else where(found)
+
+
 def innermost(frames: Sequence[T], file_of: Callable[[T], str]) -> T:
     """Return the last frame of the program's own code, else of any. There is one."""
     return next((frame for frame in reversed(frames) if is_of_program(file_of(frame))), frames[-1])
@@ -79,11 +101,15 @@ def is_of_program(file: str) -> bool:
     return not any(part in file for part in _OTHERS)
 
 
+def _is_of_user(file: str) -> bool:
+    return is_of_program(file) and not file.startswith(_PACKAGE)
+
+
 def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
     """Format a traceback, by the library's module if that is loaded: it knows causes, groups and source lines."""
     library: Any = sys.modules.get("traceback")
     if error is not None and hasattr(library, "format_exception"):
-        shown = "".join(library.format_exception(type(error), error, of_program(error.__traceback__)))
+        shown = "".join(library.format_exception(type(error), error, of_program(error.__traceback__, error)))
         return shown + _captured(error)
     lines = [HEADER, *map(_frame, found)]
     if error is None:

@@ -220,7 +220,7 @@ def _hide_own_frames(program: Program) -> None:
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         sys.excepthook = hook
-        traceback = of_program(traceback)
+        traceback = of_program(traceback, error)
         error.__traceback__ = sys.last_traceback = traceback
         try:
             hook(kind, error, traceback)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from launcher.core.resources import PACKAGE
 from launcher.preload import failure as hook
 from launcher.program.command import parse_python
 from launcher.supervise.fork_server import bootstrap_argv
@@ -371,3 +372,19 @@ def test_what_cannot_be_masked_is_left_out(train):
     )
     assert (found["type"], found["message"], found["where"]) == ("ValueError", "", "train.py:4 in <module>")
     assert not found["traceback"]
+
+
+OURS = f"import sys\nsys.path.insert(0, {str(PACKAGE.parent)!r})\nfrom launcher.mesh.layouts import resolve_layout\ndef ask():\n    resolve_layout(4, dp=None, mp=3, pp=1, micro_batches=1)\nask()"
+
+
+@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
+def test_an_error_of_ours_names_the_line_of_the_program(train, loaded):
+    """In the record and in the log, which end there; other frames of tlaunch are left out."""
+    ended = train(loaded + OURS)
+    found, line = noted(ended), 6 if loaded else 5
+    assert found["where"] == f"train.py:{line} in ask"
+    for text in (found["traceback"], ended.log):
+        assert text.count('File "') == 2
+        assert f'train.py", line {line}, in ask' in text
+        assert "launcher/" not in text
+        assert found["message"].splitlines()[0] in text

@@ -1,8 +1,10 @@
 """Layouts against the Transformer's sizes."""
 
+import gzip
+
 import pytest
 
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.checks import check_data, check_layout, check_tables
@@ -99,7 +101,7 @@ def test_settings_without_effect_are_refused(settings, message, hint):
     assert hint in refusal.value.hint
 
 
-@pytest.mark.parametrize(("batch", "is_refused"), [(3, False), (4, True), (10**26, True)])
+@pytest.mark.parametrize(("batch", "is_refused"), [(3, False), (4, True), (10**9, True)])
 def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch, is_refused):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a\tb\n" * 3)
@@ -110,3 +112,22 @@ def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch
     else:
         check_data(settings, pairs)
     check_data(load_settings(TransformerSettings, None, ["train.batch_size=4", "train.batch_tokens=100"]), pairs)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"a b\n", ":1: 0 tabs"), (b"a\tb\nc\td\te\n", ":2: 2 tabs"), (b"", "no sentence pairs"), (b"a\t\n", "no sentence pairs"),
+    (gzip.compress(b"a\tb\nc\n"), ":2: 0 tabs"), (b"\xff\xfea\n", ":1: not UTF-8"), (gzip.compress(b"a\tb")[:12] + b"x" * 30, "cannot be read"),
+])  # fmt: skip
+def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, message):
+    (tmp_path / "train.de").write_bytes(content)
+    with pytest.raises(UnreadableError, match=message):
+        check_data(TransformerSettings(), tmp_path / "train.de")
+
+
+@pytest.mark.parametrize(
+    "content", [b"a\tb\n", b"a\t\na\tb", b"a\tb\n" * 400_000, gzip.compress(b"a\tb\n" * 400_000), b"a" * 3_000_000]
+)
+def test_of_large_data_the_beginning_is_looked_at(tmp_path, content):
+    """As far as it has whole lines."""
+    (tmp_path / "pairs").write_bytes(content)
+    check_data(load_settings(TransformerSettings, None, ["train.batch_size=1"]), tmp_path / "pairs")

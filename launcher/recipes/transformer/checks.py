@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
-from launcher.corpus.dataset import find_splits
+from launcher.corpus.dataset import check_first_pairs, find_splits
 from launcher.corpus.text import read_lines
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
@@ -63,22 +63,24 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
 
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Refuse a path where there are no sentence pairs of the direction that is to be trained; None: the packaged sample.
+    """Refuse a path without sentence pairs of the direction that is to be trained, by their first lines; None: the packaged sample.
 
     Raises:
-        TlaunchError: as `find_splits`.
+        TlaunchError: as `find_splits` and `check_first_pairs`.
         UsageError: the pairs do not fill a batch.
     """
     if data is None:
         return
-    train, batch_size = find_splits(data, settings.data.direction).train, settings.train.batch_size
+    splits, batch_size = find_splits(data, settings.data.direction), settings.train.batch_size
+    for path in filter(None, (splits.train, splits.valid)):
+        check_first_pairs(path)
     if settings.train.batch_tokens:
         return
-    with closing(read_lines(train)) as lines:
+    with closing(read_lines(splits.train)) as lines:
         count = sum(1 for _ in islice(lines, min(batch_size, sys.maxsize)))
     if 0 < count < batch_size:
         raise UsageError(
-            f"{train}: {count} training pairs do not fill one batch of {batch_size}",
+            f"{splits.train}: {count} training pairs do not fill one batch of {batch_size}",
             hint="set a smaller train.batch_size, or give more pairs",
         )
 
