@@ -120,7 +120,7 @@ def _read(file: BinaryIO) -> tuple[Beat, int | None]:
     for _ in range(TRIES):
         file.seek(0)
         # Up to its end: one read alone may stop where the file ended before it was rewritten.
-        text = file.read(MAX_BYTES).decode(errors="replace").lstrip()
+        text = (file.read(MAX_BYTES) or b"").decode(errors="replace").lstrip()
         with suppress(ValueError, RecursionError):
             fields, _ = json.JSONDecoder().raw_decode(text)
             if isinstance(fields, dict):

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.env import PYTHONSAFEPATH
+from launcher.core.files import read_regular
 from launcher.core.resources import PACKAGE, START, START_BY_NAME
 from launcher.program.command import PythonCommand
 
 MPI = "mpi4py"
 OWN = "launcher"  # tlaunch's package
+MAX_BYTES = 16 << 20  # of a file of a program
 MINDSPORE = "mindspore"
 TRAINER = "launcher.trainer"
 DEFAULT_RECIPE = (
@@ -50,7 +52,7 @@ def mentions(package: str, command: PythonCommand, cwd: Path, environment: Mappi
         return package in command.target
     main = main_file(command, cwd, roots_of(command, cwd, environment))
     with suppress(OSError):
-        return main is not None and package.encode() in main.read_bytes()
+        return main is not None and package.encode() in read_regular(main, MAX_BYTES)
     return False
 
 

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
-from launcher.program.files import files_of, main_file
+from launcher.program.files import MAX_BYTES, files_of, main_file
 
 MAX_FILES = 200  # that are read of one program
 READ_ERRORS = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
@@ -43,7 +44,7 @@ class SourceFile:
 
     def read(self) -> Source:
         """Return the text of the module, parsed. Raises one of `READ_ERRORS`."""
-        return Source(self.path.read_bytes(), self.package, is_program=self.is_program)
+        return Source(read_regular(self.path, MAX_BYTES), self.package, is_program=self.is_program)
 
 
 class Source:

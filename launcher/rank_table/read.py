@@ -226,7 +226,7 @@ def read_head(path: Path, count: int) -> bytes:
     """Read the first `count` bytes of a regular file; nothing where they cannot be read."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            return file.read(count)
+            return file.read(count) or b""  # None: a file of the kernel's that has nothing now
     except OSError:
         return b""
 

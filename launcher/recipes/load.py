@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.files import read_regular
 from launcher.core.resources import data_dir
 from launcher.recipes.settings import Assignment, aliases_of, build
 
@@ -18,6 +19,7 @@ else:
     import tomli as tomllib
 
 parse_toml = tomllib.loads
+MAX_BYTES = 16 << 20
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
 
@@ -112,11 +114,11 @@ def packaged_config(config: str) -> Path | None:
 
 def _file_assignments(path: Path) -> Iterator[Assignment]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path, MAX_BYTES).decode("utf-8-sig")
         document = tomllib.loads(text)
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from error
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
         raise UsageError(f"{path}: this is not TOML: {error}") from error
     for name, value in _flattened(document):
         yield Assignment(name, value, where=f"{path}:{line_of(name, text)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def is_sample(table: Path) -> bool:
     sample = _sample(table.name)
     if sample is None or not table.is_file():
         return False
-    return table.samefile(sample) or table.read_bytes() == sample.read_bytes()
+    return table.samefile(sample) or filecmp.cmp(table, sample, shallow=False)
 
 
 def _sample(name: str) -> Path | None:

@@ -92,7 +92,7 @@ def _chunk(path: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> Tensor:
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             file.seek(chunk.bytes.start)
-            content = file.read(len(chunk.bytes))
+            content = file.read(len(chunk.bytes)) or b""
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     if len(content) < len(chunk.bytes):
