@@ -107,7 +107,7 @@ def test_no_secret_of_a_failure_is_told(launcher, command):
 
 def test_how_to_resume_is_told(launcher):
     """By all that show a run whose training did not end; `rerun` says that it starts over."""
-    run_dir = acted_run.make(launcher.runs / "a", failed_once(verdict("KeyError: two")))
+    run_dir = acted_run.make(launcher.runs / "a", [*failed_once(verdict("KeyError: two")), AgentEnded(Cause.FAILED, 1)])
     line = "newest checkpoint: step 1,200; to resume from it: tlaunch rerun a --resume a"
     for command in ("why", "status", "report"):
         assert line not in launcher.call(command, "a", code=0).stdout
