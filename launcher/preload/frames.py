@@ -110,7 +110,8 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
     if error is not None:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         before = text(cause, places(cause.__traceback__)) + "\n" if cause is not None else ""
-        return before + "".join(lines) + kind(error) + f": {message(error)}\n" + _parts(error)
+        said = message(error)
+        return before + "".join(lines) + kind(error) + (f": {said}\n" if said else "\n") + _parts(error)
     return "".join(lines)
 
 
