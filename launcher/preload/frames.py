@@ -121,7 +121,8 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
         lines.insert(0, f"{before}\n{link}\n\n")
     place = _place_of_syntax_error(error)
     said = error.msg if place and isinstance(error, SyntaxError) else message(error)
-    return "".join(lines) + f"{place}{kind(error)}: {said}\n" + _notes(error) + _parts(error) + _captured(error)
+    named = f"{kind(error)}: {said}\n" if said else f"{kind(error)}\n"
+    return "".join(lines) + place + named + _notes(error) + _parts(error) + _captured(error)
 
 
 def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.resources import data_dir
+from launcher.core.text import did_you_mean
 from launcher.recipes.settings import Assignment, aliases_of, build
 
 if sys.version_info >= (3, 11):
@@ -98,8 +99,11 @@ def find_config(config: str) -> Path:
     if (packaged := packaged_config(config)) is not None:
         return packaged
     recipes = sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml"))
-    names = ", ".join((*recipes, *sorted(f"templates/{found.name}" for found in TEMPLATES.glob("*.toml"))))
-    raise UnreadableError(f"{config}: there is no such configuration file", hint=f"packaged configurations: {names}")
+    names = (*recipes, *sorted(f"templates/{found.name}" for found in TEMPLATES.glob("*.toml")))
+    meant = did_you_mean(name for name in names if name.endswith(f"/{config}"))
+    raise UnreadableError(
+        f"{config}: there is no such configuration file", hint=meant or f"packaged configurations: {', '.join(names)}"
+    )
 
 
 def packaged_config(config: str) -> Path | None:

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from launcher.checkpoint.index import INDEX, name_of
 from launcher.core.events import AgentEnded, AgentStarted, Cause, NotBegun, Stopping
+from tests import checkpoints
 from tests.programs import acted_run
 
 from .failed_run import AGENT, failed_once, failed_twice, verdict
@@ -101,3 +103,18 @@ def test_no_secret_of_a_failure_is_told(launcher, command):
     files = [run_dir / name for name in ("run.json", "report.json", "events.jsonl", "device0/failure.json")]
     told += "".join(path.read_text() for path in files if path.exists())
     assert "PLAIN" not in told
+
+
+def test_how_to_resume_is_told(launcher):
+    """By all that show a run whose training did not end; `rerun` says that it starts over."""
+    run_dir = acted_run.make(launcher.runs / "a", [*failed_once(verdict("KeyError: two")), AgentEnded(Cause.FAILED, 1)])
+    line = "newest checkpoint: step 1,200; to resume from it: tlaunch rerun a --resume a"
+    for command in ("why", "status", "report"):
+        assert line not in launcher.call(command, "a", code=0).stdout
+    for step in (5, 1200, 1205):
+        path = run_dir.checkpoints / name_of(step)
+        checkpoints.write(path, {"weight": (2,)}, checkpoints.numbered({"weight": (2,)}), step=step)
+    (path / INDEX).write_text("{}")
+    for command in ("why", "status", "report"):
+        told = launcher.call(command, "a", code=0)
+        assert line in " ".join((told.stdout + told.stderr).split()), command

@@ -17,6 +17,7 @@ from launcher.cli.launch.recorded import as_words, given_again, masked_in, recor
 from launcher.cli.options.chosen_run import RUN_HELP, chosen_to_rerun, confirm_owner, run_argument
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.text.saved_text import newest_checkpoint
 from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.resources import usual_runs_dir
@@ -92,6 +93,9 @@ def rerun(
         )
     if not again.quiet:
         say(f"as {run_dir.root.name}: {line}")
+        if not again.command and again.resume is None and (saved := newest_checkpoint(run_dir)) is not None:
+            run = as_argument(run_dir)
+            say(f"note: this starts over; `tlaunch rerun {run} --resume {run}` resumes from step {saved.step:,}")
     try:
         os.chdir(cwd)
     except OSError as error:

@@ -130,6 +130,10 @@ def _lines(
     if failure := culprit(state):
         yield f"  first failure: {failure}"
         yield f"  more: tlaunch why {as_argument(state.run_dir)}"
+    if state.run_dir.checkpoints.is_dir():
+        from launcher.cli.text.saved_text import how_to_resume  # other runs need none of it
+
+        yield from (f"  {line}" for line in how_to_resume(state))
     if ranks:
         yield ""
         columns = _columns(state)

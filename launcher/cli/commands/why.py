@@ -94,6 +94,10 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     if state.not_restarting:
         yield ""
         yield f"not restarted: {printable(state.not_restarting)}"
+    if state.run_dir.checkpoints.is_dir():
+        from launcher.cli.text.saved_text import how_to_resume  # other runs need none of it
+
+        yield from how_to_resume(state)
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:

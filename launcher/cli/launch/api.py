@@ -169,6 +169,9 @@ def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
     Raises:
         UsageError: it is one text, which would be cut into letters, or holds something else.
     """
+    if callable(given):
+        hint = "put the function into a script, which every rank runs: launch(['python', 'train.py'], ...)"
+        raise errors.UsageError(f"{name} is a function, and ranks are processes of their own", hint=hint)
     if isinstance(given, str | bytes):
         raise errors.UsageError(f"{name} is one text, not a list of texts", hint=f"for instance {name}={example}")
     texts = tuple(os.fspath(each) if isinstance(each, os.PathLike) else each for each in given)

@@ -172,7 +172,7 @@ CALLED_HERE = {
 # What users of other tools call commands; the first word is a command's name here.
 COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
-    "watch": "top", "resume": "run --resume RUN", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
+    "watch": "top", "resume": "rerun RUN --resume RUN", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
 }  # fmt: skip
 _SHELLS = frozenset(("bash", "sh"))  # which may run a program's script
 # What no command needs an option for.

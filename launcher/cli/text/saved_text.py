@@ -1,24 +1,40 @@
-"""The lines that say how far a run that was ended is saved, and which command goes on from there."""
+"""The lines that say how far a run that was ended is saved, and which command resumes from there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 
-from launcher.checkpoint.index import OWN_NETWORK, checkpoints_in, readable
+from launcher.checkpoint.index import OWN_NETWORK, Index, checkpoints_in, readable
+from launcher.cli.text.stdout import as_argument
 from launcher.core.run_dir import RunDir
+from launcher.runs.progress import State
+from launcher.runs.status import RunState
+
+LOOKED_AT = 5
 
 
 def going_on(run_dir: RunDir, reference: str) -> Iterator[str]:
-    """Yield the lines that name the newest checkpoint of a run and the command that goes on from it; none where it has none.
+    """Yield a line that names the newest checkpoint of a run and how to resume from it; none if it has no checkpoint.
 
     `reference` names the run in a shell, and is safe to show.
     """
+    if (index := newest_checkpoint(run_dir)) is None:
+        return
+    how = f"tlaunch rerun {reference} --resume {reference}"
+    if index.program == OWN_NETWORK:  # a script's: `--resume` is for bundled programs
+        how = f'train(..., resume="{reference}") in the program'
+    yield f"newest checkpoint: step {index.step:,}; to resume from it: {how}"
+
+
+def newest_checkpoint(run_dir: RunDir) -> Index | None:
+    """Return the index of the newest checkpoint of a run that can be read; only the newest few are looked at."""
     with suppress(OSError):  # the directory cannot be read
-        for _, index in readable(checkpoints_in(run_dir.checkpoints)):
-            yield f"its newest checkpoint is that of step {index.step:,}; to go on from it, with the same options:"
-            if index.program == OWN_NETWORK:  # a script's: `tlaunch run --resume` is for bundled programs
-                yield f'  train(..., resume="{reference}") in the program'
-            else:
-                yield f"  tlaunch run ... --resume {reference}"
-            return
+        return next((index for _, index in readable(checkpoints_in(run_dir.checkpoints)[:LOOKED_AT])), None)
+    return None
+
+
+def how_to_resume(state: RunState) -> Iterator[str]:
+    """Yield the line of `going_on` for a run of `tlaunch run` that ended before its training did."""
+    if state.engine is None and state.state in {State.FAILED, State.HUNG, State.LOST, State.STOPPED}:
+        yield from going_on(state.run_dir, as_argument(state.run_dir))

@@ -12,6 +12,7 @@ from launcher.cli.commands.report.facts import Measured, RunFacts, finite, point
 from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline, step_time
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import continued_from, culprit
+from launcher.cli.text.saved_text import how_to_resume
 from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
@@ -115,7 +116,8 @@ def notes(runs: Sequence[Measured]) -> list[str]:
             without_file = "no metrics: the program wrote no metrics.jsonl into its run directory"
             missing.append(whose + (f"no steps in metrics.jsonl{only}" if metrics.found else without_file))
             hints = [HOW]
-    return [*skipped, *missing, *hints]
+    resumable = [line for facts in runs if len(runs) == 1 for line in how_to_resume(facts.state)]
+    return [*skipped, *missing, *hints, *resumable]
 
 
 def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> Iterator[str]:
