@@ -39,7 +39,8 @@ STOPPED_AFTER_S = 4.0  # what does not end by itself
 TICK_S = 0.02
 OURS = re.compile(r'^  File ".*/launcher/(?!preload/)\w+/', re.MULTILINE)
 SIGNALS = tuple(
-    getattr(signal, f"SIG{name}") for name in ["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT", "ABRT", "SEGV"]
+    getattr(signal, f"SIG{name}")
+    for name in ["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT", "ABRT", "SEGV"]
 )
 COMMANDS = (
     "ps",
