@@ -62,7 +62,8 @@ class LingeringRanks:
             return False
         from launcher.supervise.diagnosis.failure_files import read_failure  # noqa: PLC0415 - see above
 
-        return read_failure(path, pid) is not None
+        failure = read_failure(path, pid)
+        return failure is not None and failure.time_ns is not None  # else no hook of ours has written it
 
     def _tell(self, global_rank: int, pid: int) -> None:
         if pid in self._recorded:

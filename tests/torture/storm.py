@@ -30,7 +30,7 @@ from typing import Any
 from play import command_line, lines, reap
 from storm_programs import PYTHON, SHELL, Program
 
-from launcher.core.proc import every_process
+from launcher.core.proc import every_process, stat
 from launcher.supervise.spawn import become_subreaper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +142,7 @@ class Weather:
             "PYTHONPATH": str(ROOT),
         }
         self._environment = {**kept, **mine, "TLAUNCH_RUNS_DIR": str(self.runs)}
+        self._detached: list[int] = []  # launcher and agent of a detached run
         self._commands: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     # --- the run ---
@@ -170,7 +171,7 @@ class Weather:
             )  # fmt: skip
         began_s = time.monotonic()
         waiting, stop_s = list(self.storm.acts), STOPPED_AFTER_S
-        while (self.launcher.poll() is None or self._is_detached()) and time.monotonic() < began_s + PATIENCE_S:
+        while self._runs() and time.monotonic() < began_s + PATIENCE_S:
             passed_s = time.monotonic() - began_s
             if waiting and passed_s >= waiting[0].after_s:
                 self._do(waiting.pop(0))
@@ -179,8 +180,9 @@ class Weather:
                 stop_s = passed_s + 20
             time.sleep(TICK_S)
         self.code = self.launcher.poll()
-        if self.code is None or self._is_detached():
-            self.wrong.append(f"it had not ended after {PATIENCE_S:g} s")
+        if self._runs():
+            left = "; ".join(f"{pid} {command_line(pid)}" for pid in self._tagged())
+            self.wrong.append(f"it had not ended after {PATIENCE_S:g} s: {left}")
             self._kill_all()
             self.code = self.launcher.wait()
 
@@ -196,8 +198,18 @@ class Weather:
     def _tlaunch(self) -> list[str]:
         return [sys.executable, "-m", "launcher"]
 
-    def _is_detached(self) -> bool:
-        return self.storm.detaches and any("launcher" in command_line(pid) for pid in self._tagged())
+    def _runs(self) -> bool:
+        """Return whether the launcher lives; of a detached run, it or its agent."""
+        if self.launcher.poll() is None:
+            return True
+        if not self.storm.detaches:
+            return False
+        if not self._detached:  # its directory may be removed later
+            started = next((event for event in self.events() if event["event"] == "AgentStarted"), None)
+            self._detached = [started[name]["pid"] for name in ("head", "agent")] if started else []
+        found = [stat(pid) for pid in self._detached]
+        time.sleep(5 * TICK_S)
+        return any(one is not None and one.living for one in found)
 
     def _mount(self) -> bool:
         size = "size=300k,nr_inodes=60"
@@ -288,7 +300,7 @@ class Weather:
         deadline_s = time.monotonic() + 20
         while (left := self._tagged()) and time.monotonic() < deadline_s:
             reap_others(self.launcher)
-            time.sleep(TICK_S)
+            time.sleep(5 * TICK_S)
         self.wrong += [f"a process is left: {pid} {command_line(pid)}" for pid in left]
         self._kill_all()
         reap_others(self.launcher)
@@ -341,6 +353,8 @@ class Weather:
         """Every exit code that the ranks and what befell them allow."""
         codes = {0, *(code for program in self.storm.programs for code in program.codes)}
         codes |= {128 + act.number for act in self.done if act.number}
+        if self._was_struck("launcher", FATAL):
+            codes.add(1)
         if any(act.what == "stop" for act in self.done):
             codes.add(143)
         if any(act.what == "stop --kill" for act in self.done):

@@ -98,6 +98,7 @@ def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceb
 
 
 def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
+    """Return the first failure of torchrun's processes; where it has no place of its own, torchrun's says nothing."""
     first = _FIRST_IN_TABLE.search(message)
     if first is None:
         return None
@@ -106,12 +107,12 @@ def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTrace
     if recorded is not None:
         return ChildError(_shown(recorded, traceback))
     if status < 0:  # "Signal 9 (SIGKILL) received by PID 4711"
-        return ChildError(FoundTraceback("ChildFailedError", words.partition("\n")[0], None, traceback or ""))
+        return ChildError(FoundTraceback("ChildFailedError", words.partition("\n")[0], "", traceback or ""))
     near = [one for one in above if one.lines_after <= LAST_WORDS_LINES]
     own = [one for one in near if not of_exception(one.type, one.message, one.text).consequence]
     if not near:
         said = f"a process of torchrun ended with exit code {status}"
-        return ChildError(FoundTraceback("ChildFailedError", said, None, traceback or ""))
+        return ChildError(FoundTraceback("ChildFailedError", said, "", traceback or ""))
     return ChildError(_shown((own or near)[-1], traceback), status == UNCAUGHT)
 
 

@@ -93,6 +93,8 @@ class EvidenceCollector:
     def _of_living(self, global_rank: int, pid: int, stack: RankStack | None, step: int | None) -> RankEvidence:
         log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
         failure = read_failure(self._run_dir.failure(global_rank), pid)
+        if failure is not None and failure.time_ns is None:  # no hook of ours has written it
+            failure = None
         is_leaving = failure is not None  # and has said why in its log, if it chose the way out itself
         logged = last_traceback(log, offset) if is_leaving else None
         retries = bool(self._hung) and joins(stack)  # its log may say why it does not reach the others

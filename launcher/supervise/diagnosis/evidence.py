@@ -179,7 +179,12 @@ def _of_exception(
     child = child_error(kind, message, traceback, evidence.above)
     if child is not None:
         found = child.found
-        kind, message, where, traceback = found.type, found.message, found.where or where, found.text
+        kind, message, where, traceback = (
+            found.type,
+            found.message,
+            where if found.where is None else found.where,
+            found.text,
+        )
     symptom = _own_if_named(evidence, of_exception(kind, message, traceback or ""))
     told = explained(kind, message, traceback)
     what, where = told.what, told.where or where

@@ -70,11 +70,11 @@ CASES = [
            f"{DEVICE}{CHILD}RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34185\nE1128\n"),
     failed("a.ChildFailedError", table((1, RECORDED), (-15, NOTHING_RECORDED)), ("ValueError: no shard 7", "real.py:4 in main")),
     failed("a.ChildFailedError", table((-9, "Signal 9 (SIGKILL) received by PID 100")),
-           ("ChildFailedError: Signal 9 (SIGKILL) received by PID 100", None), DEVICE),
+           ("ChildFailedError: Signal 9 (SIGKILL) received by PID 100", ""), DEVICE),
     failed("a.ChildFailedError", table((3, NOTHING_RECORDED)), ("RuntimeError: device-side assert triggered", "real.py:2 in step"),
            DEVICE, sure=False),
     failed("a.ChildFailedError", table((3, NOTHING_RECORDED)),
-           ("ChildFailedError: a process of torchrun ended with exit code 3", None)),
+           ("ChildFailedError: a process of torchrun ended with exit code 3", "")),
     failed("ValueError", "no shard 7", (None, None), DEVICE),
 ]  # fmt: skip
 
