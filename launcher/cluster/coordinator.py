@@ -24,6 +24,7 @@ from launcher.cluster.agent_starter import AgentStarter
 from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
 from launcher.cluster.departure import Departure
+from launcher.cluster.disk_watch import DiskWatch
 from launcher.cluster.job import Plan
 from launcher.cluster.recorder import FileReceiver, ServersRecorder
 from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
@@ -31,7 +32,6 @@ from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control import events as happened
 from launcher.control import orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.disk_stalls import ALSO_S, DiskStalls
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
@@ -61,11 +61,8 @@ from launcher.core.messages import (
 )
 from launcher.core.proc import identify
 from launcher.core.records import RunSpec, Server
-from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
-from launcher.supervise.diagnosis.verdicts import with_remark
-from launcher.supervise.disk import Disk
 from launcher.supervise.event_loop import SignalPipe, drive
 from launcher.supervise.exclusions import LOOK_EVERY_S, WatchedExclusions
 
@@ -92,14 +89,13 @@ class Coordinator:
                 look_again_s=plan.silence_s / BEATS,
             )
         )
-        self._disk = Disk(RunDir(spec.run_dir).events)
-        self._stalls = DiskStalls(str(spec.run_dir))
-        self._recorder = ServersRecorder(spec, head, self._disk)
+        self._disks = DiskWatch(spec.run_dir, self._servers)
+        self._recorder = ServersRecorder(spec, head, self._disks.disk)
         self._evidence = self._no_evidence(self._servers)  # of the present attempt
         elastic = spec.supervision.elastic
         self._exclusions: WatchedExclusions | None = None
         if elastic is not None:
-            self._exclusions = WatchedExclusions(spec, elastic, self._disk, self._recorder.record)
+            self._exclusions = WatchedExclusions(spec, elastic, self._disks.disk, self._recorder.record)
         self._registration = Registration(plan, self._servers, spec.name, leave_mark(self._recorder.run_dir))
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileReceiver(
@@ -127,7 +123,6 @@ class Coordinator:
         while self._controller.phase is not Phase.OVER:
             self._listen()
             self._connections.look()  # agents that have gone with a last message
-            self._look_at_disks()
             self._step()
         finish = self._controller.outcome.finish
         assert finish is not None, "it is over"
@@ -135,7 +130,7 @@ class Coordinator:
         remove_endpoint(self._recorder.run_dir)
         self._connections.close()
         self._recorder.close(finish.cause, finish.exit_code)
-        self._disk.close()
+        self._disks.disk.close()
         self._selector.close()
         self._signal_pipe.close()
         return finish.exit_code
@@ -146,6 +141,11 @@ class Coordinator:
         """Sleep until something happens or is due, and take what has."""
         self._connections.beat()
         self._connections.look()
+        if news := self._disks.look(self._registration.peers):
+            self._recorder.record(Trouble(news))
+        self._connections.disk_stalls = self._disks.some_stalls
+        if self._departure is not None and self._disks.some_stalls:
+            self._departure.extend()
         if self._recorder.event_log.backlog:
             self._recorder.event_log.send()
         gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
@@ -311,7 +311,9 @@ class Coordinator:
             case _:
                 due_s = self._controller.due_s
                 is_due = due_s is not None and time.monotonic() >= due_s
-                quiet = self._registration.quiet(2 * self._plan.silence_s / BEATS) | self._stalled if is_due else ()
+                quiet = (
+                    self._registration.quiet(2 * self._plan.silence_s / BEATS) | self._disks.stalled if is_due else ()
+                )
                 self._report(happened.Tick(quiet))
 
     def _carry_out(self, order: orders.Order) -> happened.Event | None:
@@ -329,9 +331,7 @@ class Coordinator:
             case orders.ProbeReach():
                 self._probe(order)
             case orders.Diagnose(apart=apart):
-                found = self._evidence.diagnosed(apart)
-                if remark := self._stalls.remark(time.monotonic()):
-                    found = replace(found, verdict=with_remark(found.verdict, remark))
+                found = self._disks.remarked(self._evidence.diagnosed(apart))
                 engine_killed = self._starter.killed() if self._evidence.lost else None
                 return found if engine_killed is None else replace(found, verdict=engine_killed)
             case orders.GatherServers():
@@ -357,27 +357,6 @@ class Coordinator:
                 self._departure = Departure(outcome, self._registration, engine)
             case _:  # agents learn by `Finish` that nothing is started again
                 pass
-
-    # --- disks ---
-
-    @property
-    def _stalled(self) -> set[int]:
-        """The servers whose disks do not answer at present."""
-        return {index for index, peer in self._registration.peers.items() if peer.disk_silent_s >= ALSO_S}
-
-    def _look_at_disks(self) -> None:
-        """Report a stall once for all servers, and its end. While it lasts no rank hangs, and no last message is late."""
-        silent_s = {
-            self._servers[index].server_id: self._registration.peers[index].disk_silent_s for index in self._stalled
-        }
-        own_s = self._disk.recent_silence_s()
-        if not silent_s:
-            silent_s["the launcher's machine"] = own_s
-        if news := self._stalls.look(silent_s, time.monotonic()):
-            self._recorder.record(Trouble(news))
-        self._connections.disk_stalls = max(silent_s.values()) >= ALSO_S
-        if self._departure is not None and self._connections.disk_stalls:
-            self._departure.extend()
 
     def _probe(self, order: orders.ProbeReach) -> None:
         resolved, peers = dict(self._plan.resolved), self._registration.peers

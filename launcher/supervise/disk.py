@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -90,7 +91,11 @@ class Disk:
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
-    """Start a thread that gets no signals, and that does not keep the process from its end."""
+    """Start a thread that gets no signals, and that does not keep the process from its end.
+
+    The loop may fork ranks beside it: what is forked takes no lock, and becomes another program.
+    """
+    warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         thread = threading.Thread(target=work, name=name, daemon=True)

@@ -9,6 +9,8 @@ import pytest
 from launcher.core.events import AgentStarted, AttemptStarted, Cause, Judged, Leftovers, RankEnded
 from launcher.core.proc import stat
 
+from .conftest import kill_all
+
 READY = "print('ready', flush=True)"
 WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
 FOR_EVER = "time.sleep(1000)"
@@ -250,3 +252,37 @@ def test_a_hang_on_one_server_is_one_of_the_run(servers):
     assert servers.report().attempts[0].verdict.culprit == 3
     for process in (first, second):
         assert re.search(r"(?<!-)rank 3: no progress for \d+ s", servers.said(process))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with its launcher", "its agent alone"])
+def test_a_server_whose_ranks_have_ended_well_may_go(servers, whole):
+    """Nothing of the run is there any more: the ranks of the other one go on to their end."""
+    program = servers.python("if rank >= 2: sys.exit(0)", READY, WAIT)
+    first, second = servers.both(command=program)
+    servers.wait_ready([0, 1])
+    servers.wait_until(lambda: len(servers.events(RankEnded)) == 2, "the ends of its ranks")
+    kill_all([second.pid, servers.agent(1)] if whole else [servers.agent(1)])
+    second.wait()
+    servers.wait_until(lambda: "has gone after all its ranks had ended well" in servers.said(first), "that it has gone")
+    (servers.directory / "go").touch()
+    assert servers.end(first) == [0], servers.said(first)
+    report = servers.report()
+    assert (report.cause, report.exit_code, report.verdict) == (Cause.FINISHED, 0, None)
+    assert sorted(ended.global_rank for ended in report.attempts[0].exits) == [0, 1, 2, 3]
+
+
+def test_a_coordinator_that_stood_still_blames_no_server(servers):
+    """Its agents have given it up meanwhile, as they should."""
+    first, second = servers.both("--lost-after", 2, command=servers.python(READY, FOR_EVER))
+    servers.wait_ready()
+    coordinator = servers.events(AgentStarted)[0].agent.pid
+    os.kill(coordinator, signal.SIGSTOP)
+    try:
+        assert servers.end(second) == [1]
+    finally:
+        os.kill(coordinator, signal.SIGCONT)
+    assert servers.end(first) == [1]
+    verdict = servers.report().verdict
+    assert (verdict.culprit, verdict.server, verdict.servers) == (None, None, ())
+    assert verdict.stood_still_s > 1.6
+    assert "error: the launcher's machine stood still for" in servers.said(first)

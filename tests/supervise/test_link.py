@@ -39,9 +39,9 @@ def take(link):
 
 def test_a_question_is_answered_and_everything_else_handed_on(pair):
     link, other = pair()
+    before_ns = time.time_ns()
     other.send(Ping(7))
     other.send(Begin(1, 2))
-    before_ns = time.time_ns()
     assert take(link) == [Begin(1, 2)]
     link.tell("line\n")
     link.send(SignalWanted(2))

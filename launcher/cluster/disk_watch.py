@@ -1,0 +1,42 @@
+"""The disks of a run over several servers: which of them do not answer, and what is said of that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.cluster.agent_connection import AgentConnection
+from launcher.control.disk_stalls import ALSO_S, DiskStalls
+from launcher.control.events import Diagnosed
+from launcher.core.records import Server
+from launcher.core.run_dir import RunDir
+from launcher.supervise.diagnosis.verdicts import with_remark
+from launcher.supervise.disk import Disk
+
+
+class DiskWatch:
+    """The coordinator's own `disk`, and what agents say of theirs."""
+
+    def __init__(self, run_dir: Path, servers: Sequence[Server]) -> None:
+        self.disk = Disk(RunDir(run_dir).events)
+        self.stalled: set[int] = set()  # servers whose disks did not answer at the last look
+        self.some_stalls = False  # one of theirs, or the coordinator's own
+        self._servers = servers
+        self._stalls = DiskStalls(str(run_dir))
+
+    def look(self, peers: Mapping[int, AgentConnection]) -> str | None:
+        """Return what is to be reported now: a stall, once for all servers, or its end."""
+        self.stalled = {index for index, peer in peers.items() if peer.disk_silent_s >= ALSO_S}
+        silent_s = {self._servers[index].server_id: peers[index].disk_silent_s for index in self.stalled}
+        own_s = self.disk.recent_silence_s()
+        if not silent_s:
+            silent_s["the launcher's machine"] = own_s
+        self.some_stalls = max(silent_s.values()) >= ALSO_S
+        return self._stalls.look(silent_s, time.monotonic())
+
+    def remarked(self, found: Diagnosed) -> Diagnosed:
+        """Return a diagnosis whose verdict names a disk that does not answer, or did not a short time ago."""
+        remark = self._stalls.remark(time.monotonic())
+        return found if remark is None else replace(found, verdict=with_remark(found.verdict, remark))
