@@ -50,7 +50,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
-PROTOCOL = 4  # another number: the two sides do not understand each other
+PROTOCOL = 5  # another number: the two sides do not understand each other
 MAX_LINE_BYTES = 256 << 20
 MAX_FIRST_LINE_BYTES = 1 << 20  # before the sender has proved that it knows the token
 
