@@ -2,11 +2,13 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from launcher.checkpoint.index import INDEX, name_of
 from launcher.core.events import AgentEnded, AgentStarted, Cause, NotBegun, Stopping
+from launcher.core.verdict import Confidence, Verdict
 from tests import checkpoints
 from tests.programs import acted_run
 
@@ -28,6 +30,18 @@ def test_json_has_every_verdict(launcher):
     assert [attempt["verdict"]["culprit"] for attempt in whole["attempts"]] == [0, 1]
     assert whole["attempts"][1]["verdict"]["failures"][0]["traceback"] == "Traceback"
     assert (whole["not_restarting"], whole["culprit"]) == ("it failed in the same way", 1)
+
+
+LOST = Verdict(None, Confidence.CERTAIN, "server h2 was lost", server="h2")
+APART = replace(LOST, apart=(("h2", "h1"), ("h2", "h3")))
+
+
+@pytest.mark.parametrize(("verdicts", "told"), [
+    ((LOST, LOST), "h2\n"), ((FIRST, LOST), "h2\n"), ((LOST, FIRST), ""), ((LOST, None), ""), ((LOST, APART), ""),
+])  # fmt: skip
+def test_a_job_script_learns_which_server_was_lost_at_last(launcher, verdicts, told):
+    acted_run.make(launcher.runs / "a", failed_twice(*verdicts))
+    assert launcher.call("why", "a", "--lost-server", code=0).stdout == told
 
 
 def test_a_traceback_is_enough(launcher):

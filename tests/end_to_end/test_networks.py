@@ -1,6 +1,7 @@
 """Hosts on two networks: ranks use the one of the table's addresses. And servers that mpirun knows by name."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -201,3 +202,30 @@ def test_the_doctor_tells_of_a_library_that_would_hang(by_name):
     assert done.returncode == 0, done.stderr
     found = {one["code"]: one["servers"] for one in json.loads(done.stdout)["findings"]}
     assert found["mpi-by-name"] == [0, 1]
+
+
+@pytest.mark.parametrize("line", ["", "127.0.0.1 h1"], ids=["unknown", "loopback"])
+def test_a_host_that_does_not_find_the_first_one_is_named_before_ranks_start(two_hosts, tmp_path, line):
+    """Its agent comes all the same, since it gets addresses."""
+    table = table_of(tmp_path / "table.json", ("h1", "h2"), 1)
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n10.77.0.2 h2\n{line}\n")
+    assert two_hosts.on("h2", "mount", "--bind", tmp_path / "hosts", "/etc/hosts").returncode == 0
+    try:
+        words = (
+            *TLAUNCH,
+            "run",
+            "--engine",
+            "mpi",
+            "--rank-table",
+            table,
+            "--",
+            sys.executable,
+            "-c",
+            "print('began')",
+        )
+        done = run_to_end([two_hosts.root / "hub", *words], cwd=tmp_path, env=two_hosts.environment())
+    finally:
+        two_hosts.on("h2", "umount", "/etc/hosts")
+    assert done.returncode == 3, done.stderr
+    assert re.search(r"error: MASTER_ADDR h1 (cannot be resolved|is a loopback address) on server h2", done.stderr)
+    assert not list(tmp_path.rglob("train.log"))

@@ -89,6 +89,11 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
         if verdict is not None:
             yield ""
             yield from _judged(verdict, state.attempts[-1], state, screen)
+    yield from _going_on(state)
+
+
+def _going_on(state: RunState) -> Iterator[str]:
+    """Yield where a lost run was last seen, why it is not restarted, and how to resume it."""
     if state.state.value == "lost":
         yield from _last_known(state)
     if state.not_restarting:
