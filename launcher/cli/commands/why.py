@@ -44,14 +44,14 @@ NOTE_NONE = "one that was killed, or is no Python program, notes none"
 
 @click.command(epilog=EPILOG, help=f"Show which rank failed first and why.\n\n{RUN_HELP}")
 @json_option
-@click.option("--lost-server", is_flag=True, hidden=True)  # prints its id alone, for job scripts
+@click.option("--lost-server", is_flag=True, hidden=True)  # prints ids alone, for job scripts
 @run_argument
 def why(*, run: str | None, as_json: bool, lost_server: bool, runs_dir: Path) -> None:
     state = look(chosen(runs_dir, run))
     if lost_server:
         verdict = state.attempts[-1].verdict if state.attempts else None
         if verdict is not None and verdict.server is not None and not verdict.apart:
-            write_out(f"{printable(verdict.server)}\n")
+            write_out(f"{printable(','.join(verdict.servers or (verdict.server,)))}\n")
     elif as_json:
         write_out(json_text(_to_json(state)))
     else:
