@@ -5,7 +5,8 @@ a pipe, launcher and agent the other. It sleeps until the launcher dismisses it,
 
 * the members of the run's control group, where there is one;
 * the sessions of the ranks that ran, also if a process there has another environment;
-* every process of the same user whose environment names the run directory, in whichever session it is.
+* every process whose environment names the run directory, in whichever session it is; of a run over several servers, which
+  may be on one machine, the heartbeat file of a rank of this server.
 
 It has a session, a name and a command line of its own, so that neither Ctrl-C nor `pkill -9 -f tlaunch` reaches it.
 """
@@ -17,10 +18,20 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from launcher.core import env
-from launcher.core.events import AgentStarted, RankEnded, RankStarted, SchedulerEnded, SchedulerStarted, from_line
+from launcher.core.events import (
+    AgentStarted,
+    AttemptStarted,
+    Event,
+    RankEnded,
+    RankStarted,
+    SchedulerEnded,
+    SchedulerStarted,
+    from_line,
+)
 from launcher.core.proc import PROC, every_process, is_readable
 from launcher.core.run_dir import RunDir
 from launcher.supervise.tree import FIRST_KILL_AGAIN_S, KILL_PATIENCE_S, LAST_KILL_AGAIN_S, RunGroup
@@ -92,13 +103,13 @@ def _show_name(run_dir: RunDir) -> None:
 
 def end_what_is_left(run_dir: RunDir) -> None:
     """Kill what ranks have left, again and again until nothing is found, or what is found cannot be killed."""
-    sessions, agent_pid = _sessions(run_dir)
-    group = None if agent_pid is None else RunGroup(agent_pid)
+    seen = _Seen(run_dir)
+    group = None if seen.agent_pid is None else RunGroup(seen.agent_pid)
     deadline, again_s = time.monotonic() + KILL_PATIENCE_S, FIRST_KILL_AGAIN_S
     while time.monotonic() < deadline:
         if group is not None:
             group.kill()
-        found = list(_left(run_dir, sessions))
+        found = list(_left(set(seen.leaders.values()), seen.marks))
         if not found:
             break
         for pid in found:
@@ -110,36 +121,51 @@ def end_what_is_left(run_dir: RunDir) -> None:
         group.remove()
 
 
-def _sessions(run_dir: RunDir) -> tuple[set[int], int | None]:
-    """Return the sessions of ranks, and of MindSpore's scheduler, that had not ended, and the agent's pid.
+class _Seen:
+    """What the agent recorded of the present attempt, as far as it can be read."""
 
-    Those of ranks that had ended before may be somebody else's by now.
-    """
-    leaders: dict[int | None, int] = {}  # by global rank; None stands for the scheduler
-    agent_pid = None
-    for line in _read(str(run_dir.events), _MAX_EVENTS_BYTES).splitlines():
-        with suppress(ValueError, RecursionError):
-            match (stamped := from_line(line)) and stamped.event:
-                case AgentStarted(agent=agent):
-                    agent_pid = agent.pid
-                case RankStarted(global_rank=rank, pid=pid):
-                    leaders[rank] = pid
-                case RankEnded(global_rank=rank):
-                    leaders.pop(rank, None)
-                case SchedulerStarted(pid=pid):
-                    leaders[None] = pid
-                case SchedulerEnded():
-                    leaders.pop(None, None)
-    return set(leaders.values()), agent_pid
+    def __init__(self, run_dir: RunDir) -> None:
+        self.agent_pid: int | None = None
+        # Of ranks, and MindSpore's scheduler (None), that had not ended: other sessions may be somebody else's by now.
+        self.leaders: dict[int | None, int] = {}
+        self.marks: set[bytes] = (
+            set() if run_dir.server_index is not None else {_mark(env.TLAUNCH_RUN_DIR, run_dir.root)}
+        )
+        for line in _read(str(run_dir.events), _MAX_EVENTS_BYTES).splitlines():
+            with suppress(ValueError, RecursionError):
+                if (stamped := from_line(line)) is not None:
+                    self._take(stamped.event, run_dir)
+
+    def _take(self, event: Event, run_dir: RunDir) -> None:
+        match event:
+            case AgentStarted(agent=agent):
+                self.agent_pid = agent.pid
+            case AttemptStarted() if run_dir.server_index is not None:
+                self.marks.clear()
+            case RankStarted(global_rank=rank, pid=pid):
+                self.leaders[rank] = pid
+                if run_dir.server_index is not None:
+                    self.marks.add(_mark(env.TLAUNCH_HEARTBEAT_FILE, run_dir.heartbeat(rank)))
+            case RankEnded(global_rank=rank):
+                self.leaders.pop(rank, None)
+            case SchedulerStarted(pid=pid):
+                self.leaders[None] = pid
+            case SchedulerEnded():
+                self.leaders.pop(None, None)
+            case _:
+                pass
 
 
-def _left(run_dir: RunDir, sessions: set[int]) -> Iterator[int]:
-    mark = f"{env.TLAUNCH_RUN_DIR}={run_dir.root}".encode(errors="surrogateescape")
+def _mark(name: str, path: Path) -> bytes:
+    return f"{name}={path}".encode(errors="surrogateescape")
+
+
+def _left(sessions: set[int], marks: set[bytes]) -> Iterator[int]:
     for process in every_process():
         if not process.living or process.pid == os.getpid() or _name_of(process.pid) == NAME:
             continue  # the watcher of a run that a rank has begun ends that run
-        if process.session in sessions or mark in _read(f"{PROC}/{process.pid}/environ", _MAX_ENVIRON_BYTES).split(
-            b"\0"
+        if process.session in sessions or not marks.isdisjoint(
+            _read(f"{PROC}/{process.pid}/environ", _MAX_ENVIRON_BYTES).split(b"\0")
         ):
             yield process.pid
 

@@ -20,4 +20,5 @@ def test_a_broken_agent_leaves_its_traceback_in_the_run_directory(tmp_path):
     while agent.read() is not None:
         pass
     assert agent.wait() == 1
+    agent.forget()
     assert "UnicodeEncodeError" in RunDir(spec.run_dir).agent_log.read_text()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from launcher.core.events import RankEnded, RankStarted, TimestampedEvent, to_line
+from launcher.core.events import AttemptStarted, RankEnded, RankStarted, TimestampedEvent, to_line
 from launcher.core.run_dir import RunDir
 from launcher.supervise.watcher import Watcher, end_what_is_left
 
@@ -46,6 +46,21 @@ def test_processes_of_the_run_are_killed_and_no_others(run_dir, process, tmp_pat
     end_what_is_left(run_dir)
     assert [one.wait() for one in (mine, rank)] == [-9, -9]
     assert [one.poll() for one in others] == [None] * 3
+
+
+def test_of_several_servers_only_ranks_of_its_own_are_looked_for(tmp_path, process):
+    """Those of the last attempt: before it, a rank of an elastic run may have been on another server."""
+    run_dir = RunDir(tmp_path, 1)
+    run_dir.events.parent.mkdir()
+    variables = [
+        {"TLAUNCH_RUN_DIR": str(tmp_path), "TLAUNCH_HEARTBEAT_FILE": str(run_dir.heartbeat(rank))} for rank in range(3)
+    ]
+    other, former, mine = (process(**each) for each in variables)
+    started = [AttemptStarted(0, 1), RankStarted(1, 1 << 30), RankEnded(1, 1 << 30, 1), AttemptStarted(1, 1)]
+    happened(run_dir, *started, RankStarted(2, 1 << 30))
+    end_what_is_left(run_dir)
+    assert mine.wait() == -9
+    assert [one.poll() for one in (other, former)] == [None, None]
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"\xff\x00{}\n[]\nnull\n" * 10, b'{"schema": 2}\n' + b"[" * 100_000])

@@ -316,7 +316,9 @@ class Weather:
     def _look_at_files(self) -> None:
         self.wrong += [f"a file is left in TMPDIR: {path.name}" for path in self.temporary.iterdir()]
         for path in self.folder.rglob("*"):
-            if path.name.endswith(".partial"):
+            if path.name.endswith(".partial") and not self._was_struck(
+                "agent", FATAL
+            ):  # else it was killed as it wrote
                 self.wrong.append(f"a half file is left: {path.relative_to(self.folder)}")
             if path.name == "agent.log" and self.storm.setting != "few descriptors":
                 self.wrong.append(f"agent.log: {path.read_text(errors='replace')[-1500:]}")
