@@ -44,7 +44,8 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         "host-unreachable", "ssh gets no answer", f"is it up, and its network? `ping {SERVER}` shows it",
     ),
     (
-        r"no module named .?launcher",
+        (r"no module named .?(launcher|tlaunch)|can't (open file|find '__main__' module in) '\S*/tlaunch'"
+        r"|no such file or directory: '\S*/launcher/__init__\.py'"),
         "tlaunch-missing", "tlaunch is not installed there", "install tlaunch for the same Python on every server",
     ),
     (

@@ -37,9 +37,10 @@ MAX_WAYS = 8  # of failing that are listed
 _NO_INPUT = (
     "ranks have /dev/null as standard input; to debug one, start the program without tlaunch, or use `tlaunch stacks`"
 )
+_NO_TLAUNCH = "install tlaunch in the ranks' own Python, or catch the ImportError to run without it"
 HINTS = {
-    "ModuleNotFoundError: No module named 'launcher'": "`from launcher import ...` needs tlaunch in the ranks' own Python; an "
-    "`except ImportError` lets the program do without",
+    "ModuleNotFoundError: No module named 'tlaunch'": _NO_TLAUNCH,
+    "ModuleNotFoundError: No module named 'launcher'": _NO_TLAUNCH,
     "bdb.BdbQuit": _NO_INPUT,
     "EOFError: EOF when reading a line": _NO_INPUT,
     "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "--mindspore cluster starts the scheduler "
