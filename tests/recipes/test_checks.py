@@ -116,7 +116,7 @@ def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch
 
 @pytest.mark.parametrize(("content", "message"), [
     (b"a b\n", ":1: 0 tabs"), (b"a\tb\nc\td\te\n", ":2: 2 tabs"), (b"", "no sentence pairs"), (b"a\t\n", "no sentence pairs"),
-    (gzip.compress(b"a\tb\nc\n"), ":2: 0 tabs"), (b"\xff\xfea\n", ":1: not UTF-8"), (gzip.compress(b"a\tb")[:12] + b"x" * 30, "cannot be read"),
+    (gzip.compress(b"a\tb\nc\n", mtime=0), ":2: 0 tabs"), (b"\xff\xfea\n", ":1: not UTF-8"), (gzip.compress(b"a\tb", mtime=0)[:12] + b"x" * 30, "cannot be read"),
 ])  # fmt: skip
 def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, message):
     (tmp_path / "train.de").write_bytes(content)
@@ -125,7 +125,8 @@ def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, me
 
 
 @pytest.mark.parametrize(
-    "content", [b"a\tb\n", b"a\t\na\tb", b"a\tb\n" * 400_000, gzip.compress(b"a\tb\n" * 400_000), b"a" * 3_000_000]
+    "content",
+    [b"a\tb\n", b"a\t\na\tb", b"a\tb\n" * 400_000, gzip.compress(b"a\tb\n" * 400_000, mtime=0), b"a" * 3_000_000],
 )
 def test_of_large_data_the_beginning_is_looked_at(tmp_path, content):
     """As far as it has whole lines."""
