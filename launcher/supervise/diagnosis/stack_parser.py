@@ -15,13 +15,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import threading
 import time
-from io import StringIO
 from itertools import islice, takewhile
 from typing import Any, Literal
 
-from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.core.proc import mounts
 from launcher.preload.frames import is_of_program
@@ -285,8 +284,11 @@ def is_local(path: str, known: dict[str, str]) -> bool:
 
 def _line(path: str, number: int) -> str | None:
     try:
-        source = read_regular(path, MAX_BYTES).decode(errors="replace")
-    except OSError:
+        found = os.stat(path)  # noqa: PTH116
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            return None
+        with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+            text = next(islice(lines, number - 1, None), "")
+    except (OSError, ValueError):
         return None
-    text = next(islice(StringIO(source, newline=None), number - 1, None), "")
     return "".join(char for char in text.strip() if char.isprintable()) or None
