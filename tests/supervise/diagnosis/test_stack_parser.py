@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import threading
 
 import pytest
 
@@ -263,9 +264,9 @@ def test_links_are_followed_before_anything_is_touched(tmp_path):
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="needs Linux's leases")
 def test_a_network_that_does_not_answer_is_left_alone(tmp_path):
-    """A file that another process holds a lease of cannot be opened: its lines are given up at once.
+    """A file that cannot be opened before somebody lets go of it: its lines are given up, and all others at once.
 
-    An agent allows no time at all, and asks no network: all its ranks would wait with it.
+    Nor is one asked by an agent, which allows no time: all its ranks would wait with it.
     """
 
     def line(network_s, *numbers):
@@ -279,10 +280,13 @@ def test_a_network_that_does_not_answer_is_left_alone(tmp_path):
     assert line(0.0, 1) == [None]
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     holder = os.open(path, os.O_RDWR)
+    threads = set(threading.enumerate())
     try:
         fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         assert line(0.1, 1, 2) == [None, None]
+        [left] = set(threading.enumerate()) - threads
     finally:
         os.close(holder)
         signal.signal(signal.SIGIO, before)
+    left.join(PATIENCE_S)
     assert line(PATIENCE_S, 1) == ["x"]
