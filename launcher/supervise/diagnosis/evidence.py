@@ -178,13 +178,8 @@ def _of_exception(
     own = f"{kind}: {_one_line(message)}"
     child = child_error(kind, message, traceback, evidence.above)
     if child is not None:
-        found = child.found
-        kind, message, where, traceback = (
-            found.type,
-            found.message,
-            where if found.where is None else found.where,
-            found.text,
-        )
+        kind, message, traceback = child.found.type, child.found.message, child.found.text
+        where = where if child.found.where is None else child.found.where
     symptom = _own_if_named(evidence, of_exception(kind, message, traceback or ""))
     told = explained(kind, message, traceback)
     what, where = told.what, told.where or where
