@@ -37,7 +37,7 @@ _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/
 def of_program(traceback: TracebackType | None, error: BaseException | None = None) -> TracebackType | None:
     """Return it without the outermost frames, which are this package's.
 
-    An `error` of tlaunch's own ends at the last line of the program: it is about what that asked for.
+    The traceback of tlaunch's own `error` ends at the last line of the program, which caused it.
     """
     while traceback is not None and _is_own(traceback.tb_frame):
         traceback = traceback.tb_next

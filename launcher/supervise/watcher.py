@@ -58,6 +58,9 @@ class Watcher:
             self._pid = os.fork()
             if self._pid == 0:
                 _watch(reader, run_dir)
+        except OSError:
+            os.close(self._writer)
+            raise
         finally:
             os.close(reader)
 
