@@ -30,12 +30,12 @@ class Walk:
     marker: str = ""
     types: tuple[str, ...] = ()
     within: str | None = None
-    until_fork: bool = False
+    until_fork: int = 0
 
 
 TABLE = Walk(
     "A rank table, from the command line to a forked rank", 40, "walked_table.json",
-    ("Document", "Table", "Cluster", "RankSpec"), until_fork=True,
+    ("Document", "Table", "Cluster", "RankSpec"), until_fork=2,
 )  # fmt: skip
 FAILURE = Walk(
     "A failure, from the exit of a rank to the printed verdict", 35, MARKER,

@@ -118,7 +118,7 @@ class AgentConnection:
         self.done = False  # it has sent its last message
         self.given_up = False  # it ends its ranks, and takes no further part
         self.pings = PingHistory()
-        self.disk_silent_s = 0.0  # how long its disk had not answered, by its last answer
+        self.disk_silent_s = 0.0  # how long its disk had not answered, as its last pong says
         self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why nothing more is heard of it
         self.send(Challenge(PROTOCOL, self.nonce))
@@ -154,7 +154,7 @@ class AgentConnection:
         self._noticed.add(self)
 
     def ask(self, *, disk_stalls: bool = False) -> None:
-        """Ask for a sign of life. Any thread may do it. `disk_stalls`: see Ping."""
+        """Send a ping, from any thread. `disk_stalls`: see Ping."""
         self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
     def take(self) -> list[Message]:

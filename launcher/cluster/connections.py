@@ -41,13 +41,13 @@ class Connections:
         self.next_beat = 0.0  # monotonic
         self.disk_stalls = False  # some server's, or the coordinator's own
         self._pause_s = silence_s / BEATS
-        self._turned_s = time.monotonic()  # when the thread had a turn
-        self._still = (0.0, 0.0)  # how long this process stood still the last time, and until when
+        self._turned_s = time.monotonic()  # when the thread last ran
+        self._still = (0.0, 0.0)  # how long the last suspension of this process was, and when it ended
         self._closed = threading.Event()
         self._stand_in: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Have servers asked from now on, whatever the loop waits for, until `close`."""
+        """Start the thread that pings servers while the loop is held up, until `close`."""
         self._stand_in = start_thread(self._ask_instead, "pings")
 
     def close(self) -> None:
@@ -75,13 +75,13 @@ class Connections:
                 peer.lose(f"nothing was heard of it for {allowed_s:g} s")
 
     def stood_still_s(self, peer: AgentConnection) -> float:
-        """Return how long this process stood still before `peer` was lost, if it had to give us up for that; else 0."""
+        """Return how long this process was suspended before `peer` was lost; 0 if the agent cannot have given up for that."""
         still_s, until_s = self._last_still()
         has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
 
     def _last_still(self) -> tuple[float, float]:
-        """Return for how long this process stood still the last time, and until when."""
+        """Return how long the last suspension of this process was, and when it ended."""
         now_s = time.monotonic()
         still_s = now_s - self._turned_s
         return (still_s, now_s) if still_s > 2 * self._pause_s else self._still

@@ -5,9 +5,7 @@ become messages to them. What needs all servers is done here: nothing starts bef
 evidence of all is judged by one clock, and the next attempt begins when nothing of the last one is left anywhere. The
 head attends this process as it would an agent.
 
-Why connections, and not the output and the signals of the engine: engines cut and mix the lines of several processes,
-no signal can carry a verdict, MPICH does not notice that a host is gone, and a run that is started by hand on each
-server has no engine. Why not MPI: it ends all agents and their ranks, without grace, as soon as one agent is lost.
+docs/internals/architecture.md says why it has a protocol of its own.
 """
 
 from __future__ import annotations
@@ -63,8 +61,9 @@ from launcher.core.proc import identify
 from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
+from launcher.supervise.disk import TURN_S
 from launcher.supervise.event_loop import SignalPipe, drive
-from launcher.supervise.exclusions import LOOK_EVERY_S, WatchedExclusions
+from launcher.supervise.exclusions import WatchedExclusions
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
 
@@ -152,7 +151,7 @@ class Coordinator:
         leaving_due_s = None if self._departure is None else self._departure.due_s
         due_s = [self._connections.next_beat, self._controller.due_s, gathering_due_s, leaving_due_s]
         if self._exclusions is not None:
-            due_s.append(time.monotonic() + LOOK_EVERY_S)
+            due_s.append(time.monotonic() + TURN_S)
         if self._registration.unauthenticated or self._recorder.event_log.backlog:
             due_s.append(time.monotonic() + 0.1)
         first_s = min(moment for moment in due_s if moment is not None)
@@ -231,11 +230,9 @@ class Coordinator:
             peer.send(kept)
             if kept.shares and peer.ready is not None:
                 peer.ready = replace(peer.ready, shares_files=True)
-                server_id = self._servers[server_index].server_id
-                what = (
-                    f"server {server_id} shares the run directory {self._spec.run_dir}, and did not see that at first"
-                )
-                self._recorder.record(Trouble(f"{what}: it sends no copies of its files"))
+                who = f"server {self._servers[server_index].server_id}"
+                why = f"{who} shares the run directory {self._spec.run_dir}, which it could not see at first"
+                self._recorder.record(Trouble(f"{why}: its files are no longer copied"))
         if self._departure is not None:
             self._departure.extend()
 
@@ -265,7 +262,7 @@ class Coordinator:
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
         still_s = self._connections.stood_still_s(peer)
         if still_s:
-            reason = f"the launcher's machine stood still for {still_s:.0f} s, so that its agent gave that up"
+            reason = f"the launcher's machine stood still for {still_s:.0f} s, and the agent gave it up"
         ranks = [device.global_rank for device in self._evidence.servers[server_index].devices]
         exits = self._recorder.progress.current.exits
         loss = happened.ServerLost(server_index, reason, is_own_fault=still_s > 0)
@@ -311,9 +308,8 @@ class Coordinator:
             case _:
                 due_s = self._controller.due_s
                 is_due = due_s is not None and time.monotonic() >= due_s
-                quiet = (
-                    self._registration.quiet(2 * self._plan.silence_s / BEATS) | self._disks.stalled if is_due else ()
-                )
+                limit_s = 2 * self._plan.silence_s / BEATS
+                quiet = self._registration.quiet(limit_s) | self._disks.stalled if is_due else ()
                 self._report(happened.Tick(quiet))
 
     def _carry_out(self, order: orders.Order) -> happened.Event | None:

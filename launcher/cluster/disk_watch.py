@@ -1,4 +1,4 @@
-"""The disks of a run over several servers: which of them do not answer, and what is said of that."""
+"""Which disks of a run over several servers do not answer, and what is reported of that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.supervise.disk import Disk
 
 
 class DiskWatch:
-    """The coordinator's own `disk`, and what agents say of theirs."""
+    """Watches the coordinator's own `disk`, and what agents report of theirs."""
 
     def __init__(self, run_dir: Path, servers: Sequence[Server]) -> None:
         self.disk = Disk(RunDir(run_dir).events)
@@ -27,7 +27,7 @@ class DiskWatch:
         self._stalls = DiskStalls(str(run_dir))
 
     def look(self, peers: Mapping[int, AgentConnection]) -> str | None:
-        """Return what is to be reported now: a stall, once for all servers, or its end."""
+        """Return what to report now: a stall, once for all servers, or its end; else None."""
         self.stalled = {index for index, peer in peers.items() if peer.disk_silent_s >= ALSO_S}
         silent_s = {self._servers[index].server_id: peers[index].disk_silent_s for index in self.stalled}
         own_s = self.disk.recent_silence_s()
@@ -37,6 +37,6 @@ class DiskWatch:
         return self._stalls.look(silent_s, time.monotonic())
 
     def remarked(self, found: Diagnosed) -> Diagnosed:
-        """Return a diagnosis whose verdict names a disk that does not answer, or did not a short time ago."""
+        """Add to the verdict a disk that does not answer, or did not shortly before."""
         remark = self._stalls.remark(time.monotonic())
         return found if remark is None else replace(found, verdict=with_remark(found.verdict, remark))

@@ -281,9 +281,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
         )
     )
     if challenge.protocol != PROTOCOL:
-        with suppress(
-            ChannelClosedError, TimeoutError
-        ):  # the coordinator refuses another version, and says so to its user
+        with suppress(ChannelClosedError, TimeoutError):  # it reads our version, refuses it, and tells its user
             _first_message(channel, Welcome)
         raise RefusedLayoutError(
             "the run's coordinator is of another version of tlaunch", hint="install the same one on every server"

@@ -116,15 +116,15 @@ class Observer(Protocol):
 
 
 class _Shelter:
-    """Keeps the head from what its observer raises: it is printed once to stderr, and the observer is dropped.
+    """Shields the launcher from its observer: an exception is printed to stderr, and the observer is dropped.
 
-    And from a disk that does not answer: a thread does the ticks, which read logs. While one takes longer than `STUCK_S`,
-    the observer hears of trouble alone, which may be just that, and of signals; of everything else after that tick.
+    Ticks read logs, so a thread does them: the disk may not answer. While a tick takes longer than `STUCK_S`, the
+    observer gets only signals and trouble, which may be that of the disk. It gets other events after the tick.
     """
 
     def __init__(self, observer: Observer) -> None:
         self._observer: Observer | None = observer
-        self._ticks: SimpleQueue[bool] = SimpleQueue()  # what was asked for; False: no more
+        self._ticks: SimpleQueue[bool] = SimpleQueue()  # True: tick; False: end the thread
         self._ticked: SimpleQueue[bool] = SimpleQueue()  # what `tick` is to return
         self._thread: threading.Thread | None = None
         self._is_ticking = False
@@ -142,7 +142,7 @@ class _Shelter:
     def tick(self, patience_s: float | None = STUCK_S) -> bool:
         """Have the observer do what is due; return whether it wants to be called again at once.
 
-        Wait for it no longer than `patience_s`, and no longer than a moment where it is late already.
+        Waits at most `patience_s` (None: without limit), and only `TICK_S` for a tick that is late already.
         """
         if self._thread is None:
             self._thread = start_thread(self._tick, "observer")
@@ -212,8 +212,8 @@ class LauncherLoop:
     def attend(self) -> int:
         """Block until nothing of the run is left; return its exit code.
 
-        Signals that would end this process change nothing afterwards (SIGINT, SIGQUIT and SIGTSTP act as before): how the
-        run ended is still to be shown. `restore_signals` has them act as before.
+        Afterwards signals that would end this process are ignored, so that the caller can show how the run ended, until
+        `restore_signals`. SIGINT, SIGQUIT and SIGTSTP act as before the run.
         """
         try:
             with selectors.DefaultSelector() as selector:

@@ -1,6 +1,6 @@
 """Checks that every server can resolve MASTER_ADDR, the name at which ranks meet, before ranks start.
 
-Agents find the coordinator by addresses, so a server may join although its ranks would look for rank 0 in vain.
+Agents find the coordinator by its addresses, so a server can join even if its ranks cannot resolve MASTER_ADDR.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HINT = "name it in /etc/hosts or DNS there, or use addresses in the rank table; 
 
 
 def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
-    """Return the addresses of MASTER_ADDR on this server, none if it is unknown; None if ranks need no resolver for it.
+    """Return the addresses of MASTER_ADDR on this server, empty if it cannot be resolved; None if ranks do not resolve it.
 
-    Blocks for at most `patience_s(1)` and a few seconds. MPI connects its ranks itself.
+    Blocks for at most `patience_s(1)` and a few seconds. Ranks of MPI do not need MASTER_ADDR.
     """
     name = spec.master_addr
     if request.mpi_ranks or address_of(name):
@@ -44,7 +44,8 @@ def unresolved(
 ) -> RefusedLayoutError | None:
     """Return the error if some servers cannot reach `name`, the server `first`; None if all can, or none can resolve it.
 
-    If no server knows it, it is only a label in the rank table. `found`: its addresses, and `hosts`: hostnames, by server index.
+    A name that no server can resolve is only a label in the rank table. By server index, `found` has the addresses of
+    `name`, and `hosts` has hostnames.
     """
     unknown = [server_ids[index] for index in sorted(found) if not found[index]]
     own = [

@@ -122,8 +122,8 @@ class FileReceiver:
     The path follows from a known kind and a rank of the server that sent it: no path ever comes over a connection. What
     cannot be written is asked for again later; a run does not end for it.
 
-    A file that holds more than was written here is the one that the agent reads: its server shares the run directory,
-    and did not see that at first. It would grow without end.
+    A file that holds more than was written here is the file that the agent reads: its server shares the run directory,
+    which it could not see at first. Such a copy would grow without end, so nothing is written.
     """
 
     def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
@@ -135,7 +135,9 @@ class FileReceiver:
         self._run_dir = run_dir
         self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
         self._ends: dict[tuple[str, int], int] = {}  # how far each file has come, by kind and rank
-        self._left: dict[tuple[str, int], tuple[int, ...]] = {}  # how each was left: its size, or what changes with it
+        self._left: dict[
+            tuple[str, int], tuple[int, ...]
+        ] = {}  # the size, or `_state`, of each file after our last write
         self._report = report
         self._reported: set[str] = set()
 
@@ -213,7 +215,7 @@ class FileReceiver:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file is rewritten; None where there is none."""
+    """Return what changes when a file is rewritten; None if there is no file."""
     try:
         found = path.lstat()
     except OSError:

@@ -123,7 +123,8 @@ class ServerEvidence:
     ) -> None:
         """Note that a server is lost, as is found now. `failed`: those ranks of all servers that are known to have failed.
 
-        `alone`: no other machine is heard either. `stood_still_s`: how long this machine did, until that server gave it up.
+        `alone`: no other machine is heard either. `stood_still_s`: how long this machine was suspended, if the server
+        gave it up for that.
 
         Wall clock, in nanoseconds: `since_ns`: not before; `probably_ns`: then, as far as is known.
         """
@@ -136,7 +137,7 @@ class ServerEvidence:
         )
 
     def note_finished(self, server_index: int, exits: Mapping[int, RankExit]) -> None:
-        """Note that a server has gone whose ranks had all ended well, and when, by our clock. That is its report."""
+        """Record that a server left after all its ranks had succeeded. Their exits, by our clock, are its evidence."""
         ranks = self._ranks_of([server_index])
         self._reports[server_index] = Evidence(
             tuple(
@@ -168,8 +169,7 @@ class ServerEvidence:
             doubted = replace(verdict, confidence=Confidence.LIKELY)
             verdict = with_remark(doubted, f"{self._described(late[0])}{more} not heard in time")
         asks_reach = self._asks_reach(evidence)
-        is_loss = (verdict.server is not None or verdict.stood_still_s is not None) and not verdict.apart
-        hung = bool(evidence.hung) and not is_loss
+        hung = bool(evidence.hung) and not verdict.is_loss
         return Diagnosed(
             verdict,
             Cause.HUNG if hung else Cause.FAILED,

@@ -22,8 +22,8 @@ Decisions, by phase:
 | all attempts ended   | -           | finish, 0              | -                           | restart, or finish           |
 
 ** unless all its ranks have ended well: nothing of the run was there any more.
-*** unless a rank has ended: after a failure the next attempt has others, and ranks that end well are left alone. A server
-that comes back is waited with for a while, for others that come back with it, and longer after each of its losses.
+*** unless a rank has ended: after a failure the next attempt has others, and ranks that end well are left alone. After a
+server's return the restart waits for others to return too, longer after each loss of that server.
 """
 
 from __future__ import annotations

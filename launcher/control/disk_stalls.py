@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from launcher.core.text import listed
 
-STALLED_S = 5.0  # of silence after which it is reported
-ALSO_S = 1.0  # ... with the disks of other servers that are silent for so long by then
-RECENT_S = 60.0  # a stall may be the reason of what fails within that time after it
+STALLED_S = 5.0  # a disk that has been silent for so long is reported
+ALSO_S = 1.0  # ... together with other disks that have been silent for so long
+RECENT_S = 60.0  # after a stall, in which it may be why something fails
 
 
 class DiskStalls:
@@ -23,9 +23,9 @@ class DiskStalls:
         self.under_way = False
 
     def look(self, silent_s: Mapping[str, float], now_s: float) -> str | None:
-        """Return what is to be reported now, if anything. `silent_s`: how long disks have been silent, by server.
+        """Return what to report now, if anything. `silent_s`: how long disks have been silent, by the server's name.
 
-        A single server has an empty name.
+        The name of a single server is empty.
         """
         worst_s = max(silent_s.values(), default=0.0)
         if not self.under_way and worst_s >= STALLED_S:
@@ -40,7 +40,7 @@ class DiskStalls:
         return None
 
     def remark(self, now_s: float) -> str | None:
-        """Return what to add to the verdict on a failure; None without a stall now or a short time ago."""
+        """Return what to add to a verdict; None if there is no stall now and was none in the last `RECENT_S` seconds."""
         if self.under_way:
             return self._silence()
         if self._ended_s is None or now_s - self._ended_s > RECENT_S:

@@ -25,7 +25,7 @@ class Membership:
         self._excluded = set(elastic.excluded)
         self._failures: Counter[int] = Counter()
         self._losses: dict[int, list[float]] = {}  # when each server was lost lately
-        self._returned: dict[int, float] = {}  # servers that have come back, and when ranks start again for each
+        self._returned: dict[int, float] = {}  # by server that has come back: when ranks are restarted for it
         self.present: Allotment | None = None  # of the attempt that runs
         self._ports: dict[int, int] = {}  # by server: held there for ranks to meet, where the next rank 0 is on it
 
@@ -81,9 +81,9 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
 
     def note_loss(self, loss: ServerLost, name: str, servers: Collection[int], now_s: float) -> DevicesChanged | None:
-        """Note the loss of a server, called `name`; return the change if its devices are left out for it.
+        """Record the loss of a server, called `name`; return the change if its devices are left out for that.
 
-        `servers`: those that are there. They stay where no layout fits what is left.
+        They are not left out if no layout fits the other devices. `servers`: those that are connected.
         """
         server = loss.server
         self._returned.pop(server, None)
@@ -99,19 +99,19 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"server {name} was lost {count} times")
 
     def note_return(self, server: int, now_s: float) -> float:
-        """Note that a server has come back; return how many seconds ranks wait before they start again for it."""
+        """Record that a server has come back; return the seconds until ranks are restarted for it."""
         losses = len(self._losses.get(server, ()))
         pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0 ** max(0, losses - 1))
         self._returned[server] = now_s + pause_s
         return pause_s
 
     def forget_returns(self) -> None:
-        """Forget them, since an attempt begins with all servers that are there."""
+        """Plan no restart for returned servers: an attempt begins with all servers that are connected."""
         self._returned.clear()
 
     @property
     def returns_due_s(self) -> float | None:
-        """When ranks start again for the servers that have come back, those that come until then included."""
+        """When ranks are restarted for all servers that have come back by then (monotonic); None: not."""
         return min(self._returned.values(), default=None)
 
     def failed_devices(self, verdict: Verdict) -> frozenset[int]:

@@ -105,9 +105,7 @@ class Outcome:
         """Decide what follows from a verdict, and have ranks ended. `is_left_out`: as in `Restarts.decide`."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
-        verdict = found.verdict
-        is_loss = verdict.culprit is None and (verdict.server is not None or verdict.stood_still_s is not None)
-        if is_loss and self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
+        if found.verdict.is_loss and self.lost and self._setup.supervision.elastic is not None:
             self.budget.note_step(found.highest_step)
             self.restarts = may_restart
         else:
@@ -235,8 +233,8 @@ def exit_code(
     """Return the exit code of a run that ended of `cause`.
 
     That of a failed run is the culprit's own or, if that had not ended by itself, that of the first rank that had; not of
-    one that its library ended by a signal that asks to stop, as MindSpore's does: nobody has asked the run to. That of a culprit
-    whose process had not ended is the one that it was to have.
+    one that its library ended by a signal that asks to stop, as MindSpore's does: nobody has asked the run to. A culprit
+    that did not exit has the code that it was about to exit with.
     `exits`: global ranks and statuses, in the order in which they ended. `signal_number`: the first that asked to stop.
     """
     match cause:

@@ -162,7 +162,7 @@ class ChunkAck:
     global_rank: int
     end: int  # of a file that grows: where the next piece has to begin
     trouble: bool = False  # what was sent could not be written
-    shares: bool = False  # what is there is not ours: it is the file that the agent reads, and the agent sends no more
+    shares: bool = False  # nothing was written: the file there is the one that the agent reads
 
 
 @frozen
@@ -261,14 +261,14 @@ class Freed:
 @frozen
 class Ping:
     sent_ns: int  # by the coordinator's monotonic clock
-    disk_stalls: bool = False  # that of some server: its ranks wait for it, and those of others for them
+    disk_stalls: bool = False  # a server's disk does not answer, so that ranks everywhere may wait
 
 
 @frozen
 class Pong:
     sent_ns: int  # as asked
     here_ns: int  # the agent's wall clock when it answered
-    disk_silent_s: float = 0.0  # how long the disk with the run directory has not answered there
+    disk_silent_s: float = 0.0  # how long the agent's disk with the run directory has not answered
 
 
 @frozen

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.proc import PROC
+from launcher.core.proc import status
 
 ROOT = 0
 SUDO_UID = "SUDO_UID"  # set by sudo: the user who called it
@@ -28,7 +28,7 @@ def is_trusted(uid: int) -> bool:
 
 
 def is_trusted_in(uid: int, directory: Path) -> bool:
-    """Return whether this user is trusted, or owns what this process makes in `directory`: some file systems map users."""
+    """Return whether this user is trusted, or owns files that this process makes in `directory`: some file systems map users."""
     if is_trusted(uid):
         return True
     from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user
@@ -63,9 +63,4 @@ def uids_of_file(path: str | Path) -> frozenset[int]:
 
 def uids_of_process(pid: int) -> frozenset[int]:
     """Return a process's real and saved uid: users who may signal it. Empty if there is no such process."""
-    with suppress(OSError, ValueError):
-        for line in (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("Uid:"):
-                real, _, saved, _ = map(int, line.split()[1:])
-                return frozenset((real, saved))
-    return frozenset()
+    return frozenset(map(int, status(pid).get("Uid", "").split()[:3:2]))

@@ -118,14 +118,17 @@ def every_process() -> Iterator[Stat]:
                 yield found
 
 
+def status(pid: int) -> dict[str, str]:
+    """Return the fields of /proc/PID/status; none if there is no such process or no /proc."""
+    with suppress(OSError):
+        text = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+        return {name: value for name, _, value in (line.partition(":") for line in text.splitlines())}
+    return {}
+
+
 def catches(pid: int, number: int) -> bool:
     """Return True if the process has a handler for signal `number`; without one the signal may end it."""
-    try:
-        status = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    return bool(int(status(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
 
 
 def has_open(pid: int, descriptor: int) -> bool:

@@ -28,7 +28,9 @@ class Failure:
     reason: str  # why it is taken for a cause or a consequence
     time_ns: int | None = None  # of the exception where one is known, else of the end of the process
     where: str | None = None  # "train.py:88 in step"
-    status: int | None = None  # as in subprocess, of a failed rank that had not ended the one it was to have; else None
+    status: int | None = (
+        None  # as in subprocess; of a failed rank that did not exit, the one that it was about to exit with
+    )
     traceback: str | None = None  # the last lines of it
 
 
@@ -49,12 +51,17 @@ class Verdict:
     failures: tuple[Failure, ...] = ()  # the cause first, consequences after it in the order of their times
     stacks: tuple[StackGroup, ...] = ()  # the outlier first, the largest group last
     server: str | None = None  # the id of the server that is to blame, where it is no rank
-    servers: tuple[str, ...] = ()  # of all that are, where several were lost at about the same time
-    stood_still_s: float | None = None  # how long the launcher's machine did, where servers had to give it up
+    servers: tuple[str, ...] = ()  # all that are to blame, if several were lost at about the same time
+    stood_still_s: float | None = None  # how long the launcher's machine was suspended, if servers gave it up for that
     scheduler: str | None = None  # how MindSpore's scheduler ended, where that is to blame: "SIGKILL (signal 9)"
     signature: str | None = None  # the same for the same failure; None where it says nothing of the program
     apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other
-    loses_large: bool = False  # connections between these servers stand, and lose large packets
+    loses_large: bool = False  # these servers can connect, and large packets between them are lost
+
+    @property
+    def is_loss(self) -> bool:
+        """True if the connection to servers was lost: no failure of the program."""
+        return (self.server is not None or self.stood_still_s is not None) and not self.apart
 
     @property
     def causes(self) -> tuple[Failure, ...]:
@@ -64,6 +71,6 @@ class Verdict:
 
     @property
     def signalled(self) -> Failure | None:
-        """The first failure where a signal is to blame that tlaunch forwarded to every rank, else None."""
+        """The first failure, if a signal that tlaunch forwarded to every rank is to blame; else None."""
         no_other = self.culprit is None and self.server is None and self.scheduler is None
         return next(iter(self.causes), None) if no_other and self.confidence is Confidence.CERTAIN else None

@@ -89,6 +89,6 @@ def _checked(name: str) -> str:
     if not is_run_name(name):
         raise UsageError(
             f"{name!r} cannot be the name of a run directory",
-            hint=f"--name and {env.TLAUNCH_RUN_ID} give it; letters, digits, dots and dashes do",
+            hint=f"use letters, digits, `.` and `-` in --name or {env.TLAUNCH_RUN_ID}",
         )
     return name

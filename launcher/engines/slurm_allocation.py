@@ -87,9 +87,9 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
         raise UsageError(
-            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, and a run gets those of "
-            f"the first alone, {first}",
-            hint="ask for all nodes in one group, without `hetjob` or `:`, or give a --rank-table of the first group's nodes",
+            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, and a run can only use "
+            f"the first, {first}",
+            hint="request all nodes in one group, without `hetjob` or `:`, or give a --rank-table of the first group's nodes",
         )
     count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
     if count is None:

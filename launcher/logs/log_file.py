@@ -40,7 +40,7 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
 
 
 def _data_after(log: int, offset: int) -> int:
-    """Return where the hole around `offset` ends, or the file; `offset` where there is none, or the system does not tell."""
+    """Return where the hole at `offset` ends; `offset` if there is no hole, or the file system does not know."""
     try:
         return os.lseek(log, offset, os.SEEK_DATA)
     except OSError as error:

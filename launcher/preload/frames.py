@@ -37,7 +37,7 @@ _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/
 def of_program(traceback: TracebackType | None, error: BaseException | None = None) -> TracebackType | None:
     """Return it without the outermost frames, which are this package's.
 
-    An `error` of tlaunch's own ends at the last line of the program: it is about what that asked for.
+    The traceback of tlaunch's own `error` ends at the last line of the program, which caused it.
     """
     while traceback is not None and _is_own(traceback.tb_frame):
         traceback = traceback.tb_next
@@ -119,7 +119,7 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
         link = LINK_OF_CAUSE if cause is error.__cause__ else LINK_OF_CONTEXT
         before = text(cause, places(cause.__traceback__)).removeprefix("" if cause.__traceback__ else HEADER)
         lines.insert(0, f"{before}\n{link}\n\n")
-    place = _place_of_syntax_error(error)
+    place = _syntax_error_lines(error)
     said = error.msg if place and isinstance(error, SyntaxError) else message(error)
     named = f"{kind(error)}: {said}\n" if said else f"{kind(error)}\n"
     return "".join(lines) + place + named + _notes(error) + _parts(error) + _captured(error)
@@ -166,7 +166,7 @@ def place_of_syntax_error(error: BaseException | None) -> list[tuple[str, int, s
     return []
 
 
-def _place_of_syntax_error(error: BaseException) -> str:
+def _syntax_error_lines(error: BaseException) -> str:
     """Return the lines that Python shows of a place that it could not compile."""
     lines = ""
     for file, line, _ in place_of_syntax_error(error):

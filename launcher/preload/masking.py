@@ -118,6 +118,7 @@ _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
 # Programs that take a password behind one letter, and values of -p that are none.
 _DATABASES = re.compile(r"(?:mysql|mariadb|mongo)[\w-]*|sshpass|redis-cli|ldap\w+|sqlcmd")
 _NUMBERS = re.compile(r"[-+\d.,:e/]+(?:tcp|udp)?")
+_SHORT = ("-p", "-P", "-a", "-w")
 _ORDINARY = re.compile(r".{1,5}|.*[/\\=].*|.*\.[a-z]+\d*|(?:[A-Z]?[a-z]+[_-]?)+\d{0,3}[a-z]?(?:[_-].*)?|[A-Z_-]+")
 
 
@@ -190,9 +191,6 @@ def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-_SHORT = ("-p", "-P", "-a", "-w")
-
-
 def _masked_word(word: str) -> str:
     """Return a word with its value masked if the word itself names a secret: --password=x, TOKEN=x, --env=TOKEN=x."""
     start = 0
@@ -254,7 +252,7 @@ def _masked_credentials(match: re.Match[str]) -> str:
 def _masked_passwords(line: str) -> str:
     """Return a line of shell with the passwords masked that stand after one-letter options."""
     line = _USER.sub(lambda found: found["before"] + MASK if _is_login(found) else found[0], line)
-    if not any(f"{option}" in line for option in _SHORT):
+    if not any(option in line for option in _SHORT):
         return line
     letters = _password_letters(line.split())
 

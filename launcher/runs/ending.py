@@ -91,8 +91,8 @@ class ForeignProcessError(TlaunchError):
         users = sorted(uids_of_process(process.pid))
         whose = "different users" if state.owner is None else called(state.owner)
         super().__init__(
-            f"process {process.pid}, which the files of {escaped(state.name)} name, belongs to {called(users[0] if users else None)}, "
-            f"and the run to {whose}: it was not signalled",
+            f"run {escaped(state.name)} of {whose} names process {process.pid}, which belongs to "
+            f"{called(users[0] if users else None)}: it was not signalled",
             hint=f"`ps -fp {process.pid}` shows it",
         )
 

@@ -1,6 +1,6 @@
-"""The owner of a run, and the processes that are his.
+"""The owner of a run, and which processes belong to that owner.
 
-A run's files can name any process, so only those that the run's owner could signal himself are taken for the run's.
+A run's files can name any process, so only processes that the run's owner could signal count as the run's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
 def is_of_owner(process: ProcessId, owner: int | None, file: Path) -> bool:
     """Return whether a process belongs to the run's owner, or writes to `file`, one of the run's.
 
-    The second counts on file systems that map all users to one.
+    Open files decide on file systems that map all users to one.
     """
     return owner is not None and (
         owner in {ROOT, *uids_of_process(process.pid)} or _writes_to(process.pid, file, owner)
@@ -51,7 +51,7 @@ def _writes_to(pid: int, file: Path, owner: int) -> bool:
 
 
 def check_own_directory(directory: Path) -> None:
-    """Refuse to fill a directory of another user, who could have made its files links to ours.
+    """Refuse to write into a directory of another user, whose files could be links to ours.
 
     Raises:
         UsageError: the directory, or a link in its place, belongs to another user.

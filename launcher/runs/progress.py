@@ -247,9 +247,7 @@ class Progress:
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]
-        return sum(
-            (verdict.server is None and verdict.stood_still_s is None) or bool(verdict.apart) for verdict in verdicts
-        )
+        return sum(not verdict.is_loss for verdict in verdicts)
 
     def take(self, stamped: TimestampedEvent) -> None:
         if self.first_ns is None:

@@ -18,7 +18,7 @@ from launcher.runs.registry import registered
 from launcher.runs.status import RunState, look
 from launcher.runs.store import newest_first, run_at
 
-_REMOVED = ".removed"  # ends the hidden name of a run whose files are being removed, and there the name of its run.json
+_REMOVED = ".removed"  # suffix of a run directory whose files are being removed, and of run.json in it
 
 
 @frozen
@@ -111,9 +111,9 @@ class Removal:
                         yield place / name
 
     def finish_earlier(self) -> None:
-        """Remove what removals have left that were killed or interrupted.
+        """Remove the rest of runs whose removal was killed or interrupted.
 
-        The name does not suffice: whoever may write to the directory could give it to anything of ours.
+        The name is not proof enough: another user who can write to the directory could rename anything of ours to it.
         """
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
             if os.path.lexists(_mark(left)) and not left.is_symlink():

@@ -177,9 +177,9 @@ def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
-    """Return the run that `latest` links to, or the newest readable one if the link is missing or another user's.
+    """Return the run that `latest` links to; the newest readable one if the link is missing or another user's.
 
-    Job files make no link, and in a sticky directory only its owner can have it lead to a later run.
+    Job files make no link. In a sticky directory only the owner of the link can update it.
     """
     latest = RunDir(runs_dir / LATEST)
     is_named = os.path.lexists(latest.root) and is_trusted(os.lstat(latest.root).st_uid)

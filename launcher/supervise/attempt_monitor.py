@@ -214,9 +214,8 @@ class AttemptMonitor:
         if self._collector:
             self._collector.step()
         elif not (self.ender.begun or self._rank_group.all_ended):
-            if self._scheduler.is_missed or (
-                not self._paused and self._lingering.look()
-            ):  # it could not be started, or no rank has failed alike
+            lingers = not self._paused and self._lingering.look()
+            if lingers or self._scheduler.is_missed:  # it could not be started, or no rank has failed alike
                 self.collect()
             else:
                 self._look()

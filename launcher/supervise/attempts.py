@@ -65,15 +65,14 @@ class Attempts:
         link: Link | None = None,
     ) -> None:
         """`link`: where the run has ranks on other servers, whose failures have those here started again as well."""
-        others = link is not None
         self.disk, self._link = disk, link
         self._share = share
         self._port = share.port
         self._spawner = spawner
         self._group = group
         self._event_log = event_log
-        self._others = others
-        self._may_repeat = others and share.spec.supervision.may_restart
+        self._others = link is not None
+        self._may_repeat = self._others and share.spec.supervision.may_restart
         self._scheduler = Scheduler(event_log)  # of the present attempt
         self.paused = False
         self.over: list[Attempt] = []

@@ -1,9 +1,9 @@
-"""Work on a run's disk in a thread of its own: a file system that does not answer holds up nothing else.
+"""Uses a run's disk in a thread of its own, so that a file system that does not answer holds up nothing else.
 
-Lustre and NFS answer nothing for up to minutes while one of their servers fails over, and then go on. Until then every
-process that uses them waits in the kernel, where no signal reaches it. Ranks only wait. Agents and the coordinator have
-to answer each other meanwhile: their events and arrival notes are written here, their pings are answered by
-`launcher/supervise/link.py` and `launcher/cluster/connections.py`.
+Lustre and NFS may answer nothing for minutes while one of their servers fails over. Until then every process that uses
+them waits in the kernel, where no signal reaches it. Ranks may wait, but agents and the coordinator have to answer each
+other. So their events and arrival notes are written here, and `launcher/supervise/link.py` and
+`launcher/cluster/connections.py` answer and send pings.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from queue import Empty, SimpleQueue
 
 TURN_S = 0.5  # between two rounds of chores
 PROBE_EVERY_S = 1.0
-BUSY_S = 1.0  # ranks may wait for a disk that has not answered for so long
+BUSY_S = 1.0  # a disk that has not answered for so long may hold up ranks
 
 
 class Disk:
-    """Does what it is given one after another, and notices when that takes long. Its thread begins with the first work."""
+    """Does pieces of work in order, and measures how long each takes. The thread starts with the first."""
 
     def __init__(self, probed: Path) -> None:
         """`probed`: a file in the run directory whose times are set every `PROBE_EVERY_S`, so that a stall is noticed."""
@@ -43,7 +43,7 @@ class Disk:
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def recent_silence_s(self) -> float:
-        """Return the longest silence since the last call, also of one that is over: the caller may have waited itself."""
+        """Return the longest silence since the last call, even if it is over: the caller may have waited for the disk, too."""
         past_s, self._past_s = self._past_s, 0.0
         return max(past_s, self.silent_s)
 
@@ -84,16 +84,16 @@ class Disk:
         for chore in list(self.chores.values()):
             chore()
         if time.monotonic() >= self._probe_due_s:
-            # Unlike a write, that is no success before a file server has answered.
+            # Unlike a write, this returns only when a file server has answered.
             with suppress(OSError):
                 os.utime(self._probed)
             self._probe_due_s = time.monotonic() + PROBE_EVERY_S
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
-    """Start a thread that gets no signals, and that does not keep the process from its end.
+    """Start a daemon thread that gets no signals.
 
-    The loop may fork ranks beside it: what is forked takes no lock, and becomes another program.
+    The process may fork ranks meanwhile: a forked child takes no lock before it becomes another program.
     """
     warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -7,7 +7,6 @@ counts once the file is as it was at the look before: an editor may be writing i
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -22,7 +21,6 @@ from launcher.core.records import Elastic, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
 
-LOOK_EVERY_S = 0.5
 REMARK = "#"
 MAX_BYTES = 4 << 20  # thousands of servers with all of their devices
 
@@ -38,23 +36,14 @@ class Exclusions:
         self._state: tuple[int, int, int] | None = None  # of the file that was read
         self._seen: tuple[int, int, int] | None = None  # at the last look
         self._unreadable: tuple[int, int, int] | None = None  # of a file that could not be read, as was reported
-        self._looked_s = time.monotonic()
         self._excluded = frozenset(excluded)
         # Devices that the run leaves out and that the file does not name yet, and why.
         self._unwritten: dict[int, str] = {}
         self._told_unwritten = False
         self._write(self._names(excluded))
 
-    @property
-    def timeout_s(self) -> float:
-        """The seconds until the file is looked at."""
-        return max(0.0, self._looked_s + LOOK_EVERY_S - time.monotonic())
-
     def look(self) -> frozenset[int] | None:
-        """Return the devices that the file names, if it is due and it has changed; None if not, or if it cannot be read."""
-        if self.timeout_s > 0:
-            return None
-        self._looked_s = time.monotonic()
+        """Return the devices that the file names if it has changed; None if not, or if it cannot be read."""
         state, seen = self._stat(), self._seen
         self._seen = state
         if state is None or (state == self._state and not self._unwritten) or state != seen:
@@ -144,10 +133,10 @@ class Exclusions:
 
 
 class WatchedExclusions:
-    """The file, read and written by the thread of a disk. Its owner's loop takes what comes of that by `look`."""
+    """Reads and writes the file in the thread of a disk. The loop of its owner asks by `look` what has changed."""
 
     def __init__(self, spec: RunSpec, elastic: Elastic, disk: Disk, record: Callable[[Trouble], object]) -> None:
-        """`record` gets what is wrong with the file, in the loop."""
+        """`record` is called in the loop for what is wrong with the file."""
         self._disk, self._record = disk, record
         self._found: deque[tuple[int, frozenset[int]]] = deque()  # after how many of the run's own changes, and what
         self._troubles: deque[str] = deque()

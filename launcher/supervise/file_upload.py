@@ -1,6 +1,6 @@
 """Uploads the files of a server's ranks to the coordinator's run directory if the servers share no file system.
 
-Whether they do is known from a mark there, which a server may not see at once; the coordinator finds out, too.
+A mark in the directory shows whether they share it. A server may not see the mark at once; then the coordinator finds out.
 
 So logs, status and reports on the launcher's machine cover all ranks, as on one server. Ranks notice nothing: their files
 are read as any reader reads them. The agent's messages are never held up for long: at most one chunk of each file is on
@@ -75,8 +75,8 @@ class FileUpload:
         self._allowed_bytes = float(BURST_BYTES)
         self._allowed_at = time.monotonic()
         self._finishing = False
-        self._apart = False  # an answer has shown that the files there are others
-        self.shares = False  # they are the same: nothing is sent
+        self._apart = False  # an answer has shown that the coordinator's files are others
+        self.shares = False  # an answer has shown that they are the same: nothing is sent any more
 
     @property
     def timeout_s(self) -> float | None:
@@ -156,9 +156,9 @@ class FileUpload:
             file.close()
 
     def _is_held(self, file: _File) -> bool:
-        """Return whether a file of all ranks has to wait until it is known that the one there is another.
+        """Return whether a file of all ranks has to wait until another file has shown that the directory is not shared.
 
-        The coordinator cannot tell: others write to it there, too.
+        Several servers write to a file of all ranks, so the coordinator cannot tell from it.
         """
         if file.kind not in OF_ALL_RANKS or file.asks or self._apart:
             return False

@@ -1,4 +1,4 @@
-"""Ranks that exited with 0 although their log ends with a traceback: a shell around the program may have lost its exit code.
+"""Warns of ranks that exited with 0 although their log ends with a traceback: a shell may have lost the exit code.
 
 `python train.py | tee log` and `python train.py || true` exit with 0 whatever happens to the program.
 """
@@ -15,9 +15,9 @@ _HEADER = b"Traceback (most recent call last):"
 
 
 def doubtful_ends(logs: Mapping[int, tuple[Path, int]]) -> Iterator[str]:
-    """Yield a warning for ranks that exited with 0 after the same uncaught exception.
+    """Yield a warning for each exception, with the ranks that exited with 0 after it.
 
-    `logs`: by global rank, the log and the offset at which what the attempt wrote begins. Never raises.
+    `logs`: by global rank, the log and the offset at which the attempt begins. Never raises.
     """
     ranks_of: dict[str, list[int]] = {}
     for global_rank, (log, offset) in logs.items():
@@ -30,7 +30,7 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]]) -> Iterator[str]:
 
 
 def _last_words(log: Path, offset: int) -> Iterable[str]:
-    """Return the exception of the traceback with which a log ends; nothing where it ends otherwise."""
+    """Return the exception of the traceback at the end of a log; nothing if it does not end with one."""
     from launcher.logs.log_file import tail  # noqa: PLC0415 - only once all ranks have ended
 
     try:

@@ -1,7 +1,7 @@
-"""Ranks that have recorded a failure and do not exit: a thread, an exit handler or a destructor keeps their process.
+"""Finds ranks that have recorded a failure and do not exit: a thread, an exit handler or a destructor keeps their process.
 
-Their peers wait for them in vain. Most ends take a moment, and some take seconds to save or upload something: such a rank
-counts as failed once the grace period has passed.
+Their peers wait for them in vain. Some programs take seconds to save or upload something before they exit, so such a rank
+counts as failed only after the grace period.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOK_S = 0.5
 
 
 class LingeringRanks:
-    """Looks for them among the ranks of one attempt. Its owner calls `look` when `timeout_s` has passed."""
+    """The lingering ranks of one attempt. Call `look` when `timeout_s` has passed."""
 
     def __init__(
         self, run_dir: RunDir, rank_group: RankGroup, grace_s: float, record: Callable[[Event], object]
@@ -37,7 +37,10 @@ class LingeringRanks:
         return max(0.0, self._looks_at - time.monotonic())
 
     def look(self) -> bool:
-        """Return whether a rank still lives that failed more than the grace period ago; record those seen for the second time."""
+        """Return whether a rank failed more than the grace period ago and has not exited.
+
+        A rank is recorded when it is seen for the second time.
+        """
         now = time.monotonic()
         if now < self._looks_at:
             return False
@@ -53,7 +56,7 @@ class LingeringRanks:
         return is_over
 
     def resume(self) -> None:
-        """Count grace periods anew: ranks were stopped, and could not exit."""
+        """Restart the grace periods: ranks were paused, and could not exit."""
         self._since = dict.fromkeys(self._since, time.monotonic())
 
     def _has_failed(self, global_rank: int, pid: int) -> bool:

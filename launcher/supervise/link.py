@@ -30,9 +30,9 @@ LAST_MESSAGES_S = 5.0  # how long the coordinator may take to receive them
 
 
 class Link:
-    """The connection. Never raises: `lost` says why, once the coordinator is gone, or silent for too long.
+    """The connection. Never raises: once the coordinator is gone, or silent for too long, `lost` says why.
 
-    `begin` it in the process that uses it. From then on it is readable (`fileno`) when `take` has something to return.
+    Call `begin` in the process that uses it. From then on `fileno` is readable when `take` has something to return.
     """
 
     def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False) -> None:
@@ -51,20 +51,20 @@ class Link:
         self._received: deque[Message] = deque()
         self._ended: str | None = None  # why nothing more comes; set by the thread as its last act
         self._closing = False
-        # The one end is rung by the thread, when something has come, the other when something is left to send.
-        self._bell, self._send_bell = socket.socketpair()
-        self._bell.setblocking(False)
-        self._send_bell.setblocking(False)
+        # What one side writes wakes the other: the loop when messages have come, the thread when bytes are left to send.
+        self._loop_end, self._thread_end = socket.socketpair()
+        self._loop_end.setblocking(False)
+        self._thread_end.setblocking(False)
         self.other_disk_stalls = False  # that of some server of the run
         self.lost: str | None = None  # why
 
     def begin(self, disk: Disk | None = None) -> None:
-        """Receive from now on. `disk`: whose silence the coordinator is told."""
+        """Start to receive. Each answer to a ping says for how long `disk` has not answered."""
         self._disk = disk
         self._thread = start_thread(self._receive, "link")
 
     def fileno(self) -> int:
-        return self._bell.fileno()
+        return self._loop_end.fileno()
 
     @property
     def timeout_s(self) -> float | None:
@@ -75,14 +75,14 @@ class Link:
         if self.lost is None and self._mute is None:
             self._send(message)
             if self._mute is not None or self._channel.wants_write:
-                _ring(self._bell)
+                _wake(self._loop_end)
 
     def tell(self, line: str) -> None:
         self.send(EventReport(line))
 
     def take(self) -> list[Message]:
-        """Return the messages that have come, but for pings, which have been answered."""
-        _hush(self._bell)
+        """Return the messages that have come, except pings, which the thread has answered."""
+        _empty(self._loop_end)
         ended = self._ended  # first: what came before the end has been put there before it
         taken = []
         while self._received:
@@ -101,8 +101,8 @@ class Link:
     def close(self) -> None:
         self._end_thread()
         self._channel.close()
-        self._bell.close()
-        self._send_bell.close()
+        self._loop_end.close()
+        self._thread_end.close()
 
     def _send(self, message: Message) -> None:
         try:
@@ -114,17 +114,17 @@ class Link:
 
     def _receive(self) -> None:
         poll = select.poll()
-        poll.register(self._send_bell, select.POLLIN)
+        poll.register(self._thread_end, select.POLLIN)
         while not self._closing and self._ended is None:
             poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
             poll.poll(1000 * self._silence.timeout_s)
-            _hush(self._send_bell)
+            _empty(self._thread_end)
             ended = self._take_in()
             if ended is None and self._silence.is_too_long():
                 ended = f"nothing was heard for {self._silence.limit_s:g} s"
             self._ended = ended
             if self._received or ended is not None:
-                _ring(self._send_bell)
+                _wake(self._thread_end)
 
     def _take_in(self) -> str | None:
         """Receive what has come, and send what is left; return why the connection is lost, if it is."""
@@ -146,7 +146,7 @@ class Link:
     def _end_thread(self) -> None:
         if self._thread is not None:
             self._closing = True
-            _ring(self._bell)
+            _wake(self._loop_end)
             self._thread.join()
             self._thread = None
 
@@ -184,8 +184,7 @@ class LinkServices:
             if isinstance(message, ChunkAck) and self._upload is not None:
                 self._upload.take(message)
                 if self._upload.shares:
-                    self._upload.close()
-                    self._upload = None
+                    self._end_upload()
             elif isinstance(message, TakeStacks):
                 from launcher.supervise.survey import Survey  # noqa: PLC0415 - most runs need none of it
 
@@ -199,17 +198,17 @@ class LinkServices:
         """Let go of a link that is lost; return whether it was lost since the last call."""
         if self.link is None or self.link.lost is None:
             return False
-        why, self.link = self.link.lost, None
-        self._forget_upload()
-        self._event_log.record(Trouble(f"the run's coordinator is lost: {why}"))
+        self._end_upload()
+        self._event_log.record(Trouble(f"the run's coordinator is lost: {self.link.lost}"))
+        self.link.close()
+        self.link = None
         return True
 
     def finish_upload(self, hears_kill: Callable[[], bool]) -> None:
         """Send the rest before the last message; the coordinator waits for it. `hears_kill`: not any longer."""
         if self._upload is not None:
             left = self._upload.finish(hears_kill)
-            if not self._upload.shares:
-                self._forget_upload()
+            self._end_upload()
             if left is not None:
                 self._event_log.record(Trouble(left))
 
@@ -219,20 +218,21 @@ class LinkServices:
         if self.link is not None:
             self.link.say_farewell(unkillable, self._event_log.lost)
 
-    def _forget_upload(self) -> None:
-        if self._upload is not None:
-            self._upload.close()
-            self._upload = None
-            with suppress(OSError):  # clients that look here find no server to ask any more
-                self._run_dir.endpoint.unlink()
+    def _end_upload(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.close()
+            if not upload.shares:  # else the endpoint is the coordinator's own
+                with suppress(OSError):  # clients that look here find no server to ask any more
+                    self._run_dir.endpoint.unlink()
 
 
-def _ring(bell: socket.socket) -> None:
-    with suppress(OSError):  # it is full, so that it is heard anyway
-        bell.send(b"1")
+def _wake(own_end: socket.socket) -> None:
+    with suppress(OSError):  # full: the other side has yet to wake up
+        own_end.send(b"1")
 
 
-def _hush(bell: socket.socket) -> None:
+def _empty(own_end: socket.socket) -> None:
     with suppress(OSError):
-        while bell.recv(4096):
+        while own_end.recv(4096):
             pass

@@ -1,16 +1,16 @@
 """Probes of whether this server reaches others at the moment: connections to ports of theirs, all at the same time.
 
-Nothing is sent to a port that may be a rank's own: that the connection stands is enough. The port of another server's probes
-also echoes, since a connection may stand on a way that loses large packets:
+Nothing is sent to a port that may be a rank's own: a connection there is proof enough. The port of another server's probes
+also echoes, because a path may let connections through and lose large packets:
 
     prober                        other server
     GREETING   ───────────>
-               <───────────  ACKNOWLEDGED     it is there
+               <───────────  ACKNOWLEDGED     it answers
     LARGE      ───────────>                   several packets of the largest size
                <───────────  ACKNOWLEDGED     the first of them has arrived
                <───────────  LARGE
 
-Packets are lost if nothing follows the first acknowledgement. The doctor's probes (launcher/doctor/reach.py) ask for a proof of
+Large packets are lost if nothing follows the first acknowledgement. The doctor's probes (launcher/doctor/reach.py) ask for a proof of
 who answers; here both ends belong to one run.
 """
 
@@ -31,7 +31,7 @@ from launcher.core.proc import PROC
 BACKLOG = 4096
 GREETING, ACKNOWLEDGED = b"?", b"+"
 LARGE = bytes(16 << 10)  # more than one packet of any network
-MIN_LARGE_S = 1.0  # for an answer to large packets; after less time nothing is known of them
+MIN_LARGE_S = 1.0  # without an answer, after which large packets count as lost
 MAX_OPEN = 512  # connections at once, so that a small limit of open files is enough
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 _BEGUN = {0, errno.EINPROGRESS}
@@ -65,7 +65,7 @@ class ReachProbes:
             self._epoll.register(self._listener, select.EPOLLIN)
         self._open: dict[int, _Probe] = {}  # by descriptor
         self._callers: dict[int, tuple[socket.socket, int]] = {}  # by descriptor, with the bytes that have come
-        self._echoed: dict[int, bool] = {}  # servers with whom large packets were tried: whether they arrived
+        self._echoed: dict[int, bool] = {}  # by server: whether large packets arrived
         self._why: dict[int, str] = {}  # of servers that were not reached yet
         self._number: int | None = None  # of what is to be answered
         self._deadline = 0.0  # monotonic
@@ -137,7 +137,7 @@ class ReachProbes:
                 self._epoll.register(connection, select.EPOLLIN)
 
     def _hear(self, descriptor: int) -> None:
-        """Answer the first bytes of a caller, and the first of its large packets. It closes the connection."""
+        """Answer the first bytes of a caller, and the first of its large packets. The caller closes the connection."""
         connection, before = self._callers[descriptor]
         piece = _received(connection)
         if not piece or before + len(piece) > len(GREETING) + len(LARGE):

@@ -1,12 +1,12 @@
-"""A process that outlives launcher and agent: if both are killed at one moment, it ends what the ranks have started.
+"""A process that outlives launcher and agent: if both are killed at the same moment, it kills what the ranks started.
 
-The kernel kills the ranks themselves when their agent ends, but not what they have started. The watcher holds one end of
-a pipe, launcher and agent the other. It sleeps until the launcher dismisses it, or until both have gone. Then it kills
+The kernel kills the ranks themselves when their agent ends, but not what they started. The watcher holds one end of
+a pipe, launcher and agent the other. It sleeps until the launcher dismisses it or both are gone. Then it kills
 
 * the members of the run's control group, where there is one;
-* the sessions of the ranks that ran, also if a process there has another environment;
-* every process whose environment names the run directory, in whichever session it is; of a run over several servers, which
-  may be on one machine, the heartbeat file of a rank of this server.
+* the sessions of the ranks that ran, whatever the environment of a process there;
+* every process whose environment names the run directory, whatever its session. In a run over several servers, which
+  may be on one machine, the environment has to name the heartbeat file of a rank of this server.
 
 It has a session, a name and a command line of its own, so that neither Ctrl-C nor `pkill -9 -f tlaunch` reaches it.
 """
@@ -32,6 +32,7 @@ from launcher.core.events import (
     SchedulerStarted,
     from_line,
 )
+from launcher.core.files import open_regular
 from launcher.core.proc import PROC, every_process, is_readable
 from launcher.core.run_dir import RunDir
 from launcher.supervise.tree import FIRST_KILL_AGAIN_S, KILL_PATIENCE_S, LAST_KILL_AGAIN_S, RunGroup
@@ -57,6 +58,9 @@ class Watcher:
             self._pid = os.fork()
             if self._pid == 0:
                 _watch(reader, run_dir)
+        except OSError:
+            os.close(self._writer)
+            raise
         finally:
             os.close(reader)
 
@@ -132,7 +136,7 @@ class _Seen:
             set() if run_dir.server_index is not None else {_mark(env.TLAUNCH_RUN_DIR, run_dir.root)}
         )
         for line in _read(str(run_dir.events), _MAX_EVENTS_BYTES).splitlines():
-            with suppress(ValueError, RecursionError):
+            with suppress(ValueError):
                 if (stamped := from_line(line)) is not None:
                     self._take(stamped.event, run_dir)
 
@@ -175,15 +179,7 @@ def _name_of(pid: int) -> str:
 
 
 def _read(path: str, limit_bytes: int) -> bytes:
-    """Return the beginning of a file; nothing where it cannot be read. Never waits for a pipe."""
-    data = b""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            while len(data) < limit_bytes and (block := os.read(descriptor, 1 << 20)):
-                data += block
-        finally:
-            os.close(descriptor)
-    except OSError:
-        pass
-    return data
+    """Return the beginning of a file; nothing if it cannot be read."""
+    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
+        return file.read(limit_bytes)
+    return b""

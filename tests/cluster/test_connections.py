@@ -35,8 +35,8 @@ def next_ping(channel):
 def test_a_thread_asks_while_the_loop_does_not(joined):
     """Often enough for an agent that takes a coordinator for lost after `SILENCE_S`; it hears that a disk stalls."""
     connections, peer, channel = joined
-    connections.begin()
     began = time.monotonic()
+    connections.begin()
     for _ in range(2 * BEATS):
         assert next_ping(channel).disk_stalls
     assert time.monotonic() - began > SILENCE_S

@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from launcher.core.events import DevicesChanged
-from launcher.supervise import exclusions
 from launcher.supervise.exclusions import Exclusions
 from tests.servers import server
 
@@ -15,9 +14,8 @@ SERVERS = (server("10.0.0.1", 0), server("10.0.0.2", 2))
 
 
 @pytest.fixture(name="file")
-def _file(tmp_path, monkeypatch):
+def _file(tmp_path):
     """The path, what reads it at every look, and what was reported of it."""
-    monkeypatch.setattr(exclusions, "LOOK_EVERY_S", 0.0)
     reported = []
     path = tmp_path / "excluded"
     return path, Exclusions(path, SERVERS, (3,), reported.append), reported
@@ -166,15 +164,3 @@ def test_a_file_that_cannot_be_read_is_not_replaced(file):
     read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
     assert path.read_bytes() == b"10.0.0.1/1\n# \xff\n"
     assert len(reported) == 1
-
-
-def test_a_look_is_due_later(file, monkeypatch):
-    """The file is looked at from time to time, whatever wakes the agent meanwhile."""
-    path, read, _ = file
-    monkeypatch.setattr(exclusions, "LOOK_EVERY_S", 1000.0)
-    path.write_text("10.0.0.1\n")
-    assert looks(read) == [None] * 3
-    assert 0 < read.timeout_s <= exclusions.LOOK_EVERY_S
-    monkeypatch.setattr(exclusions, "LOOK_EVERY_S", 0.0)
-    assert read.timeout_s == 0
-    assert looks(read) == [None, frozenset({0, 1}), None]  # the first of them has seen nothing before

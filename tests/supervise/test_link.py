@@ -11,8 +11,10 @@ import pytest
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.events import Cause
 from launcher.core.messages import Begin, Done, EventReport, Finish, Ping, Pong, SignalWanted
+from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
-from launcher.supervise.link import Link
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.link import Link, LinkServices
 from tests.conftest import PATIENCE_S, wait_until
 
 
@@ -117,3 +119,15 @@ def test_pings_are_answered_while_the_loop_waits_and_say_how_long_the_disk_has_n
     other.send(Ping(2))
     pong = next(other.wait_for(time.monotonic() + PATIENCE_S))
     assert (pong.sent_ns, pong.disk_silent_s, link.other_disk_stalls) == (2, 0.0, False)
+
+
+def test_the_connection_to_a_lost_coordinator_is_closed(pair, tmp_path):
+    """A coordinator that was only suspended learns at once that it was given up, whoever else keeps the link."""
+    link, other = pair(silence_s=0.2)
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    services = LinkServices(link, RunDir(tmp_path), event_log)
+    wait_until(lambda: list(services.hear({})) or services.lose(), "the loss")
+    with pytest.raises(ChannelClosedError):
+        next(other.wait_for(time.monotonic() + PATIENCE_S))
+    assert not services.lose()
+    event_log.close()

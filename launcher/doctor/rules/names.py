@@ -137,12 +137,12 @@ def slow_name(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def same_hostname(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no two machines have the same hostname: an MPI takes their ranks for neighbours."""
+    """Check that no two machines have the same hostname: MPI would treat their ranks as ranks of one machine."""
     for servers in groups({index: facts.hostname for index, facts in evidence.facts.items()}).values():
         if len({evidence.facts[index].machine or index for index in servers}) > 1:
             yield Finding(
                 "same-hostname", Topic.NAMES, Severity.NOTE, servers,
-                f"{evidence.named(servers)} are several machines, and call themselves {evidence.facts[servers[0]].hostname}",
+                f"{evidence.named(servers)} are several machines with the hostname {evidence.facts[servers[0]].hostname}",
                 "give each machine a hostname of its own: `hostnamectl hostname NAME`",
             )  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""The errors of processes that a rank has started: its own exception may say no more than that one of them failed.
+"""Finds the error of a process that a rank started. The rank's own exception may only say that the process failed.
 
-| exception                                            | where the error of the process stands                        |
+| exception                                            | where the error of the process is                            |
 |------------------------------------------------------|--------------------------------------------------------------|
 | of torch's DataLoader, `mp.spawn`, DataParallel      | in the message                                               |
 | of a pool of `concurrent.futures`, multiprocessing   | in its cause, a `_RemoteTraceback`                           |
@@ -20,7 +20,7 @@ from launcher.logs.tracebacks import FoundTraceback, find_traceback
 from launcher.preload.frames import CAPTURED
 from launcher.supervise.diagnosis.error_patterns import of_exception
 
-LAST_WORDS_LINES = 20  # a traceback with more output after it is one that the program survived
+LAST_WORDS_LINES = 20  # the program survived a traceback that has more output after it
 UNCAUGHT = 1  # the exit code of a Python program that an exception ended
 _QUOTED = re.compile(r"^(?:Original )?Traceback \(most recent call last\):$", re.MULTILINE)
 # What torch says before the error of its process, and nothing else.
@@ -36,21 +36,21 @@ _OF_PROCESS = "The process had failed of this:"
 
 @frozen
 class ChildError:
-    """The error of a process, with the traceback to show. `is_sure`: it ended the process, which did not handle it."""
+    """The error of a process, with the traceback to show. `is_sure`: the process did not handle it."""
 
     found: FoundTraceback
     is_sure: bool = True
 
 
 def is_of_child(kind: str) -> bool:
-    """Return whether exceptions of class `kind` say no more than that a process failed, whose error may be in the log."""
+    """Return whether exceptions of class `kind` only say that a process failed; its error may be in the log."""
     return kind.rpartition(".")[2] in {"ChildFailedError", "CalledProcessError"}
 
 
 def child_error(
     kind: str, message: str, traceback: str | None, above: Sequence[FoundTraceback] = ()
 ) -> ChildError | None:
-    """Return the error of a process that an exception of class `kind` is about; None where it is its own.
+    """Return the error of the process that an exception of class `kind` is about; None if it is about no process.
 
     `above`: the tracebacks above its own in the log, the last one last.
     """
@@ -67,7 +67,7 @@ def child_error(
 
 
 def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None:
-    """Return the error whose traceback a message quotes, behind the program's own words where it has some."""
+    """Return the error whose traceback a message quotes, after the program's own words if there are any."""
     found = find_traceback(message)
     if found is None:
         return None
@@ -79,7 +79,7 @@ def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None
 
 
 def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the error of a command: of the output that was captured of it, else the last one in the log before."""
+    """Return the error of a command: from its captured output, else the last traceback above in the log."""
     captured = (traceback or "").rpartition(CAPTURED)
     status = _STATUS.search(message)
     if status is None:  # a signal ended it
@@ -98,7 +98,7 @@ def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceb
 
 
 def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the first failure of torchrun's processes; where it has no place of its own, torchrun's says nothing."""
+    """Return the first failure of torchrun's processes. If its place is unknown, torchrun's own is not given either."""
     first = _FIRST_IN_TABLE.search(message)
     if first is None:
         return None
@@ -126,6 +126,6 @@ def _is_same(found: FoundTraceback, name: str, message: str) -> bool:
 
 
 def _shown(found: FoundTraceback, traceback: str | None) -> FoundTraceback:
-    """Return it with the rank's own traceback before its own."""
+    """Return the error with the rank's own traceback in front."""
     own = f"{traceback.rstrip()}\n\n{_OF_PROCESS}\n\n" if traceback else ""
     return replace(found, text=f"{own}{found.text}")

@@ -138,5 +138,5 @@ class EvidenceCollector:
 
 
 def _is_of_child(failure: FailureRecord | None, logged: FoundTraceback | None) -> bool:
-    """Return whether a rank failed since a process failed that it had started, whose error stands above its own in the log."""
+    """Return whether a rank failed because of a process that it started. The log may show that error above its own."""
     return any(one is not None and one.type is not None and is_of_child(one.type) for one in (failure, logged))

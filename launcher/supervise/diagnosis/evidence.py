@@ -77,8 +77,8 @@ class FailureSummary:
     where: str | None = None
     traceback: str | None = None
     tells_why: bool = True  # False: `what` is no more than an exit code, or a signal that came from outside
-    at_most: Confidence = Confidence.CERTAIN  # in a verdict that blames it
-    doubt: str | None = None  # why not more
+    at_most: Confidence = Confidence.CERTAIN  # highest confidence of a verdict that blames it
+    doubt: str | None = None  # why it is not higher
     forwarded: bool = False  # it ended by a signal that every rank was sent
 
     @property
@@ -119,9 +119,10 @@ def failed(evidence: RankEvidence) -> bool:
 
 
 def summarize(evidence: RankEvidence) -> FailureSummary:
-    """Return the summary of a rank that failed: of what its hook recorded, a signal, the traceback in its log, or an exit code.
+    """Return the summary of a rank that failed.
 
-    A traceback that the program may have handled makes no certain verdict.
+    It is made of what the hook recorded, a signal, the traceback in the log, or the exit code, in this order. If the
+    program may have handled the traceback, no verdict is certain.
     """
     failure, logged = evidence.failure, evidence.logged
     if evidence.exit_reason is not None:
@@ -153,14 +154,14 @@ def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary
 
 
 def _says_more(evidence: RankEvidence, logged: FoundTraceback) -> bool:
-    """Return whether the program's own last words, or a signal below a shell, say more than a traceback in the log."""
+    """Return whether the words of `sys.exit`, or a signal below a shell, say more than the traceback in the log."""
     if evidence.failure is None or not evidence.failure.message:
         return _signal_below_shell(evidence) is not None
     return evidence.failure.message.strip() != logged.message.strip()
 
 
 def _signal_below_shell(evidence: RankEvidence) -> int | None:
-    """Return the signal that an exit code stands for: of what a shell, or a program like it, had started."""
+    """Return the signal that ended a shell's command, from the shell's exit code; None if there was none."""
     number = (evidence.status or 0) - SHELL_SIGNALLED
     return number if number in _ENDS_COMMANDS else None
 
@@ -178,13 +179,8 @@ def _of_exception(
     own = f"{kind}: {_one_line(message)}"
     child = child_error(kind, message, traceback, evidence.above)
     if child is not None:
-        found = child.found
-        kind, message, where, traceback = (
-            found.type,
-            found.message,
-            where if found.where is None else found.where,
-            found.text,
-        )
+        kind, message, traceback = child.found.type, child.found.message, child.found.text
+        where = where if child.found.where is None else child.found.where
     symptom = _own_if_named(evidence, of_exception(kind, message, traceback or ""))
     told = explained(kind, message, traceback)
     what, where = told.what, told.where or where

@@ -73,7 +73,7 @@ def leaves(rank: RankEvidence) -> bool:
 
 
 def joins(stack: RankStack | None) -> bool:
-    """Return whether a rank is about to join the others."""
+    """Return whether a rank is joining the process group."""
     return stack is not None and stack.doing.startswith(_JOINING)
 
 
@@ -111,7 +111,7 @@ class _Rules:
         return [MissingRank(rank, "leaves the group", f"{_doing(rank)}; {closes}") for rank in leavers]
 
     def unconnected(self) -> list[MissingRank]:
-        """Return a rank of each server whose ranks all join and say that they cannot connect; or the one that none reaches."""
+        """Return the rank that no other reaches, else the first rank of each server that cannot connect, while all ranks join."""
         if self._summaries or not all(joins(rank.seen) for rank in self._healthy):
             return []  # who does not join yet cannot be reached
         told = [(rank, unconnected(rank.log_tail)) for rank in sorted(self._healthy, key=lambda one: one.global_rank)]

@@ -158,7 +158,7 @@ class Loss:
     testified: bool = False  # before it was lost
     ended: tuple[int, ...] = ()  # global ranks of it that had failed before, as it had reported
     alone: bool = False  # no other machine was heard any more: the coordinator's own network may be what was lost
-    stood_still_s: float = 0.0  # so long the coordinator's machine did, so that the server had to give it up
+    stood_still_s: float = 0.0  # how long the coordinator's machine was suspended, if the server gave it up for that
 
 
 @frozen

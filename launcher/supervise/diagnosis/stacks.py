@@ -13,12 +13,11 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
-from launcher.core.proc import PROC, Stat, catches, has_open, stat
+from launcher.core.proc import Stat, catches, has_open, stat, status
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PySpy, seen_from_outside, waited_for, working_directory
 from launcher.supervise.diagnosis.stack_parser import RankStack, Sources, parse_faulthandler, understood
@@ -256,9 +255,5 @@ def _opened(path: Path, *, locked: bool) -> int:
 
 def _busy_with_signal(pid: int) -> bool:
     """Return whether the signal waits for its turn, or its handler is at work: till then the signal stays blocked."""
-    with suppress(OSError):
-        for line in (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, mask = line.partition(":")
-            if name in {"SigPnd", "ShdPnd", "SigBlk"} and int(mask, 16) >> (STACKS_SIGNAL - 1) & 1:
-                return True
-    return False
+    fields = status(pid)
+    return any(int(fields.get(name, "0"), 16) >> (STACKS_SIGNAL - 1) & 1 for name in ("SigPnd", "ShdPnd", "SigBlk"))

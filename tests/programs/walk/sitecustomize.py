@@ -3,7 +3,7 @@
 Python imports this module when it starts with its folder on PYTHONPATH. `walk.json` beside it says what to follow:
 `package`, the folder of the launcher; `marker`, a text that the value contains; `types`, names of classes of which it is an
 instance; `within`, the name of the function during whose first call alone functions are noted, or null; `until_fork`,
-whether the first process stops noting when it forks.
+the number of the fork at which the first process stops noting, or 0: it forks a watcher first, and then the agent.
 """
 
 import json
@@ -65,8 +65,16 @@ def profile(frame, event, value):
                 notes.write(f"{os.getpid()}\t{each.co_filename}\t{each.co_name}\n")
 
 
+def count_fork():
+    """Stop noting in the first process at the fork in question."""
+    global forks  # noqa: PLW0603 - one count per process
+    forks += os.getpid() == first
+    if forks == WALK["until_fork"] and os.getpid() == first:
+        sys.setprofile(None)
+
+
 if WALK["until_fork"]:
-    first = os.getpid()
-    os.register_at_fork(after_in_parent=lambda: os.getpid() == first and sys.setprofile(None))
+    first, forks = os.getpid(), 0
+    os.register_at_fork(after_in_parent=count_fork)
 threading.setprofile(profile)
 sys.setprofile(profile)
