@@ -59,7 +59,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
 
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Refuse a path without sentence pairs of the direction that is to be trained, by their first lines; None: the packaged sample.
+    """Refuse data whose first lines hold no sentence pairs of the direction to train; None is the packaged sample.
 
     Raises:
         TlaunchError: as `find_splits` and `count_first_pairs`.
