@@ -15,8 +15,6 @@ _PIECE_BYTES = 1 << 16
 def open_regular(path: str | Path) -> int:
     """Open a regular file for reading; return the descriptor. Neither blocks nor opens a pipe or a device.
 
-    `check` is called for the open file, and may raise.
-
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
