@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 from launcher.checkpoint.copies import has_copies
-from launcher.checkpoint.index import INDEX, STRATEGY, Index, Validations, index_of, index_text, read_index, schema_of
+from launcher.checkpoint.index import (
+    INDEX,
+    STRATEGY,
+    Index,
+    Validations,
+    checkpoints_in,
+    index_of,
+    index_text,
+    name_of,
+    read_index,
+    schema_of,
+)
 from launcher.checkpoint.strategy import strategy_text
 from launcher.checkpoint.tensors import write_digested
 from launcher.core.atomic import write_text
@@ -42,6 +54,23 @@ def record_validation(checkpoint: Path, loss: float | None, validations: Validat
     known = loss if loss is not None and math.isfinite(loss) else None
     index = dataclasses.replace(read_index(checkpoint), validation_loss=known, validations=validations)
     write_text(checkpoint / INDEX, index_text(_with_schema(index)))
+
+
+def set_aside(directory: Path, step: int) -> Path | None:
+    """Rename the checkpoint of `step` to `step-N.not-finite` if it is the newest and an older one is left; return its new path.
+
+    `--resume` takes a renamed checkpoint only if the user names it.
+
+    Raises:
+        OSError: the directory cannot be read or written to.
+    """
+    newest, *older = checkpoints_in(directory) or [directory]
+    if newest.name != name_of(step) or not older:
+        return None
+    aside = newest.with_name(f"{newest.name}.not-finite")
+    if aside.exists():
+        shutil.rmtree(aside)
+    return newest.rename(aside)
 
 
 def _with_schema(index: Index) -> Index:

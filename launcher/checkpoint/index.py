@@ -129,23 +129,6 @@ def step_named(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def set_aside(directory: Path, step: int) -> Path | None:
-    """Rename the newest checkpoint in `directory` if it is of `step` and an older one is left; return its new path.
-
-    Nothing finds it by itself any more. A person can still name it.
-
-    Raises:
-        OSError: the directory cannot be read or written to.
-    """
-    found = checkpoints_in(directory)
-    if len(found) < 2 or step_named(found[0].name) != step:
-        return None
-    aside = found[0].with_name(f"{found[0].name}.not-finite")
-    if aside.exists():
-        shutil.rmtree(aside)
-    return found[0].rename(aside)
-
-
 def partial_name(step: int, token: str) -> str:
     """Return the name of the directory in which a checkpoint is written before it is whole, by the writer with that token."""
     return f".{name_of(step)}.{token}.partial"

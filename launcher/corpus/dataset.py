@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from io import BufferedReader, BytesIO
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
-from launcher.corpus.text import GZIP_MAGIC, lines_of, normalised, read_lines, told_as_unreadable
+from launcher.corpus.text import normalised, read_lines
 
 MAKE_ONE = "`tlaunch data preprocess --fr FILE --en FILE --output DIR` makes one"
 BLOCK_BYTES = 1 << 20
@@ -81,23 +79,22 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def check_first_pairs(path: Path) -> None:
-    """Read the first lines of a pair file.
+def count_first_pairs(path: Path, limit: int) -> int:
+    """Return the number of pairs with text on both sides, up to `limit`; read at least the first `BLOCK_BYTES` characters.
 
     Raises:
-        UnreadableError: a line is not a pair, or the whole file was read and no pair has text on both sides.
+        UnreadableError: a line that was read is not a pair, or no pair has text on both sides.
     """
-    with told_as_unreadable(path), path.open("rb") as file:
-        head = file.read(BLOCK_BYTES)
-        if head.startswith(GZIP_MAGIC):
-            head = zlib.decompressobj(wbits=31).decompress(head, BLOCK_BYTES)
-    is_whole = len(head) < BLOCK_BYTES
-    if not is_whole:  # the last line may go on
-        head = head[: head.rfind(b"\n") + 1]
-    if head or is_whole:
-        pairs = list(split_pairs(lines_of(BufferedReader(BytesIO(head)), path), path))
-        if is_whole and all(map(is_empty, pairs)):
-            raise no_filled_pairs(path)
+    count = size = 0
+    with closing(read_lines(path)) as lines:
+        for pair in split_pairs(lines, path):
+            count += not is_empty(pair)
+            size += len(pair[0]) + len(pair[1])
+            if count >= limit and size >= BLOCK_BYTES:
+                break
+    if not count:
+        raise no_filled_pairs(path)
+    return min(count, limit)
 
 
 def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) -> Iterator[tuple[str, str]]:

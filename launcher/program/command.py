@@ -18,6 +18,7 @@ _PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
 _FLAGS = frozenset("bBdEIOPqRsStu")  # without a value. Not here: -i, -h, -V, -x, and -v, which would show too much
 _LONG_OPTION = "--check-hash-based-pycs"  # the only one after which a program still runs
 _PROGRAM_KINDS: dict[str, Kind] = {"m": "module", "c": "code"}
+SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 _MAX_SHEBANG_BYTES = 256  # as far as Linux reads a `#!` line
 
 

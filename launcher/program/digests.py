@@ -14,7 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from launcher.program.command import parse_python, program_file
+from launcher.program.command import SHELLS, parse_python, program_file
 from launcher.program.files import MPI, is_of_mpi4py, own_module, roots_of
 from launcher.program.whole_program import own_files
 
@@ -23,7 +23,6 @@ DIGEST_CHARS = 12
 UNREADABLE = "unreadable"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
-_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 
 
 def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
@@ -64,7 +63,7 @@ def _of_no_python(argv: Sequence[str], environment: Mapping[str, str], cwd: Path
     program = program_file(argv, environment.get("PATH"), cwd)
     if program is None:
         return
-    if program.name in _SHELLS:
+    if program.name in SHELLS:
         words = [word for word in argv[1:] if not word.startswith(("-", "+"))]
         script = None if "-c" in argv or not words else cwd / words[0]
         if script is not None and script.is_file():

@@ -27,7 +27,7 @@ DEFAULT_RECIPE = (
 def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
     """Return the command as `python -m launcher.MODULE` if it runs a module of tlaunch; None for any other program.
 
-    A program's own package may be called `launcher`, too.
+    A program may have its own package `launcher`.
     """
     is_start = (command.kind, Path(command.target).name) == ("script", Path(START).name)
     if is_start or (command.kind, command.target) == ("code", START_BY_NAME[1]):

@@ -6,13 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.program.command import is_python, program_file
+from launcher.program.command import SHELLS, is_python, program_file
 
 STDIN_FILES = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
-_SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
-_OTHERS = frozenset(
-    {"julia", "lua", "node", "perl", "php", "Rscript", "ruby", "tclsh"}
-)  # in doubt one of their options names a program
+# Of these, only a command without words counts: the value of an option may be the program.
+_OTHERS = frozenset({"julia", "lua", "node", "perl", "php", "Rscript", "ruby", "tclsh"})
 _SHELL_VALUES = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})  # options whose value is the next word
 _ABOUT_ITSELF = frozenset({"--help", "--help-all", "--help-env", "--help-xoptions", "--version"})
 
@@ -29,7 +27,7 @@ def reader_of_stdin(argv: Sequence[str], search_path: str | None, cwd: Path) -> 
     name, rest = _name(words[0]), iter(words[1:])
     if is_python(name):
         return "Python" if _python_reads(rest) else None
-    if name in _SHELLS:
+    if name in SHELLS:
         return name if _shell_reads(rest) else None
     return name if name in _OTHERS and next(rest, "-") in {"-", *STDIN_FILES} else None
 

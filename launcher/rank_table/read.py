@@ -243,7 +243,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; of a pipe, wait a few seconds for its first data. Reads block for pipes only: a device may never end."""
+    """Open a file; wait a few seconds for the first data of a pipe. Only reads of pipes block: a device may never end."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         try:

@@ -63,7 +63,7 @@ def check_clip_norm(name: str, norm: float) -> None:
     """
     if 0 < norm < LEAST_NORM:
         raise UsageError(
-            f"{name} = {norm:g} leaves nothing of a gradient", hint=f"{LEAST_NORM:g} or more, or 0: no limit"
+            f"{name} = {norm:g} leaves nothing of a gradient", hint=f"use {LEAST_NORM:g} or more, or 0 for no limit"
         )
 
 

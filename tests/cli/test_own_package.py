@@ -47,7 +47,9 @@ def test_the_command_starts(launcher, planted, way, where, form):
     assert done.stdout.startswith("tlaunch, version")
 
 
-@pytest.mark.parametrize(("module", "where"), zip(MODULES, cycle(("current directory", "PYTHONPATH", "empty entry"))))
+@pytest.mark.parametrize(
+    ("module", "where"), [*zip(MODULES, cycle(("current directory", "PYTHONPATH", "empty entry")))]
+)
 def test_a_module_of_the_trainer_starts(launcher, planted, module, where):
     done = launcher.ended(module_argv(f"launcher.{module}", "--help"), env=planted(where), code=0)
     assert done.stdout.startswith("usage:")

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from launcher.cli.commands.run import run
-from launcher.cli.options.project_file import read_project_file
+from launcher.cli.options.project_file import _check_owners, read_project_file
+from launcher.core.errors import UsageError
 from tests.programs import acted_run
 
 PRINT = (sys.executable, "-c", "import os; print(os.environ.get('A'), os.environ.get('B'))")
@@ -208,3 +209,12 @@ def test_no_run_here_is_no_reason_to_look_elsewhere_if_a_file_says_where(launche
     launcher.write("tlaunch.toml", "runs-dir = 'out'\n")
     acted_run.make(launcher.directory / "out" / "a", cwd="/")
     assert launcher.call("ps", "--all", code=0).stdout.splitlines()[1].startswith("a ")
+
+
+def test_a_trusted_directory_may_name_a_user_who_does_not_exist(monkeypatch, tmp_path):
+    """Others that the variable names count all the same."""
+    monkeypatch.setenv("TLAUNCH_SAFE_DIRECTORY", "~nosuchuser/project")
+    with pytest.raises(UsageError, match="uid 65533"):
+        _check_owners(str(tmp_path / "tlaunch.toml"), [65533])
+    monkeypatch.setenv("TLAUNCH_SAFE_DIRECTORY", f"~nosuchuser/project:{tmp_path}")
+    _check_owners(str(tmp_path / "tlaunch.toml"), [65533])

@@ -269,13 +269,10 @@ def test_a_missing_device_id_gets_a_number_of_its_own(report, devices, free):
 )
 def test_the_order_of_servers_matters_to_mindspore_alone(report, reader, found):
     """Readers for which rank 0's server comes first hear nothing of it."""
-    names = ["10.0.0.9", "10.0.0.10"]
     servers = [
-        entry(name, {"device_id": "0", "device_ip": f"192.1.0.{rank}", "rank_id": str(rank)})
-        for rank, name in enumerate(names, start=0)
+        entry(name, {"device_id": "0", "device_ip": f"192.1.0.{rank + 1}", "rank_id": str(rank)})
+        for rank, name in enumerate(["10.0.0.9", "10.0.0.10"])
     ]
-    for number, server in enumerate(servers):
-        server["device"][0]["device_ip"] = f"192.1.0.{number + 1}"
     seen = codes(report(server_table(*servers), profile=Profile("auto", reader)))
     assert [code for code in seen if code in {"RT402", "RT501"}] == found
 

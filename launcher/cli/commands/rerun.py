@@ -108,7 +108,7 @@ rerun.groups, rerun.is_like_run = RUN_GROUPS, True
 
 
 def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
-    """Return what to type so that masked secrets are known again, none of them on a command line where that can be avoided."""
+    """Return how to give masked secrets again, by variables of the shell if possible."""
     wanted = list(masked_in(options))
     variables = [each for each in wanted if each.startswith("--env ")]
     line = " ".join(("tlaunch rerun", as_argument(run_dir), *variables))

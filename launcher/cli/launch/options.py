@@ -204,7 +204,7 @@ def words_of_option(name: str, value: Any) -> Iterator[str]:
 
 
 def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
-    """Return the variables given by `option`, as KEY=VALUE or as KEY with the value that it has here; the last one of a name counts.
+    """Return the variables given by `option` as KEY=VALUE, or as KEY to pass on its value; the last one of a name counts.
 
     Raises:
         UsageError: neither of these, or a name that tlaunch itself decides.

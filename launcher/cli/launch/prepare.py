@@ -13,7 +13,7 @@ from launcher.cli.launch.attempt_specs import table_of_part
 from launcher.cli.launch.mindspore import note_of, scheduler_of
 from launcher.cli.launch.options import RunOptions, check_options, signal_numbers, user_environment
 from launcher.cli.launch.program import Program
-from launcher.cli.launch.program_faults import fault_of, stdin_note
+from launcher.cli.launch.program_faults import fault_of, stdin_notes
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.cli.launch.trainer_program import trainer_program
 from launcher.cli.text.style import screen_of
@@ -94,11 +94,11 @@ def prepare(
         notes += _check_program(program, elsewhere, used, has_stdin=engine is not None)
     notes += _idle_devices(options, cluster, used)
     request = _request(options, program, cluster, layout, inherited=inherited, engine=engine, notes=notes)
-    is_ours = engine is None and elsewhere is None and str(options.rank_table) not in STDIN_FILES
-    if is_ours and (note := stdin_note()) is not None:
-        notes.append(note)
+    starts_here = engine is None and elsewhere is None
+    if starts_here and str(options.rank_table) not in STDIN_FILES:
+        notes += stdin_notes()
     if layout.world_size > 1:
-        notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
+        notes += _doubts(options, program, inherited, used, starts_here=starts_here)
     elif options.devices is None and options.rank_table is None:  # one rank that nobody has asked for
         notes += _launcher_within(program)
     return Prepared(

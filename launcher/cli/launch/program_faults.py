@@ -166,18 +166,15 @@ def _program_on_stdin(program: Program) -> UnreadableError | None:
     )
 
 
-def stdin_note() -> str | None:
-    """Return the note that ranks do not get the data on this process's standard input; None if it holds none."""
+def stdin_notes() -> Iterator[str]:
+    """Yield a note if this process's standard input holds data: ranks do not get them."""
     with suppress(OSError, ValueError):
         found = os.fstat(0)
-        if stat.S_ISREG(found.st_mode):
-            holds_data = found.st_size > os.lseek(0, 0, os.SEEK_CUR)
-        else:
-            waiting = fcntl.ioctl(0, termios.FIONREAD, bytes(4)) if stat.S_ISFIFO(found.st_mode) else b""
-            holds_data = any(waiting)
+        holds_data = stat.S_ISREG(found.st_mode) and found.st_size > os.lseek(0, 0, os.SEEK_CUR)
+        if stat.S_ISFIFO(found.st_mode):
+            holds_data = any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
         if holds_data:
-            return "note: ranks do not get the data on standard input: theirs is /dev/null; name a file to the program instead"
-    return None
+            yield "note: ranks do not get the data on standard input: theirs is /dev/null; give the program a file instead"
 
 
 def _missing_script(program: Program) -> UnreadableError | None:

@@ -7,6 +7,7 @@ one of these places. Without a state directory there is no drawn token.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import atomic, env
+from launcher.core.files import read_regular
 from launcher.core.resources import state_dir
 
 TOKEN_FILE = ".coordinator-token"  # noqa: S105 - a name, hidden among runs
@@ -65,18 +67,13 @@ def _kept(path: Path, token: str) -> str | None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the token in a file of this user that no other user can read or has written; None for any other file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            return None
-        text = os.read(descriptor, _MAX_BYTES).decode(errors="replace")
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return text if _DRAWN.fullmatch(text) else None
+    """Return the token in a file that no other user can have written or read; None for any other file."""
+
+    def check(found: os.stat_result) -> None:
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise PermissionError(errno.EACCES, "others may know it")
+
+    with suppress(OSError):
+        text = "" if path.is_symlink() else read_regular(path, _MAX_BYTES, check).decode(errors="replace")
+        return text if _DRAWN.fullmatch(text) else None
+    return None

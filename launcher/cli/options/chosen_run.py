@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from launcher.cli.text.stdout import as_argument, as_people_call_it, say
 from launcher.core.errors import EXIT_FAILURE, UnreadableError, UsageError
 from launcher.core.owner import ROOT, called, is_own, is_trusted, uids_of_file
 from launcher.core.run_dir import RunDir
-from launcher.core.text import printable
+from launcher.core.text import printable, shell_word
 from launcher.logs.terminal import escaped
 from launcher.runs.registry import registered
 from launcher.runs.status import RunState, runs_going_on
@@ -100,7 +99,7 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     """Return the run to stop: without a name, or by one that several have, the only active one.
 
-    Without a name, one of the caller's comes before those of others, and one elsewhere needs a yes.
+    Without a name, the caller's runs come before those of others, and a run elsewhere must be confirmed.
 
     Raises:
         UsageError: several are active, or several runs' names begin so; or nobody can be asked.
@@ -120,10 +119,10 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
             f"{runs_dir} holds no runs, and no run is active elsewhere", hint="tlaunch ps --everywhere --all lists runs"
         )
     run_dir = active[0].run_dir if active else _found(runs_dir, places, run)
-    if run is not None and is_named(run):
+    if run is not None and not means_latest(run):
         if (link := _link_of_another(runs_dir / run) or _link_of_another(Path(run))) is not None:
             why = f"{escaped(str(link))} is a link that belongs to {called(os.lstat(link).st_uid)}"
-            confirm(f"{why}, to {run_dir.root}: stop that run?", why, f"tlaunch stop {shlex.quote(str(run_dir.root))}")
+            confirm(f"{why}, to {run_dir.root}: stop that run?", why, f"tlaunch stop {shell_word(str(run_dir.root))}")
         return _told(run_dir, runs_dir, places)
     for why in filter(None, (_where(run_dir, runs_dir), _whose(run_dir) if os.geteuid() == ROOT else None)):
         confirm(f"{why}: stop it?", f"{why}, and RUN is not given", f"tlaunch stop {as_argument(run_dir)}")
@@ -139,7 +138,8 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     """
     places = _places(runs_dir, run)
     run_dir = _found(runs_dir, places, run)
-    why = None if is_named(run) or yes else _where(run_dir, runs_dir)
+    is_named = run is not None and not means_latest(run)
+    why = None if is_named or yes else _where(run_dir, runs_dir)
     if why is None:
         return _told(run_dir, runs_dir, places)
     confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"tlaunch rerun {as_argument(run_dir)}")
@@ -173,20 +173,15 @@ def confirm(question: str, refusal: str, hint: str) -> None:
         raise click.exceptions.Exit(EXIT_FAILURE)
 
 
-def is_named(run: str | None) -> bool:
-    """Return whether RUN names one run, wherever others are."""
-    return run is not None and not means_latest(run)
-
-
 def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
-    """Return where a run is that is not in `runs_dir`; None for others."""
+    """Describe the place of a run outside `runs_dir`; None for a run inside."""
     if run_dir.root.parent == runs_dir.resolve():
         return None
     return f"{escaped(run_dir.root.name)} is in {escaped(str(run_dir.root.parent))}, not in {escaped(str(runs_dir))}"
 
 
 def _link_of_another(path: Path) -> Path | None:
-    """Return the first symbolic link on a path that belongs to another user, who decides where it leads."""
+    """Return the first symbolic link on a path that another user owns and can redirect."""
     for each in (path, *path.parents):
         with suppress(OSError):
             found = os.lstat(each)
@@ -196,7 +191,7 @@ def _link_of_another(path: Path) -> Path | None:
 
 
 def _whose(run_dir: RunDir) -> str | None:
-    """Return whose a run is that belongs to another user; None for others."""
+    """Describe the owner of another user's run; None for one's own."""
     owners = uids_of_file(run_dir.root) | uids_of_file(run_dir.run_json)
     stranger = next((uid for uid in sorted(owners) if not is_own(uid)), None)
     return None if stranger is None else f"{escaped(run_dir.root.name)} belongs to {called(stranger)}"

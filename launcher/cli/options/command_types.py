@@ -120,7 +120,7 @@ class TakesCommand(click.Command):
         return rest
 
     def _check_dry_run(self, ctx: click.Context) -> None:
-        """Refuse a --dry-run after COMMAND, where the program would get it: who types it does not want anything to start."""
+        """Refuse a --dry-run after COMMAND: the program would get it, and ranks would start."""
         command = ctx.params.get("command") or ()
         words = command[: command.index("--")] if "--" in command else command
         is_said = ctx.get_parameter_source("dry_run") is not ParameterSource.DEFAULT

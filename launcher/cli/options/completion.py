@@ -51,10 +51,7 @@ def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
 
 
 def _begun(names: Sequence[str], begun: str) -> list[Any]:
-    """Return the names that begin so, except those that a shell would split or expand, or that look like an option.
-
-    bash puts them in as they are.
-    """
+    """Return the names that start with `begun`, except those that bash would split or expand, or take for an option."""
     whole = [name for name in names if name.startswith(begun)]
     given = dict.fromkeys(chain.from_iterable(given_names(names).values()))
     latest = [LATEST] if begun and names and LATEST.startswith(begun) else []

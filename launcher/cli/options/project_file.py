@@ -7,7 +7,6 @@ it is read for agents and ranks of `tlaunch exec`: on another server there may b
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from launcher.core.frozen import frozen
 from launcher.core.owner import called, is_trusted, uids_of_file
 from launcher.core.resources import at_home
 from launcher.core.run_dir import RunDir
-from launcher.core.text import did_you_mean, near
+from launcher.core.text import did_you_mean, near, shell_word
 from launcher.logs.terminal import escaped
 
 COMMON = "runs-dir"  # which stands above all tables
@@ -143,7 +142,7 @@ class ProjectFile:
 def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
     """Read the tables whose names begin with `prefix`. `commands`: of which there may be tables.
 
-    `git`: the `.git` because of which the file holds here.
+    `git`: the `.git` that makes the file apply here.
 
     Raises:
         UnreadableError: the file cannot be read.
@@ -186,7 +185,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
 
 
 def _check_owners(path: str, uids: Iterable[int]) -> None:
-    """Refuse a file that others own: it decides with what environment programs run, and `.git` decides which file does.
+    """Refuse a file that others own: it sets the environment of programs, and `.git` decides which file applies.
 
     Raises:
         UsageError: one of its owners is another user than this one and root.
@@ -196,15 +195,14 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
         if not is_trusted(uid) and not _is_safe(directory):
             raise UsageError(
                 f"{escaped(path)} belongs to {called(uid)}, and would set options of your commands",
-                hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}="
-                f"{escaped(shlex.quote(str(directory)))}",
+                hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
             )
 
 
 def _is_safe(directory: Path) -> bool:
     """Return whether the user trusts the files in this directory, whoever owns them."""
     named = os.environ.get(TLAUNCH_SAFE_DIRECTORY, "").split(os.pathsep)
-    return "*" in named or directory.resolve() in {Path(each).expanduser().resolve() for each in named if each}
+    return "*" in named or directory.resolve() in {Path(at_home(each)).resolve() for each in named if each}
 
 
 def give_defaults(context: click.Context, name: str, command: click.Command) -> None:

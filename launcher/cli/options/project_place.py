@@ -14,7 +14,7 @@ MAX_BYTES = 1 << 20
 
 
 def project_file_here() -> tuple[str, str, str | None] | None:
-    """Return the path of the file that holds here, the prefix of its tables, and `.git` if it holds because of that.
+    """Return the project file's path, the prefix of its tables, and the `.git` that makes it apply here, if it is above.
 
     Return None if there is no such file.
 

@@ -125,14 +125,14 @@ class Size(_Bounded):
 
 
 class PathType(click.Path):
-    """A path; `~` at its beginning is the home directory, wherever it was written."""
+    """A path whose leading `~` is the home directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return super().convert(at_home(value) if isinstance(value, str) else value, param, ctx)
 
 
 class _NameOrPath(click.types.StringParamType):
-    """A text that may be a path, which is returned as `PathType` reads it."""
+    """A text that may be a path; a leading `~` is the home directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return at_home(super().convert(value, param, ctx))

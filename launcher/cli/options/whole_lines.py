@@ -73,15 +73,17 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
     """Return the answer to `tlaunch torchrun ...`; None for other words, or where no program is seen."""
     found, wrong = other_launcher(words, None), f"tlaunch has no command {words[0]}"
-    if found is None or not found.unclear:
-        return None if found is None else _answer(wrong, found.as_tlaunch)
+    if found is None:
+        return None
+    if not found.unclear:
+        return _answer(wrong, found.as_tlaunch)
     names = ", ".join(dict.fromkeys(found.unclear))
     hint = f"leave {names} out to see the line of tlaunch for the rest; `tlaunch run --help` lists its options"
     return UsageError(printable(f"{wrong}; tlaunch does not know what {names} means for {found.name}"), hint=hint)
 
 
 def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
-    """Return a line typed at tlaunch; a single option that only mpirun has does not make it an MPI job."""
+    """Return the line without its launcher if that is mpirun, guessed from a single option: it is no MPI job then."""
     foreign = [each for each in line.typed if each.name not in own]
     says = {each.key for each in foreign if not each.counterpart.instead}
     is_certain = any(each.counterpart.subject in {"servers", "server file"} or each.key == "--mca" for each in foreign)

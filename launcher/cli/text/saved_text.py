@@ -1,4 +1,4 @@
-"""The lines that say how far a run that was ended is saved, and which command resumes from there."""
+"""Say how far a run was saved, and which command resumes it."""
 
 from __future__ import annotations
 

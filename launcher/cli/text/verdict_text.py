@@ -103,18 +103,18 @@ def headline(verdict: Verdict) -> str:
         return shortened(_what(verdict.signalled))
     if not verdict.apart:
         return shortened(_loss(verdict))
+    return shortened(f"no rank can be named: {_broken_way(verdict)}")
+
+
+def _broken_way(verdict: Verdict) -> str:
     (one, other), *more = verdict.apart
-    pairs = f" and {len(more)} more pairs" if more else ""
+    pairs = f"{len(more)} more pairs"
     if verdict.loses_large:
-        between = (
-            f"from or to server {verdict.server}" if verdict.server else f"between servers {one} and {other}{pairs}"
-        )
-        lost = f"large packets {between} are lost"
-    elif verdict.server is not None:
-        lost = f"server {verdict.server} is cut off from the others"
-    else:
-        lost = f"servers {one} and {other} do not reach each other{f', nor do{pairs[4:]}' if more else ''}"
-    return shortened(f"no rank can be named: {lost}")
+        between = f"between servers {one} and {other}{f' and {pairs}' if more else ''}"
+        return f"large packets {f'from or to server {verdict.server}' if verdict.server else between} are lost"
+    if verdict.server is not None:
+        return f"server {verdict.server} is cut off from the others"
+    return f"servers {one} and {other} do not reach each other{f', nor do {pairs}' if more else ''}"
 
 
 def _loss(verdict: Verdict) -> str:

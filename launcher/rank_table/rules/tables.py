@@ -92,19 +92,18 @@ def version_of_another_format(table: Table) -> Iterator[Finding]:
     version at all.
     """
     found = list_of_another(table.fields, table.format)
-    if found is None or ("version" not in table.fields and not groups_are_servers(table.fields)):
+    if found is not None and groups_are_servers(table.fields):
+        message = "group_list holds servers and their devices, as server_list of v1.0 does"
+        hint = "rename group_list to server_list, devices to device, group_count to server_count"
+        yield Finding(("group_list",), message, hint, at_key=True)
+        return
+    if found is None or "version" not in table.fields:
         return
     versions = {
         "node_list": "1.1",
         "rank_list": "2.0",
         "server_list": "1.2" if "super_pod_list" in table.fields else "1.0",
     }
-    if groups_are_servers(table.fields):
-        renames = {"group_list": "server_list", "devices": "device", "group_count": "server_count"}
-        message = "group_list holds servers and their devices, as server_list of v1.0 does"
-        hint = "rename " + ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
-        yield Finding(("group_list",), message, hint, at_key=True)
-        return
     message = f'version "{table.fields["version"]}" asks for {LISTS[table.format]}, and this table has {found}'
     hint = f'write "{versions[found]}"' if found in versions else "leave version out: a table of group_list has none"
     yield Finding(("version",), message, hint)

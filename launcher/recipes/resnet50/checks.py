@@ -45,9 +45,8 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
         _check_shares(settings, layout)
     if settings.model.batch_norm == "synchronised" and layout.micro_batches > 1:
         raise RefusedLayoutError(
-            f"model.batch_norm = synchronised is over all images of a step, and micro_batches = {layout.micro_batches} computes them "
-            "in turn",
-            hint="--micro-batches 1, or --set model.batch_norm=local",
+            f"model.batch_norm = synchronised needs all images of a step at once, and micro_batches = {layout.micro_batches}",
+            hint="use --micro-batches 1, or --set model.batch_norm=local",
         )
     _check_batch(settings, layout)
 

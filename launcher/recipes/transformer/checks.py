@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from contextlib import closing
-from itertools import islice
 from pathlib import Path
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
-from launcher.corpus.dataset import check_first_pairs, find_splits
-from launcher.corpus.text import read_lines
+from launcher.corpus.dataset import count_first_pairs, find_splits
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.config import FALLING, TransformerSettings, TransformerTrainConfig
@@ -63,24 +59,21 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
 
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Refuse a path without sentence pairs of the direction that is to be trained, by their first lines; None: the packaged sample.
+    """Refuse data whose first lines hold no sentence pairs of the direction to train; None is the packaged sample.
 
     Raises:
-        TlaunchError: as `find_splits` and `check_first_pairs`.
+        TlaunchError: as `find_splits` and `count_first_pairs`.
         UsageError: the pairs do not fill a batch.
     """
     if data is None:
         return
-    splits, batch_size = find_splits(data, settings.data.direction), settings.train.batch_size
-    for path in filter(None, (splits.train, splits.valid)):
-        check_first_pairs(path)
-    if settings.train.batch_tokens:
-        return
-    with closing(read_lines(splits.train)) as lines:
-        count = sum(1 for _ in islice(lines, min(batch_size, sys.maxsize)))
-    if 0 < count < batch_size:
+    splits, train = find_splits(data, settings.data.direction), settings.train
+    if splits.valid is not None:
+        count_first_pairs(splits.valid, 1)
+    size = 1 if train.batch_tokens else train.batch_size
+    if (count := count_first_pairs(splits.train, size)) < size:
         raise UsageError(
-            f"{splits.train}: {count} training pairs do not fill one batch of {batch_size}",
+            f"{splits.train}: {count} training pairs do not fill one batch of {size}",
             hint="set a smaller train.batch_size, or give more pairs",
         )
 

@@ -47,7 +47,7 @@ class DataConfig:
     direction: str = setting("fr_en", "from which language to which", choices=("fr_en", "en_fr"))
     normalise: bool = setting(
         True,
-        "text is composed (NFC), without invisible characters, and every run of blanks is one; translate does the same",
+        "compose text (NFC), drop invisible characters and merge blanks, in training and in translate",
     )
     source_length: int = setting(
         32, "tokens of a source sentence, its end mark included; the rest is cut", minimum=2, maximum=131_072

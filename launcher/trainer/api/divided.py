@@ -85,11 +85,8 @@ class DividedNetwork:
         found = self._traced(network, arguments_of(network, items), is_validated=is_validated)
         self.is_traced = found is not None
         self._masks = self._loss_masks(found)
-
-        layout = world.place.layout
-        if layout.dp * layout.micro_batches > 1:
-            compare = partial(self._compare, network, samples, settings, parts_may_differ, is_validated=is_validated)
-            world.while_others_wait(compare if world.is_first else None)
+        compare = partial(self._compare, network, samples, settings, parts_may_differ, is_validated=is_validated)
+        world.while_others_wait(compare if world.is_first else None)
         self.stages = stages_of_network(network, settings, world.pp.size)
         parts = self._parts(network, found)
         self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
@@ -207,14 +204,16 @@ class DividedNetwork:
     ) -> None:
         """Refuse a network whose loss depends on how a batch is divided; remark on it if `parts_may_differ`, or if nobody can tell."""
         layout, size = self._world.place.layout, settings.train.batch_size
+        if layout.dp * layout.micro_batches == 1:
+            return
         try:
             words = difference_of_parts(network, self._masks, samples, size, layout, is_validated=is_validated)
         except NotComparedError as error:
             self.remarks.append(f"{self.class_name} was not compared on a batch and its parts: {error}")
             return
         if words and not parts_may_differ:
-            told = "; ".join((f"dp = {layout.dp}, micro_batches = {layout.micro_batches}", *self.remarks, words))
-            raise RefusedLayoutError(f"{told}; both must be equal", hint=EQUAL_PARTS)
+            parts = f"dp = {layout.dp}, micro_batches = {layout.micro_batches}"
+            raise RefusedLayoutError("; ".join((parts, *self.remarks, words, "both must be equal")), hint=EQUAL_PARTS)
         self.remarks.extend([words] if words else [])
 
     def _check_draws(self, drawing: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The comparison of a network's loss of some samples with that of their parts, divided as a training divides its batches."""
+"""Compare a network's loss on some samples with its loss on their parts, divided as training divides its batches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from launcher.trainer.api.graphs import LossMasks
 from launcher.trainer.api.modules import CrossEntropyLoss
 from launcher.trainer.own.division import Division, difference
 
-ROWS = 64  # that are compared, unless three batches of two parts have more
-MOST = 8  # batches
+ROWS = 64  # in all batches together, unless three batches of two parts have more
+MAX_BATCHES = 8
 
 
 def difference_of_parts(
@@ -28,10 +28,10 @@ def difference_of_parts(
     *,
     is_validated: bool,
 ) -> str:
-    """Return, in words, how the loss of a batch differs from that of its parts, as `difference` does.
+    """Describe how the loss of a batch differs from that of its parts, as `difference` does.
 
-    `masks` are those of cross entropies in training (True) and evaluation. Batches are drawn from all samples, since neighbours may
-    be alike; of a large one as many parts are taken as make half of `ROWS`.
+    `masks` are those of cross entropies in training (True) and evaluation. Batches are drawn at random, since neighbouring samples
+    may be alike. A large batch is replaced by some of its parts, which have half of `ROWS` rows.
 
     Raises:
         NotComparedError: as `difference`.
@@ -54,7 +54,7 @@ def difference_of_parts(
         return value
 
     def divisions() -> Iterator[Division]:
-        for number in range(min(MOST, max(3, ROWS // rows))):
+        for number in range(min(MAX_BATCHES, max(3, ROWS // rows))):
             numbers = random.Random(number).sample(range(len(samples)), rows)
             whole = collated(samples, numbers, torch.device("cpu"), torch.float64)
             parts = [micro_batches(rows, divided, Coordinate(pp=0, dp=dp, mp=0)) for dp in range(divided.dp)]

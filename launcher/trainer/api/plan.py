@@ -29,7 +29,7 @@ from launcher.trainer.parallel.styles import BLOCK, VOCABULARY_ROWS, Style, part
 from launcher.trainer.plan import LAYER_PLAN
 
 Names = Sequence[str]
-TOLD = 8  # names of parameters in a message
+MAX_NAMES = 8  # of parameters in a message
 
 
 @frozen
@@ -222,7 +222,7 @@ def _shared(
     if len(names) > 1:
         raise RefusedLayoutError(
             f"pp = {len(held)}, and {len(names)} parameters are used both before and after the Transformer, or the shape of what "
-            f"they give is: {some_of(names, TOLD)}",
+            f"they give is: {some_of(names, MAX_NAMES)}",
             hint="--pp 1, or one such parameter at most, and shapes of the batch",
         )
     return names[0] if names else None

@@ -72,9 +72,8 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._samples, self._validation, self._rate = samples, validation, optimizer.learning_rate
         train, parallel = settings.train, settings.parallel
         digests: list[tuple[str, int]] = []
-        world.while_others_wait(
-            lambda: digests.extend(digest_of(each) for each in (samples, validation) if each is not None)
-        )
+        given = [each for each in (samples, validation) if each is not None]
+        world.while_others_wait(lambda: digests.extend(map(digest_of, given)))
         self.digest, items = digests[0]
         _check_equal(network, [digest for digest, _ in digests], settings, world)
         self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
@@ -82,8 +81,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._divided = DividedNetwork(
             network, samples, items, settings, world, is_validated=is_validated, parts_may_differ=parts_may_differ
         )
-        self.dtype, plan = self._divided.dtype, self._divided.plan
-        held = self._divided.parameters
+        self.dtype, plan, held = self._divided.dtype, self._divided.plan, self._divided.parameters
         self._owned = {name: held[name] for name in plan.owned(self._divided.stage.index)}
         self.optimizer = ShardedOptimizer(
             self._owned,

@@ -58,9 +58,9 @@ class Training:
 
 
 def check_finite(state: State, of: str) -> None:
-    """Raise if the weights that this rank owns are not finite; `of` names the state in the message.
+    """Raise if the weights that this rank owns are not finite; `of` names the state in the error.
 
-    Weights whose squares overflow count as not finite: no training gets on from them.
+    Weights whose squares overflow count as not finite: training cannot continue from them.
 
     Raises:
         TlaunchError: the norm of some parameter is NaN or infinite.

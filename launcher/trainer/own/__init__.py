@@ -1,1 +1,1 @@
-"""What `launcher.trainer.api` and `sharded` ask of a network of one's own before they divide its batches."""
+"""Checks of a user's network before training divides its batches."""

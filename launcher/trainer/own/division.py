@@ -1,10 +1,10 @@
 """Compares the loss of a batch with the mean of the losses of its parts.
 
-A training on several parts minimises that mean. The two differ if rows meet, as in a batch norm, if the loss is a sum, and if it
+Training on several parts minimises that mean. The two differ if rows meet, as in a batch norm, if the loss is a sum, and if it
 divides by what a mask counts. No trace of arbitrary code shows that, so the network is called, before the first step.
 
-What is called is a copy, on the CPU, without dropout, and in float64 if its code allows that. It has the network's weights, then weights
-that are moved a little: with a head of zeros, for instance, all positions have the same loss.
+The comparison calls a copy, on the CPU, without dropout, and in float64 if its code allows that. It uses the network's weights, then
+weights with noise added: with a head of zeros, for instance, all positions have the same loss.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Division:
 
 
 def called(network: nn.Module, rows: Rows, batch: Rows | None) -> Tensor:
-    """Return what a network gives for some rows."""
+    """Call the network with `rows`."""
     del batch
     return network(*rows)
 
@@ -55,9 +55,10 @@ def difference(
     keeps_norms: bool = False,
     is_validated: bool = False,
 ) -> str:
-    """Return, in words, how the loss of one of several batches differs from that of its parts; "" if none does beyond rounding.
+    """Describe how the loss of a batch differs from that of its parts, for the first batch that differs by more than rounding.
 
-    A network that `is_validated` is compared in evaluation, too. `keeps_norms`: batch norms of parts are meant to differ.
+    Return "" if none does. A network that `is_validated` is compared in evaluation, too. `keeps_norms` puts batch norms in
+    evaluation: they may normalise by each part.
 
     Raises:
         NotComparedError: the network fails when it is called with the whole first batch, or draws random numbers.
@@ -130,7 +131,7 @@ def _difference(network: nn.Module, division: Division, loss: Loss) -> str:
 
 
 def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the buffers of a state after two calls, flat; without those that are empty or have got another shape."""
+    """Yield name and both states of each buffer, flat; skip empty buffers and those whose shape changed."""
     for name, before in network.state_dict().items():
         one, other = (each.get(name) for each in buffers)
         if one is not None and other is not None and before.numel() and before.shape == one.shape == other.shape:
@@ -146,7 +147,7 @@ def _draws(network: nn.Module, division: Division, loss: Loss) -> bool:
 def _computed(
     network: nn.Module, parts: Iterable[Rows], loss: Loss, batch: Rows | None = None
 ) -> tuple[list[float], Mapping[str, Tensor]]:
-    """Return the losses of parts that are computed one after another, and the buffers after that."""
+    """Compute the losses of parts in order; return them and the final buffers."""
     used, losses = copy.deepcopy(network), []
     # Gradients are on, since code may ask whether they are; nothing is kept for them.
     with torch.enable_grad(), saved_tensors_hooks(lambda _: None, _none_kept):
@@ -164,12 +165,12 @@ def _none_kept(_: Any) -> Tensor:
 
 
 def _is_close(expected: float, found: float, tolerance: float) -> bool:
-    """Return whether two numbers are close; any is, if the expected one is not finite."""
+    """Return whether two numbers are close; True if `expected` is not finite."""
     return not math.isfinite(expected) or abs(expected - found) <= tolerance
 
 
 class _Precision(TorchFunctionMode):
-    """Watches for the least precise type in which something that depends on parameters is computed."""
+    """Records the lowest precision of all results that depend on parameters."""
 
     _eps = torch.finfo(torch.float64).eps
 
@@ -190,7 +191,7 @@ class _Precision(TorchFunctionMode):
 
 
 def _copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
-    """Return a copy on the CPU, its floating-point numbers of this type, with weights that are moved."""
+    """Return a copy on the CPU, converted to `dtype`, with `noise` added to its weights."""
     generator = torch.Generator().manual_seed(0)
     made = copy.deepcopy(network).cpu()
     if dtype == torch.float64:
@@ -210,7 +211,7 @@ def _of_type(division: Division, dtype: torch.dtype) -> Division:
 
 
 def _turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
-    """Put modules of torch and of this package in evaluation, except batch norms, unless `with_norms`."""
+    """Put modules of torch and of tlaunch into evaluation mode; batch norms only if `with_norms`."""
     for module in list(network.modules())[1:]:
         is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
         if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):
@@ -219,7 +220,7 @@ def _turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
 
 @contextmanager
 def _default_type(dtype: torch.dtype) -> Iterator[None]:
-    """Have code that names no type make tensors of this one."""
+    """Set the type of tensors that are made without a type."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

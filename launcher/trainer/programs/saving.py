@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.finish import record_validation
-from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, name_of, read_index, set_aside
+from launcher.checkpoint.finish import record_validation, set_aside
+from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, name_of, read_index
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.trainer.checkpoint.due import end_by_sigterm
@@ -128,9 +128,7 @@ class Saving:
             say(f"{self._resumed}: its validation loss could not be recorded: {error}")
 
     def check_weights(self, step: int) -> None:
-        """Raise if the weights after `step` are not finite: they are not worth a validation, a checkpoint or a model.
-
-        The checkpoint before is whole by then.
+        """Raise if the weights after `step` are not finite, once the checkpoint before is written.
 
         Raises:
             TlaunchError: on every rank alike, some weight is NaN or infinite.
@@ -144,9 +142,9 @@ class Saving:
             raise
 
     def failed(self, step: int) -> None:
-        """Finish writing after `step`, whose gradient was not finite. The checkpoint just before it is set aside, if an older one is left.
+        """Finish writing after `step`, whose gradient was not finite; set the checkpoint just before it aside if an older one is left.
 
-        Weights that are finite and far too large pass every check, and fail in the next step. A restart would take them again.
+        Weights can be finite and too large for another step. A restart from them would fail again.
         """
         self.finish(goes_on=False)
         directory = self._files.checkpoints

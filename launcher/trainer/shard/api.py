@@ -65,21 +65,18 @@ def sharded(
 
     `mode` and `search_mode` have the tutorials' names (launcher/trainer/shard/modes.py). `strategies`, by the names of
     operators or modules, take precedence over those that modules have been given by `shard`, which stand_alone and
-    data_parallel leave aside. All ranks cut one network; in hybrid_parallel the TLAUNCH_MP ranks of each of TLAUNCH_DP copies
-    do, and a copy takes its share of the rows that the batch has: of the first input, and of those whose first dim is as long, or
-    a multiple of that; it takes other inputs whole. The loss of the first batch is compared with the mean over the copies' shares: where
-    they differ, the call is refused, unless `parts_may_differ`. `batch_norm_is_shared` is over the ranks of a copy.
+    data_parallel leave aside. All ranks cut one network; in hybrid_parallel the TLAUNCH_MP ranks of each of TLAUNCH_DP copies do.
+    A copy takes its share of the rows of the first input, and of inputs whose first dim is a multiple of these; other inputs it takes
+    whole. The first call raises if the batch's loss is not the mean over the shares, unless `parts_may_differ`.
 
     What it gives has `strategies`; `parameters()`, this rank's parts, to be trained by an optimizer that looks at one element
     at a time, as SGD and Adam do; `sum_gradients()`, to be called after backward; and `whole_parameters()`. In
-    hybrid_parallel a loss is that of a copy's rows, and `mean_over_copies(loss)` that of the batch.
+    hybrid_parallel a loss is that of a copy's rows, `mean_over_copies(loss)` that of the batch, and a shared batch norm that of a copy.
 
-    torch.distributed is opened from the environment, and closed at the end, unless it is open already. After an error nothing
-    is closed, as in `open_world`.
+    Opens torch.distributed from the environment unless it is open, and closes it at the end, but not after an error.
 
     Raises:
-        UsageError: on all ranks alike, where the network is not made of known operators, or a strategy does not fit; or the
-            environment does not say where the ranks meet, or another place than the one that torch.distributed has.
+        UsageError: on all ranks alike: an operator is unknown, a strategy does not fit, or the environment names no place to meet.
         RefusedLayoutError: the mode has no use for so many ranks, or the ranks do not divide the batch.
     """
     place = this_place(micro_batches=1)
@@ -88,16 +85,15 @@ def sharded(
     ranks = place.layout.mp if mode == HYBRID else place.world_size
     whole = network if loss is None else WithLoss(network, loss)
     copies = place.world_size // ranks
-    examples = _share_of_copy(example_inputs, copies)
-    traced = trace(whole, examples, batch_norm_is_shared=batch_norm_is_shared)
+    traced = trace(whole, _share_of_copy(example_inputs, copies), batch_norm_is_shared=batch_norm_is_shared)
     with _connected(place, device, ranks, transport) as groups:
         costs = costs_for(traced.graph, mode, search_mode, groups, device)
         cuttings = cuttings_for(traced, mode, strategies or {}, ranks, search_mode=search_mode, costs=costs)
         plan = plan_of(traced.graph, cuttings, ranks)
         made = ShardedNetwork(traced, plan, groups, device=device, weights=_weights_of_rank_0(traced, place, device))
         if copies > 1:
-            compared = _Comparison(whole, example_inputs, copies, device, keeps_norms=not batch_norm_is_shared)
-            made.before_first = partial(compared.check, parts_may_differ=parts_may_differ)
+            check = partial(_check_shares, whole, example_inputs, copies, device, keeps_norms=not batch_norm_is_shared)
+            made.before_first = partial(check, may_differ=parts_may_differ)
         yield made
 
 
@@ -155,43 +151,40 @@ def _share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> tupl
     return tuple(map(share, inputs))
 
 
-class _Comparison:
-    """Compares the loss of the first batch with the mean of the losses of the copies' shares."""
+def _check_shares(
+    network: nn.Module,
+    examples: Sequence[Tensor],
+    copies: int,
+    device: torch.device,
+    inputs: Sequence[Tensor],
+    *,
+    keeps_norms: bool,
+    may_differ: bool,
+) -> None:
+    """Refuse a network whose loss differs from the mean over the copies' shares, or warn if it `may_differ`. All ranks must call it.
 
-    def __init__(
-        self, network: nn.Module, examples: Sequence[Tensor], copies: int, device: torch.device, *, keeps_norms: bool
-    ) -> None:
-        self._network, self._examples, self._copies = network, tuple(examples), copies
-        self._device, self._keeps_norms = device, keeps_norms
-
-    def check(self, inputs: Sequence[Tensor], *, parts_may_differ: bool) -> None:
-        """Refuse a network whose losses differ, or warn if `parts_may_differ`. All ranks must call it.
-
-        Raises:
-            RefusedLayoutError: on every rank alike.
-        """
-        told = [self._words(tuple(inputs)) if dist.get_rank() == 0 else ""]
-        wait_for_long(dist.broadcast(torch.zeros(1, device=self._device), src=0, async_op=True))
-        dist.broadcast_object_list(told, src=0, device=self._device)
-        if told[0] and not parts_may_differ:
-            raise RefusedLayoutError(
-                f"dp = {self._copies}, and {told[0]}; both must be equal",
-                hint="return a mean over rows; hold what is not a batch as a buffer; batch_norm_is_shared = False for norms; "
-                "--dp 1; or parts_may_differ = True, to train on the mean of the copies",
-            )
-        if told[0] and dist.get_rank() == 0:
-            warnings.warn(f"{told[0]}, which is trained", stacklevel=2)
-
-    def _words(self, inputs: tuple[Tensor, ...]) -> str:
-        shapes = [[each.shape for each in of] for of in (inputs, self._examples)]
-        # A rank may be called with its own part alone.
-        batch = inputs if shapes[0] == shapes[1] else self._examples
-        parts = [[_share_of_copy(batch, self._copies, copy)] for copy in range(self._copies)]
+    Raises:
+        RefusedLayoutError: on every rank alike.
+    """
+    shapes = [[each.shape for each in given] for given in (inputs, examples)]
+    batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # a rank may be called with its own part alone
+    words = [""]
+    if dist.get_rank() == 0:
+        parts = [[_share_of_copy(batch, copies, copy)] for copy in range(copies)]
         try:
-            return difference(self._network, [Division(batch, parts)] * 2, keeps_norms=self._keeps_norms)
+            words = [difference(network, [Division(batch, parts)] * 2, keeps_norms=keeps_norms)]
         except NotComparedError as error:
             warnings.warn(f"a batch was not compared with the shares of the copies: {error}", stacklevel=2)
-            return ""
+    wait_for_long(dist.broadcast(torch.zeros(1, device=device), src=0, async_op=True))
+    dist.broadcast_object_list(words, src=0, device=device)
+    if words[0] and not may_differ:
+        raise RefusedLayoutError(
+            f"dp = {copies}, and {words[0]}; both must be equal",
+            hint="return a mean over rows; hold what is not a batch as a buffer; batch_norm_is_shared = False for norms; "
+            "--dp 1; or parts_may_differ = True, to train on the mean of the copies",
+        )
+    if words[0] and dist.get_rank() == 0:
+        warnings.warn(f"{words[0]}, which is trained", stacklevel=2)
 
 
 def _weights_of_rank_0(traced: Traced, place: Place, device: torch.device) -> Callable[[str], Tensor]:

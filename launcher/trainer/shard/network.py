@@ -30,8 +30,8 @@ class ShardedNetwork(nn.Module):
     `weights` gives whole tensors by name; without it, they are those of the network that was traced. What `shares` holds of
     the same name and part is taken from there, and not copied: so the same weights are trained and evaluated, or trained on
     batches of several sizes. All ranks must make it, and call it, in the same order. A parameter that no operator takes is
-    not held. Where there are several copies of the plan, `sum_gradients` takes the mean over them as well, unless
-    `sums_copies` is off, since an optimizer does so, which begins each step with gradients of zero.
+    not held. With several copies of the plan, `sum_gradients` takes the mean over them as well. `sums_copies` is off if the
+    optimizer does that; it must begin each step with gradients of zero.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ShardedNetwork(nn.Module):
         self._stages = stages_of(traced, plan, groups, self._held)
         self._sums = self._made_sums()
         self._unsummed: list[int] | None = None  # the parameters' versions at a backward that no sum has followed
-        # Gradients that backward adds to after a sum, and what they were: the next sum would take that once more.
+        # Gradients that are already summed, with a copy: backward adds to them from zero, and the next sum adds the copy again.
         self._set_aside: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self.before_first: Callable[[Sequence[Tensor]], None] | None = None  # is called with the first inputs
         self._inputs = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
 from launcher.core.files import bytes_in
 from launcher.core.owner import ROOT, called, is_own, uids_of_file
 from launcher.core.run_dir import LATEST, RunDir
-from launcher.core.text import printable
+from launcher.core.text import printable, shell_word
 from launcher.runs.status import look
 from launcher.runs.store import means_latest, run_at
 
@@ -86,7 +85,7 @@ def _refuse_another_users(directory: Path) -> None:
         if not is_own(uid):
             raise UsageError(
                 f"{printable(str(directory))} belongs to {called(uid)}, and RUN does not name it",
-                hint=f"tlaunch ckpt prune {shlex.quote(printable(str(directory)))} --keep N",
+                hint=f"tlaunch ckpt prune {shell_word(str(directory))} --keep N",
             )
 
 
@@ -103,7 +102,7 @@ def _refuse_going(directory: Path) -> None:
     if state.lives or not (state.state.over or state.report):
         raise UsageError(
             f"{root} is {state.state.value}: its checkpoints are its own until it ends",
-            hint=f"tlaunch stop {shlex.quote(str(root))}",
+            hint=f"tlaunch stop {shell_word(str(root))}",
         )
 
 

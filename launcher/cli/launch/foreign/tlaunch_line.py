@@ -82,7 +82,7 @@ def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
 
 
 def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], list[str], tuple[str, ...]]:
-    """Return the options of tlaunch, quoted, a note for those that it has not (names, and why or what instead), and those it misses."""
+    """Return tlaunch's options, quoted; notes on those it does not have, each with a reason; and those it cannot replace."""
     options: list[str] = []
     missing: list[str] = []
     left_out: dict[str, list[str]] = {}

@@ -51,9 +51,8 @@ class ServerShape(Shape):
     pod_ip: Any = None
     server_index: Any = None
     server_ip: Any = None
-    server_name: Any = (
-        None  # this and what follows is written by MindCluster and MindIE, and read by neither HCCL nor us
-    )
+    # MindCluster and MindIE write these; neither HCCL nor tlaunch reads them.
+    server_name: Any = None
     server_sn: Any = None
     super_pod_id: Any = None
     pod_name: Any = None
