@@ -75,7 +75,10 @@ class JoinBarrier:
         if now < self._ends:
             return None
         return not_come(
-            brought_by, f"after {self._plan.join_timeout_s:g} s (--join-timeout)", self._registration.missing
+            brought_by,
+            f"after {self._plan.join_timeout_s:g} s (--join-timeout)",
+            self._registration.missing,
+            self._registration.mistaken,
         )
 
 

@@ -23,8 +23,9 @@ from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
 from launcher.cluster.departure import Departure
 from launcher.cluster.disk_watch import DiskWatch
+from launcher.cluster.file_writer import FileWriter, Written
 from launcher.cluster.job import Plan
-from launcher.cluster.recorder import FileReceiver, ServersRecorder
+from launcher.cluster.recorder import ServersRecorder
 from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
 from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control import events as happened
@@ -97,9 +98,7 @@ class Coordinator:
             self._exclusions = WatchedExclusions(spec, elastic, self._disks.disk, self._recorder.record)
         self._registration = Registration(plan, self._servers, spec.name, leave_mark(self._recorder.run_dir))
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
-        self._files = FileReceiver(
-            self._recorder.run_dir, spec.ranks, lambda trouble: self._recorder.record(Trouble(trouble))
-        )
+        self._files = FileWriter(spec, self._disks.disk)
         self._departure: Departure | None = None  # once agents have been ordered to end
         forwarded = frozenset(spec.supervision.forward_signals)
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
@@ -114,6 +113,7 @@ class Coordinator:
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_connect)
+        self._selector.register(self._files, selectors.EVENT_READ, self._on_files)
         head = identify(self._head.pid)
         self._recorder.record(AgentStarted(identity_of(os.getpid()), head, len(self._spec.ranks)))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
@@ -131,6 +131,7 @@ class Coordinator:
         self._recorder.close(finish.cause, finish.exit_code)
         self._disks.disk.close()
         self._selector.close()
+        self._files.close()
         self._signal_pipe.close()
         return finish.exit_code
 
@@ -222,17 +223,24 @@ class Coordinator:
                 peer.done = True
                 self._recorder.note_end(message)
             case FileChunk() | FileSnapshot() if peer.ready is not None and not peer.ready.shares_files:
-                self._keep_file(index, message, peer)
+                self._write_file(index, message, peer)
 
-    def _keep_file(self, server_index: int, message: FileChunk | FileSnapshot, peer: AgentConnection) -> None:
-        kept = self._files.take(server_index, message, peer.pings.clock.ahead_ns)
-        if kept is not None:
-            peer.send(kept)
-            if kept.shares and peer.ready is not None:
-                peer.ready = replace(peer.ready, shares_files=True)
-                who = f"server {self._servers[server_index].server_id}"
-                why = f"{who} shares the run directory {self._spec.run_dir}, which it could not see at first"
-                self._recorder.record(Trouble(f"{why}: its files are no longer copied"))
+    def _write_file(self, server_index: int, message: FileChunk | FileSnapshot, peer: AgentConnection) -> None:
+        self._files.write(server_index, message, peer)
+        if self._departure is not None:
+            self._departure.extend()
+
+    def _on_files(self) -> None:
+        self._files.take(lambda trouble: self._recorder.record(Trouble(trouble)), self._on_written)
+
+    def _on_written(self, written: Written) -> None:
+        peer = written.peer
+        peer.send(written.ack)
+        if written.ack.shares and peer.ready is not None and not peer.ready.shares_files:
+            peer.ready = replace(peer.ready, shares_files=True)
+            server_id = self._servers[written.server_index].server_id
+            why = f"server {server_id} shares the run directory {self._spec.run_dir}, which it could not see at first"
+            self._recorder.record(Trouble(f"{why}: its files are no longer copied"))
         if self._departure is not None:
             self._departure.extend()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from launcher.cluster.engine_process import EngineProcess
+from launcher.cluster.join import SAME_VALUE_HINT
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
 from launcher.core.text import some_of
@@ -23,9 +24,12 @@ _OF_SSH = frozenset({"host-key", "login-refused", "host-unknown", "ssh-refused",
 _ALL_LINES = 10_000  # engines say much after the reason
 
 
-def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -> TlaunchError:
+def not_come(
+    engine: EngineProcess | None, why: str, missing: tuple[str, ...], mistaken: Collection[str] = ()
+) -> TlaunchError:
     """Servers that were awaited in vain. `engine` should have brought them; None where they are started by hand.
 
+    `mistaken`: addresses from which servers started by hand came with another token.
     Blocks for some seconds: those of other machines are asked in the engine's way.
     """
     if engine is None:
@@ -33,6 +37,8 @@ def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -
             "is the command started there, with the same rank table and as that server (--server)? Can that machine reach "
             "this one? `tlaunch doctor` checks"
         )
+        if mistaken:
+            hint = f"tlaunch came with another token from {', '.join(sorted(mistaken))}; {SAME_VALUE_HINT}"
         return TlaunchError(f"{listed(missing)} did not come: {why}", hint=hint)
     found = engine.why_not(tuple(name for name in missing if not is_here(name)))
     # ssh's own lines about servers that it could not reach, each once: they say more than the engine's.

@@ -44,6 +44,7 @@ from launcher.supervise.link import Link
 CONNECT_S = 3.0  # for one address to answer
 WELCOME_S = 30.0  # for a coordinator that has answered: thousands may say hello at once
 AGAIN_S = 0.5  # between two rounds through all addresses
+SAME_VALUE_HINT = "set TLAUNCH_COORDINATOR_TOKEN to one value on all servers, or on none if they share --runs-dir or the home directory"
 MAX_SHOWN = 80  # characters of a name that is refused
 Word = TypeVar("Word")
 
@@ -182,16 +183,17 @@ def join(
     *,
     tokens: Callable[[], Sequence[str]] | None = None,
 ) -> Session:
-    """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `on_delay` gets once why it takes long.
+    """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `on_delay` gets each reason why it takes long.
 
     `whom`: the coordinator's name in messages. `tokens` returns the tokens to try; None: that of the endpoint.
 
     Raises:
         TlaunchError: there is no answer in time, or this machine is refused.
     """
-    reported = False
+    reported: set[str] = set()
+    former = None
     while True:
-        reasons = []
+        reasons: list[str] = []
         known = (endpoint.token,) if tokens is None else tokens()
         for address, token in itertools.product(endpoint.addresses, known):
             try:
@@ -204,15 +206,17 @@ def join(
             if isinstance(entered, Session):
                 return entered
             reasons.append(f"{address[0]} port {address[1]}: {entered}")
+        why = "; ".join(dict.fromkeys(reasons))
         if time.monotonic() + AGAIN_S >= until:
             raise TlaunchError(
-                f"{whom} cannot be reached: {'; '.join(dict.fromkeys(reasons))}",
-                hint="start the same command there, and open its port to this machine; set the same TLAUNCH_COORDINATOR_TOKEN "
-                "on all servers if they share neither --runs-dir nor the home directory",
+                f"{whom} cannot be reached: {why}",
+                hint=f"start the same command there, and open its port to this machine; {SAME_VALUE_HINT}",
             )
-        if not reported:
-            on_delay("; ".join(dict.fromkeys(reasons)))
-            reported = True
+        # Another reason is reported when it lasts: the first server draws the token after its port is open.
+        if not reported or (why == former and why not in reported):
+            on_delay(why)
+            reported.add(why)
+        former = why
         time.sleep(AGAIN_S)
 
 

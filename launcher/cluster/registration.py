@@ -32,6 +32,7 @@ from launcher.core.records import Server
 from launcher.core.resources import fingerprint
 from launcher.engines.host_match import ServerIndex
 
+MAX_MISTAKEN = 8
 MAX_UNAUTHENTICATED = 128  # connections, beyond one for each server
 
 
@@ -61,6 +62,7 @@ class Registration:
         self.has_begun = False  # the run: an attempt
         self.noticed: set[AgentConnection] = set()  # lost, or with something that waits to be sent
         self.unauthenticated: list[AgentConnection] = []
+        self.mistaken: set[str] = set()  # addresses from which servers started by hand came with another token
         # By server_index. Who finds that one is lost takes it out.
         self.peers: dict[int, AgentConnection] = {}
         self.unheard = Unheard()
@@ -150,6 +152,8 @@ class Registration:
                 or (message.agreement is not None and self._plan.brings_all)
                 or not is_proof(message.proof, self._token_of(message), peer.nonce, message.nonce)
             ):
+                if isinstance(message, Hello) and message.agreement is not None and len(self.mistaken) < MAX_MISTAKEN:
+                    self.mistaken.add(peer.channel.peer_address[0])
                 peer.lose("it did not authenticate")
                 continue
             try:

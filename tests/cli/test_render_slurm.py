@@ -265,6 +265,27 @@ def test_a_job_that_loses_a_server_is_queued_again(cluster, wait_until, table_of
     assert "JobState=COMPLETED Reason=None" in cluster.ask("scontrol", "show", "job", job)
 
 
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_job_that_is_cancelled_after_it_lost_a_server_stays_cancelled(cluster, wait_until):
+    """A job that is being cancelled could be queued again by its own script."""
+    wishes = ("--nodes", 2, "--devices", 1, "--cpus-per-device", 1, "--grace", 6, "--name", "t")
+    job = cluster.submit(*wishes, "--", sys.executable, "-c", STUBBORN, kind=RUN, wait=False)
+    wait_until(lambda: cluster.logs() == ["ready\n"] * 2, "both ranks")
+    kill_agent(cluster.runs()[0], 1)
+    wait_until(lambda: any("told" in log for log in cluster.logs()), "the end of the others")
+    cluster.ask("scancel", job)
+    cluster.wait()
+    state = cluster.ask("scontrol", "--oneliner", "show", "job", job)
+    assert re.search(r"JobState=CANCELLED.*Restarts=0", state), cluster.said(job)
+
+
 @pytest.mark.parametrize("ends", ["raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_job_whose_program_fails_is_not_queued_again(cluster, ends):
     job = cluster.submit(

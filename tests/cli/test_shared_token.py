@@ -67,6 +67,23 @@ def test_without_a_state_directory_there_is_none(tmp_path, monkeypatch):
     assert (draw_token(tmp_path, {}), known_tokens(tmp_path, {})) == ("", ("",))
 
 
+def test_a_server_without_a_state_directory_tries_a_run_without_a_token_too(places, monkeypatch):
+    """The directory of runs has the token of an earlier run of a user who had one."""
+    runs = places("runs", "home")
+    token = draw_token(runs, {})
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/none")
+    assert draw_token(runs, {}) == ""
+    assert known_tokens(runs, {}) == (token, "")
+
+
+def test_a_token_of_the_directory_of_runs_replaces_another_one_at_home(places):
+    """Both places were filled by different runs, and the other server sees the home directory alone."""
+    draw_token(places("runs", "first home"), {})
+    draw_token(places("other runs", "home"), {})
+    token = draw_token(places("runs", "home"), {})
+    assert token in known_tokens(places("no runs", "home"), {})
+
+
 def _for_all(path):
     path.write_text(DRAWN)
     path.chmod(0o644)

@@ -83,6 +83,12 @@ def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_c
     assert error.message.splitlines() == [expected, *(f"| {line}" for line in said)]
 
 
+def test_a_server_that_came_with_another_token_is_no_closed_port():
+    error = not_come(None, "after 3 s", ("10.0.0.2",), {"10.0.0.2"})
+    assert "with another token from 10.0.0.2" in error.hint
+    assert "TLAUNCH_COORDINATOR_TOKEN" in error.hint
+
+
 def test_a_program_that_ended_well_was_no_agent(ended):
     taken = "the engine may have taken an argument of --engine-option for the program"
     assert taken in not_come(ended("true"), "why", ("localhost",)).hint

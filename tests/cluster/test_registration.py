@@ -2,6 +2,7 @@
 
 import platform
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -144,6 +145,33 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, tok
     assert (opened.errors, opened.registration.peers) == ([], {})
     assert "cannot be reached: 127.0.0.1 port" in future.exception().message
     assert "with another token" in future.exception().message
+    assert opened.registration.mistaken == (set() if agreement is None else {"127.0.0.1"})
+
+
+def test_each_reason_that_lasts_is_reported_to_who_waits(agents, monkeypatch):
+    """First no port is open, then what listens there closes every connection."""
+    monkeypatch.setattr(join_module, "AGAIN_S", 0.01)
+    reasons, rounds, opened = [], [], threading.Event()
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+
+        def tokens():
+            rounds.append(None)
+            if len(rounds) == 4:
+                listener.listen()
+                opened.set()
+            if len(rounds) == 7:
+                raise EOFError
+            return ("guess",)
+
+        future = agents.join(None, ports=[listener.getsockname()[1]], on_delay=reasons.append, tokens=tokens)
+        assert opened.wait(PATIENCE_S)
+        for _ in range(3):
+            listener.accept()[0].close()
+        assert isinstance(future.exception(), EOFError)
+    refused, closed = reasons
+    assert "Connection refused" in refused
+    assert "Connection refused" not in closed
 
 
 @pytest.mark.parametrize("name", [

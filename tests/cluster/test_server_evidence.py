@@ -133,6 +133,20 @@ def test_all_servers_that_were_lost_at_about_the_same_time_are_named(make_eviden
 
 
 @pytest.mark.parametrize(
+    ("later_s", "named"), [(0.3, ("10.0.0.2", "10.0.0.3")), (4, ("10.0.0.2", "10.0.0.3")), (6, ())]
+)
+def test_servers_that_were_lost_one_shortly_after_the_other_are_named_together(make_evidence, later_s, named):
+    """A rack fails in steps, and the next start is to leave all of its servers out."""
+    evidence = make_evidence(1, 1, 1)
+    for server, after_ns in ((1, 0), (2, int(later_s * 1e9))):
+        evidence._now_ns = lambda now_ns=NOW_NS + after_ns: now_ns
+        evidence.lose(server, CLOSED, since_ns=NOW_NS + after_ns, probably_ns=NOW_NS + after_ns)
+    report(0, living(0))(evidence)
+    verdict = evidence.diagnosed().verdict
+    assert (verdict.server, verdict.servers, verdict.confidence.value) == ("10.0.0.2", named, "certain")
+
+
+@pytest.mark.parametrize(
     ("others", "expected"),
     [((living(0),), (None, None, "likely")), ((raised(0, 1e9),), (0, None, "certain"))],
     ids=["nothing else", "a rank had failed long before"],

@@ -34,7 +34,9 @@ def draw_token(runs_dir: Path, environment: Mapping[str, str]) -> str:
         return ""
     drawn = _read(runs_dir / TOKEN_FILE) or _read(own) or secrets.token_hex(16)
     token = (_kept(runs_dir / TOKEN_FILE, drawn) if runs_dir.is_dir() else None) or drawn
-    _kept(own, token)
+    if _kept(own, token) != token:  # a server that shares only the home directory has to know it too
+        with suppress(OSError):
+            atomic.write_text(own, token, mode=_MODE)
     return token
 
 
@@ -45,8 +47,10 @@ def known_tokens(runs_dir: Path, environment: Mapping[str, str]) -> tuple[str, .
     own = _own_file()
     found = (_read(runs_dir / TOKEN_FILE), None if own is None else _read(own))
     known = tuple(dict.fromkeys(token for token in found if token))
+    if own is None:  # the first server may be without one too, and the directory of runs have a token of earlier runs
+        return (*known, "")
     # A token that nobody knows: the first server has not drawn one yet, or it is on a disk that is not here.
-    return known or (("",) if own is None else (secrets.token_hex(16),))
+    return known or (secrets.token_hex(16),)
 
 
 def _own_file() -> Path | None:

@@ -12,7 +12,8 @@ What the ranks of a lost server did is not known, unless it had reported before.
 | a rank is stopped, and others had missed it surely before        | that rank          | likely                              |
 | only consequences, or ranks that others miss                     | the server         | certain; likely if that may have    |
 |                                                                  |                    | been before                         |
-| several such servers, lost at about the same time                | all of them        | likely                              |
+| several such servers, within `TOGETHER_S`                        | all of them        | as for one; likely if their order   |
+|                                                                  |                    | is not known                        |
 | such a server, and no other machine is heard                     | the server         | likely                              |
 | such a server, and the coordinator's own machine had stood still | that machine       | likely                              |
 
@@ -37,6 +38,7 @@ from launcher.supervise.diagnosis.verdicts import at_most_likely
 
 # A rank that has failed by itself has ended by then, in all likelihood, and its server has reported so.
 ENDED_S = 5.0
+TOGETHER_S = 5.0  # between losses of servers that a verdict names together
 
 
 @frozen
@@ -245,8 +247,8 @@ def _blame_loss(silent: Sequence[Loss], doubt: str) -> LossEffect:
         doubt = "no other machine is heard, so that the network of the one that coordinates may have failed"
     elif ended:
         doubt = f"{counted(len(ended), 'rank')} of those lost had failed before, rank {ended[0]} first"
-    together = tuple(
-        other for other in silent[1:] if first.since_ns <= other.until_ns and other.since_ns <= first.until_ns
-    )
-    is_certain = not (doubt or together or first.stood_still_s)
+    # No server is lost since another one is: what fails them, a switch or a rack, may take a moment.
+    together = tuple(other for other in silent[1:] if other.since_ns <= first.until_ns + TOGETHER_S * 1e9)
+    in_order = all(first.until_ns < other.since_ns for other in together)
+    is_certain = in_order and not (doubt or first.stood_still_s)
     return LossEffect(first, Confidence.CERTAIN if is_certain else Confidence.LIKELY, doubt, together)
