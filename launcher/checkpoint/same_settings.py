@@ -20,6 +20,8 @@ SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
 }
 FREE_SETTINGS = frozenset(("model", name) for name in ("dropout", "attention_dropout", "activation_dropout"))
 NAMED_SETTINGS = ("train.precision",)
+# A checkpoint without these is of a version that had another default. Its tokenizer tells whether the text is the same.
+LATER_SETTINGS = frozenset({("data", "normalise")})
 _NONE: Mapping[str, Mapping[str, Any]] = {}
 
 
@@ -33,11 +35,14 @@ def differing_settings(
     """Yield each setting that must be the same to go on and is not, its value in the checkpoint, and the one in `settings`.
 
     `named`: those that a person has set. One that the checkpoint's version did not have counts as its default, and where
-    there is none in `defaults` as the same; so does one that the program does not have.
+    there is none in `defaults` as the same; so does one of `LATER_SETTINGS`, and one that the program does not have.
     """
     for section, names in SAME_SETTINGS.items():
         ours = settings.get(section, {})
-        theirs = {**encode(defaults.get(section, {})), **index.settings.get(section, {})}
+        known = {
+            name: value for name, value in defaults.get(section, {}).items() if (section, name) not in LATER_SETTINGS
+        }
+        theirs = {**encode(known), **index.settings.get(section, {})}
         for name in names or ours:
             is_of_both = name in ours and name in theirs
             if (section, name) not in FREE_SETTINGS and is_of_both and theirs[name] != encode(ours[name]):

@@ -59,12 +59,12 @@ def normalised(text: str) -> str:
 
     The result holds no tab and no line end, so it fits a column of a pair file. It is empty if no character of it is visible.
     """
-    composed = unicodedata.normalize("NFC", text)
-    if not composed.isascii():
-        composed = INVISIBLE.sub("", composed)
-        if all(unicodedata.category(each) == "Cf" or each.isspace() for each in composed):
+    text = CONTROLS.sub(" ", text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", INVISIBLE.sub("", text))  # once characters that it orders are neighbours
+        if all(unicodedata.category(each) == "Cf" or each.isspace() for each in text):
             return ""
-    return " ".join(CONTROLS.sub(" ", composed).split())
+    return " ".join(text.split())
 
 
 @contextmanager

@@ -36,6 +36,7 @@ MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows wit
 MAX_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
 # What names a process, a device or a place in the network: it may be written in another way, never say something else.
 _IDENTITY = re.compile(r"(?:^|_)(?:id|ids|ip|addr|address|port|rank)$")
+OF_SHAPE = frozenset({"RT201", "RT202", "RT205"})  # another kind of document or value than the format has
 _WHOLE_NUMBER = re.compile(r'"?\s*\+?(-?)0*([0-9]+)\s*"?')
 _BLANKS = " \t\r\n"
 
@@ -157,6 +158,8 @@ def _next_pass(
     """Return the repairs that are possible now, without overlaps, and the offers: repairs that may hide a fault."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
+    if any(step.code == "RT112" for step in steps) and not _fits_format(document, steps, path, profile):
+        steps = []
     if steps or not document.checkable:
         return steps, []
     checked = check_document(document, path, profile, at_most=sys.maxsize)
@@ -173,6 +176,13 @@ def _next_pass(
     before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
     does_harm = len(after.errors) > len(before.errors) or len(after.problems) > len(before.problems)
     return ([] if does_harm else order), offers
+
+
+def _fits_format(document: Document, steps: Sequence[_Step], path: Path, profile: Profile) -> bool:
+    """Return whether lists and objects stand where they belong after `steps`: else the bracket at fault is another one."""
+    text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
+    errors = parse_rank_table(_encoded(text), path, profile).errors
+    return not any(error.code in OF_SHAPE for error in errors)
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:

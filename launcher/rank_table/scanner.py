@@ -141,6 +141,10 @@ class Scanner:
         repaired = overwritten(self.text, sorted(self._log.patches)) if self._log.mendable else None
         # Behind a bracket that is the only fault, the rest of the text was seen to match.
         is_unsure = self._log.stopped and [fault.code for fault in self._log.faults] != ["RT112"]
+        # Of a table that ends at a bracket too early, commas may be missing where another bracket is wrong.
+        is_unsure = is_unsure or any(
+            fault.code == "RT109" and self.text[fault.offset] in "{}[]," for fault in self._log.faults
+        )
         faults = []
         for fault in self._log.faults:
             # A key twice, and no comma between the two: the object may be two that lost what separates them.

@@ -74,3 +74,11 @@ def test_what_is_cut_off_or_missing_is_an_error(tmp_path, size, reason):
 def test_normalised(raw, clean):
     """Text is composed, every kind of blank or control character becomes one blank, and what shows nothing is dropped."""
     assert normalised(raw) == clean
+
+
+@pytest.mark.parametrize(
+    "raw", ["e\u0361\ufeff\u0353", "\u0369\u200b\u0324x", "\u2068\x93", "\ufeff\u206c\x87", "e\u200b\u0301"]
+)
+def test_text_that_is_normalised_stays_as_it_is(raw):
+    """A prepared corpus is normalised once more in training; `translate` does it once."""
+    assert normalised(normalised(raw)) == normalised(raw)

@@ -116,6 +116,19 @@ def test_a_bracket_is_mended_where_the_rest_of_the_text_matches_then(text):
     assert {repair.code for repair in fixed.repairs} <= {"RT112", "RT103"}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"device": [', '"device": '), ('"device": [', '"device": [['), ('"server_list": [', '"server_list": [[')],
+)
+def test_a_bracket_is_left_alone_where_another_one_is_at_fault(before, after):
+    """The text would match, and hold a list where an object belongs, or an object in place of a list."""
+    assert not fix(json.dumps(servers(2, 2), indent=2).replace(before, after, 1)).changed
+
+
+def test_no_comma_is_written_in_a_table_that_ends_too_early():
+    assert not fix('{"a": []"b": "x"}]}').changed
+
+
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_text_that_leaves_a_doubt_is_left_alone(name):
     """Where something may mean two things, or where reading stops before the end, not a byte changes."""

@@ -176,6 +176,8 @@ CASES = [
     case("RT413", servers(2, 1), {"s1/server_id": "10.0.O.1"}, {"s1/server_id": "a10.0.O.1"}),
     case("RT413", servers(2, 1), {"s1/server_id": "10.0.0.1.2"}, {"s1/server_id": "10.example.com"}),
     case("RT413", servers(2, 1), {"s1/server_id": "fe80::1::2"}, {"s1/server_id": "fe80::1"}),
+    case("RT413", servers(2, 1), {"s1/server_id": "10.0.0.l0"}, {"s1/server_id": "10.0.0.node5"}),
+    case("RT413", servers(2, 1), {"s1/server_id": "1:2:3:4:5:6"}, {"s1/server_id": "aa:1a:2b:3c:4d:5e"}),
     case("RT409", servers(2, 1), {"s1/server_id": "127.0.1.1"}, {"s1/server_id": "127-0-1-1"}),
     case("RT409", servers(2, 1), {"s1/server_id": "localhost"}, {"s1/server_id": "localhost2"}),
     case("RT424", servers(2, 1), {"d1.0/device_ip": "127.0.0.1"}, {"d1.0/device_ip": "128.0.0.1"}),

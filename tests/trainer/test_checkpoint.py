@@ -485,6 +485,27 @@ def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory,
     assert found == ([] if differs is None else [differs])
 
 
+@pytest.mark.parametrize("normalise", ["true", "false"])
+def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normalise):
+    """By either setting, if the tokenizer is the same: the text had nothing to normalise, or is left as it was."""
+    settings, world = settings_of(f"data.normalise={normalise}"), alone()
+    older = Path(shutil.copytree(directory / name_of(6), tmp_path / name_of(6)))
+    index = read_index(older)
+    data = {name: value for name, value in index.settings["data"].items() if name != "normalise"}
+    index = dataclasses.replace(index, settings={**index.settings, "data": data})
+    (older / INDEX).write_text(index_text(index))
+    assert not list(
+        differing_settings(index, dataclasses.asdict(settings), defaults=dataclasses.asdict(TransformerSettings()))
+    )
+    training, optimizer = training_of(settings), Session(settings, world).optimizer
+    assert restore(lambda: [older], training, optimizer, world) == (older, 6)
+
+    other = dataclasses.replace(training, tokenizer=b"another")
+    with pytest.raises(UsageError, match="another tokenizer") as refusal:
+        restore(lambda: [older], other, optimizer, world)
+    assert refusal.value.hint.startswith("--set data.normalise=false" if normalise == "true" else "--data")
+
+
 def test_a_switch_is_told_as_it_is_set(directory):
     """The hint can be taken as it is."""
     settings, world = settings_of("model.scale_embedding=true"), alone()

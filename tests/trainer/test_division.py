@@ -1,5 +1,10 @@
 """A batch and its parts: which networks have the same loss for both, and which are found not to."""
 
+import functools
+import random
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -112,6 +117,20 @@ def masked_in_training(net, hidden, label, mask):
     return masked(net, hidden, label, mask) if net.training else net.losses(hidden, label).mean()
 
 
+def centred_with_dropout(net, hidden, label, _mask):
+    """Rows meet in training only, where functions of torch drop."""
+    return plain(
+        net, functional.dropout(hidden - hidden.mean(0) if net.training else hidden, 0.5, net.training), label, _mask
+    )
+
+
+def penalty_of_gradients(net, hidden, label, mask):
+    """Compute gradients in the forward, as a gradient penalty does, and sum their squares."""
+    hidden = hidden.detach().requires_grad_()
+    [gradient] = torch.autograd.grad(net.head(hidden).logsumexp(-1).sum(), hidden, create_graph=True)
+    return plain(net, hidden, label, mask) + gradient.square().sum()
+
+
 def in_float32(net, hidden, label, mask):
     return masked(net, hidden.float().double(), label, mask)
 
@@ -132,7 +151,7 @@ def refuses_doubles(net, hidden, label, mask):
 
 FOUND = [
     ignored, masked, weighted, summed, root_of_a_mean, auxiliary, centred, contrastive, neighbours, longest, masked_with_noise,
-    masked_in_training, in_float32, counting, refuses_doubles,
+    masked_in_training, in_float32, counting, refuses_doubles, centred_with_dropout, penalty_of_gradients,
 ]  # fmt: skip
 
 
@@ -225,8 +244,23 @@ def by_values(net, hidden, label, _mask):
     return net.losses(hidden, label).mean() if bool(torch.isfinite(hidden).all()) else hidden.sum()
 
 
+def chance(net, hidden, label, mask):
+    """Scale what is hidden, in training, by chance: two calls in a row may well have the same loss."""
+    return plain(net, hidden * (2 if net.training and random.random() < 0.5 else 1), label, mask)
+
+
+def attending_with_dropout(net, hidden, label, mask):
+    rate = 0.5 * net.training
+    return plain(net, functional.scaled_dot_product_attention(hidden, hidden, hidden, None, rate), label, mask)
+
+
+def functional_gradients(net, hidden, label, mask):
+    slopes = torch.func.vmap(torch.func.grad(lambda row: net.head(row).logsumexp(-1).sum()))(hidden)
+    return plain(net, hidden, label, mask) + slopes.square().mean()
+
+
 EQUAL = [
-    plain, mean_of_rows, by_length, in_half, dropped, recurrent, attending, recomputed, cached, doubled, penalised, by_values,
+    chance, attending_with_dropout, functional_gradients, plain, mean_of_rows, by_length, in_half, dropped, recurrent, attending, recomputed, cached, doubled, penalised, by_values,
 ]  # fmt: skip
 
 
@@ -242,8 +276,15 @@ def test_a_mean_over_rows_is_equal(kind, dtype):
 
 
 def test_nothing_is_left_behind():
-    """Weights, buffers, modes, torch's generator and default type are as before; no gradient is made."""
-    net = Net(averaging, norm=nn.BatchNorm1d(HIDDEN))
+    """Weights, buffers, modes, generators and the default type are as before; no gradient is made."""
+
+    def kind(*arguments):
+        random.random()  # changes nothing
+        np.random.rand()  # noqa: NPY002 - the global generator
+        return averaging(*arguments)
+
+    net = Net(kind, norm=nn.BatchNorm1d(HIDDEN))
+    drawn = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
     before = {name: value.clone() for name, value in net.state_dict().items()}
     torch.manual_seed(3)
     expected = torch.rand(3)
@@ -251,9 +292,37 @@ def test_nothing_is_left_behind():
     difference(net, [divided(batches()[0])], is_validated=True)
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert (random.getstate(), np.random.get_state()[2]) == drawn  # noqa: NPY002
     assert torch.get_default_dtype() == torch.float32
     assert all(each.training for each in net.modules())
     assert all(each.grad is None for each in net.parameters())
+
+
+def test_tables_that_code_keeps_have_their_own_type():
+    """The training finds them in the cache."""
+
+    @functools.cache
+    def table(length):
+        return torch.full((length, length), -torch.inf).triu(1)
+
+    def kind(net, hidden, label, mask):
+        seen = (hidden @ hidden.transpose(1, 2) + table(LENGTH)).softmax(-1)
+        return plain(net, seen @ hidden, label, mask)
+
+    assert not compared(Net(kind))
+    assert table(LENGTH).dtype == torch.float32
+
+
+def test_complex_buffers_are_compared():
+    def kind(net, hidden, label, mask):
+        net.spectrum.add_(1j * hidden.detach().mean())
+        return plain(net, hidden, label, mask)
+
+    net = Net(kind)
+    net.register_buffer("spectrum", torch.zeros(3, dtype=torch.complex64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "spectrum" in compared(net)
 
 
 def noisy(net, hidden, label, _mask):

@@ -179,7 +179,11 @@ def _check_same(
     tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
     if index.text != training.text or tokenizer != training.tokenizer_digest:
         other = "other data" if index.text != training.text else "another tokenizer"
-        raise UsageError(f"{path} is of a training with {other}", hint="--data with the same files")
+        hint = "--data with the same files"
+        left_as_it_was = "normalise" not in index.settings.get("data", {})
+        if index.text == training.text and left_as_it_was and training.settings.get("data", {}).get("normalise"):
+            hint = "--set data.normalise=false: the version that wrote the checkpoint did not normalise text"
+        raise UsageError(f"{path} is of a training with {other}", hint=hint)
     if index.shapes != training.shapes:
         raise UsageError(f"{path} is of a model of other shapes")
     if index.buffers != shapes_of(buffers):

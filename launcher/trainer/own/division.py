@@ -5,19 +5,24 @@ divides by what a mask counts. No trace of arbitrary code shows that, so the net
 
 The comparison calls a copy, on the CPU, without dropout, and in float64 if its code allows that. It uses the network's weights, then
 weights with noise added: with a head of zeros, for instance, all positions have the same loss.
+
+The default type of torch stays: code may cache tables that it makes, and the training would find them in float64.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from launcher.core.frozen import frozen
@@ -27,6 +32,13 @@ Rows = tuple[Tensor, ...]  # the inputs of a network
 # Returns the loss of some rows. The last argument is the batch of which they are a part; None if they are all of it.
 Loss = Callable[[nn.Module, Rows, Rows | None], Tensor]
 NOISE = 0.05  # standard deviation by which weights are moved
+CALLS_THAT_DRAW = 8  # after the first, to see whether the loss depends on what is drawn
+DROPOUTS = frozenset(
+    (
+        functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
+        functional.feature_alpha_dropout, torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
+    )
+)  # fmt: skip
 
 
 class NotComparedError(Exception):
@@ -64,14 +76,15 @@ def difference(
         NotComparedError: the network fails when it is called with the whole first batch, or draws random numbers.
     """
     words = ""
-    for number, division in enumerate(divisions):
-        for is_evaluated in (False, True) if is_validated else (False,):
-            # Moved weights may be none that the network can be called with.
-            with suppress(NotComparedError) if number else nullcontext():
-                noise = NOISE if number else 0.0
-                words = words or _of_trial(
-                    network, division, loss, noise, keeps_norms=keeps_norms, is_evaluated=is_evaluated
-                )
+    with _kept_generators():
+        for number, division in enumerate(divisions):
+            for is_evaluated in (False, True) if is_validated else (False,):
+                # Moved weights may be none that the network can be called with.
+                with suppress(NotComparedError) if number else nullcontext():
+                    noise = NOISE if number else 0.0
+                    words = words or _of_trial(
+                        network, division, loss, noise, keeps_norms=keeps_norms, is_evaluated=is_evaluated
+                    )
     return words
 
 
@@ -87,10 +100,9 @@ def _of_trial(
 ) -> str:
     """Return how a batch and its parts differ for a copy of the network of this type, or of its own if that fails."""
     try:
-        with torch.random.fork_rng(devices=[]), _default_type(dtype):
-            trial = _copied(network, dtype, noise)
-            _turn_off_dropout(trial, with_norms=keeps_norms)
-            return _compared(trial.eval() if is_evaluated else trial, _of_type(division, dtype), loss)
+        trial = _copied(network, dtype, noise)
+        _turn_off_dropout(trial, with_norms=keeps_norms)
+        return _compared(trial.eval() if is_evaluated else trial, _of_type(division, dtype), loss)
     except NotComparedError:
         raise
     except Exception as error:  # whatever the network's own code raises
@@ -135,22 +147,41 @@ def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple
     for name, before in network.state_dict().items():
         one, other = (each.get(name) for each in buffers)
         if one is not None and other is not None and before.numel() and before.shape == one.shape == other.shape:
-            yield name, one.double().flatten(), other.double().flatten()
+            yield name, _numbers(one), _numbers(other)
+
+
+def _numbers(buffer: Tensor) -> Tensor:
+    """Return the numbers in a buffer, flat, in float64; those of a complex one in pairs."""
+    return (torch.view_as_real(buffer) if buffer.is_complex() else buffer).double().flatten()
 
 
 def _draws(network: nn.Module, division: Division, loss: Loss) -> bool:
-    """Return whether the loss of the same batch differs from one call to the next."""
-    [one], [other] = (_computed(network, [division.whole], loss)[0] for _ in range(2))
-    return one != other
+    """Return whether the loss of the same batch differs from one call to the next. What is drawn may change few of them."""
+    before = _generators()
+    [first], _ = _computed(network, [division.whole], loss)
+    more = 1 if _generators() == before else CALLS_THAT_DRAW
+    return any(_computed(network, [division.whole], loss)[0] != [first] for _ in range(more))
 
 
 def _computed(
     network: nn.Module, parts: Iterable[Rows], loss: Loss, batch: Rows | None = None
 ) -> tuple[list[float], Mapping[str, Tensor]]:
-    """Compute the losses of parts in order; return them and the final buffers."""
+    """Compute the losses of parts in order; return them and the final buffers.
+
+    Gradients are on, since code may ask whether they are; nothing is kept for them, unless the network computes some itself.
+    """
+    rows = list(parts)
+    try:
+        return _called_in_turn(network, rows, loss, batch, saved_tensors_hooks(lambda _: None, _none_kept))
+    except Exception:  # noqa: BLE001 - torch.func takes no such hooks, either
+        return _called_in_turn(network, rows, loss, batch, nullcontext())
+
+
+def _called_in_turn(
+    network: nn.Module, parts: Iterable[Rows], loss: Loss, batch: Rows | None, kept: AbstractContextManager[Any]
+) -> tuple[list[float], Mapping[str, Tensor]]:
     used, losses = copy.deepcopy(network), []
-    # Gradients are on, since code may ask whether they are; nothing is kept for them.
-    with torch.enable_grad(), saved_tensors_hooks(lambda _: None, _none_kept):
+    with torch.enable_grad(), kept, _NoDropout():
         for rows in parts:
             losses.append(float(loss(used, tuple(each.clone() for each in rows), batch).detach()))
             getting_on()
@@ -161,7 +192,7 @@ def _computed(
 
 
 def _none_kept(_: Any) -> Tensor:
-    raise NotComparedError("its forward computes gradients")
+    raise RuntimeError("its forward computes gradients")
 
 
 def _is_close(expected: float, found: float, tolerance: float) -> bool:
@@ -188,6 +219,24 @@ class _Precision(TorchFunctionMode):
             if isinstance(each, Tensor) and each.requires_grad:
                 self._eps = max(self._eps, torch.finfo(each.dtype).eps)
         return result
+
+
+class _NoDropout(TorchFunctionMode):
+    """Has functions of torch drop nothing, so that code which calls them can be compared in training."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        given = dict(kwargs or {})
+        if func in DROPOUTS:
+            return args[0] if args else given["input"]
+        if func is functional.scaled_dot_product_attention:
+            if len(args) > 4:  # query, key, value, mask, rate
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                given["dropout_p"] = 0.0
+        return func(*args, **given)
 
 
 def _copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
@@ -218,12 +267,19 @@ def _turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
             module.training = False
 
 
+def _generators() -> tuple[Any, ...]:
+    """Return the states of the global random generators of Python, NumPy, and torch on the CPU."""
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - what the network's code may draw from
+    return random.getstate(), (name, bytes(keys), *rest), bytes(torch.get_rng_state().numpy())
+
+
 @contextmanager
-def _default_type(dtype: torch.dtype) -> Iterator[None]:
-    """Set the type of tensors that are made without a type."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+def _kept_generators() -> Iterator[None]:
+    """Put the global random generators back: what is called may draw, and so may the samples."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - likewise
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
-        torch.set_default_dtype(before)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002 - likewise

@@ -24,6 +24,8 @@ _PLACEHOLDER = re.compile(r"[*<>{}$?]|^(?=[^.]*(?:\.[^.]*){3}$)(?:.*\.)?([xyzw])
 _LIKE_ADDRESS = re.compile(
     r"[0-9]+(?:\.[0-9]+){2,}$|[0-9]+\.(?:[^.]*\.[0-9]+\.[0-9]+|[0-9]+\.[^.]*\.[0-9]+|[0-9]+\.[0-9]+\.[^.]*)$|[0-9a-fA-F]*:.*:"
 )
+# A name with a domain of letters, unless they look like digits; and a hardware address.
+_OTHER_NAME = re.compile(r".*\.(?![lIoO]+$)[A-Za-z]{2}[\w-]*$|(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}$")
 VNIC_PORT = "device_vnic_port"
 PORTS = frozenset({"device_port", VNIC_PORT, "host_port"})
 BACKUP_KEY, BACKUP_PORT_KEY = "backup_device_ip", "backup_device_port"
@@ -64,7 +66,8 @@ def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
     """Any text may be a server_id, so HCCL takes "10.277.0.10", too. No host has such a name: it is a typing error."""
     for server in table.servers:
         name = (server.server_id or "")[:NAME_LIMIT]
-        if _LIKE_ADDRESS.match(name) and packed_address(name) is None and not _PLACEHOLDER.search(name):
+        is_other = _PLACEHOLDER.search(name) or _OTHER_NAME.match(name)
+        if _LIKE_ADDRESS.match(name) and packed_address(name) is None and not is_other:
             message = f'server_id "{name[:64]}" looks like an address, and is none{why_no_address(name)}'
             yield Finding(server.at("server_id"), message, "write the server's own address or name")
 
