@@ -44,7 +44,9 @@ from launcher.supervise.link import Link
 CONNECT_S = 3.0  # for one address to answer
 WELCOME_S = 30.0  # for a coordinator that has answered: thousands may say hello at once
 AGAIN_S = 0.5  # between two rounds through all addresses
-SAME_VALUE_HINT = "set TLAUNCH_COORDINATOR_TOKEN to one value on all servers, or on none if they share --runs-dir or the home directory"
+SAME_VALUE_HINT = (
+    "set the same TLAUNCH_COORDINATOR_TOKEN on all servers, or none if they share --runs-dir or the home directory"
+)
 MAX_SHOWN = 80  # characters of a name that is refused
 Word = TypeVar("Word")
 
