@@ -12,6 +12,8 @@ Everybody uses these functions: the hook of a failing rank, in the rank's own Py
 | `Server=x;Pwd=...;AccountKey=...`             | the values of secret names                                            |
 | `hf_...`, `ghp_...`, `AKIA...`, `eyJ...`      | tokens whose first characters name their issuer                       |
 | `-----BEGIN PRIVATE KEY-----`                 | the block                                                             |
+| `['x', '-p', '...']`, `('X-Api-Key', '...')`  | as in a command, and the value of a header                            |
+| `Invalid API key '...'`                       | the value, if it has letters and digits                               |
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _SECRET_WORDS = re.compile(
     r"|_[A-Z0-9]*(?:API|ACCESS|AUTH|SECRET|PRIVATE|SSH|ACCOUNT|ENCRYPTION|SIGNING|LICENSE|MASTER|SESSION)KEYS?\d*_|"
     + _unless_after(
         "SORT PRIMARY FOREIGN CACHE GROUP JSON TEXT IMAGE LABEL INPUT OUTPUT QUERY DICT PUBLIC FEATURE DATA METRIC"
+        " VOCAB MONITOR BEST TARGET SOURCE LOSS COLUMN INDEX VIDEO AUDIO"
     )
     + r"_KEYS?\d*_(?!(?:PADDING|VALUE|STATES?|DIM|MASK|SIZE|LEN|LENGTH|POINTS?)_)"
     r"|_(?:O?AUTH\d*|AUTHORIZATION|AUTHENTICATION)_"
@@ -64,7 +67,8 @@ _CODE = re.compile(
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
 
 _SCHEME = r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)"
-_QUOTED = r"""\\+"(?:(?!\\+").)*\\+"|\\*"(?:[^"\\]|\\.)*"|\\*'(?:[^'\\]|\\.)*'"""
+# On one line: a quote that only a later line closes would hide what is between them from all other forms.
+_QUOTED = r"""[bBrRuU]?(?:\\+"(?:(?!\\+").)*\\+"|\\*"(?:[^"\\\n]|\\.)*"|\\*'(?:[^'\\\n]|\\.)*')"""
 _UNQUOTED = r"""(?:[^\s;&|"']|[&|](?=[^\s&|=]*(?:[\s;]|$)))"""
 _VALUE = rf"""(?P<value>(?:{_QUOTED}|{_UNQUOTED})+)"""
 _URL_CREDENTIALS = re.compile(
@@ -84,7 +88,7 @@ _WEBHOOK = re.compile(
 _KNOWN_TOKEN = re.compile(
     r"""(?<![A-Za-z0-9])(?:
     (?:hf_|sk-(?:[a-z0-9]{1,9}-){0,2}|gh[pousr]_|github_pat_|gl[a-z]{2,4}-|npm_|pypi-|nvapi-|gsk_|r8_|dckr_pat_|dop_v1_
-       |shpat_|[sr]k_(?:live|test)_|hvs\.|GOCSPX-|SG\.|AGE-SECRET-KEY-)[A-Za-z0-9]{20}[\w.-]*
+       |shpat_|whsec_|[sr]k_(?:live|test)_|hvs\.|GOCSPX-|SG\.|AGE-SECRET-KEY-)[A-Za-z0-9]{20}[\w.-]*
     |(?:xox[a-z]|xapp)-[\w-]{10,}|AIza[\w-]{20,}|ya29\.[\w.-]{16,}|A[KS]IA[A-Z0-9]{16}\b
     |github_pat_\w{20,}|glpat-[\w-]{20,}|pypi-[\w-]{20,}|sk-[a-z]{2,9}-(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{20,}
     |eyJ[A-Za-z0-9_-]{5,}(?:\.[\w-]+){1,4}|eyJ[A-Za-z0-9_-]{20,}={0,2})""",
@@ -93,7 +97,9 @@ _KNOWN_TOKEN = re.compile(
 _USER = re.compile(
     r"""(?P<before>(?<!\S)(?:-u|-U|--(?:proxy-)?user(?:name|pwd)?)(?:=|[ \t]+)["']?(?P<user>[^\s:/"'=]+):)(?P<value>[^\s"']+)"""
 )
-_PASSWORD_OPTION = re.compile(r"""(?P<before>(?<!\S)-(?P<letter>[pPaw])(?P<gap>[ \t]*))(?P<value>[^\s"'-][^\s"']*)""")
+_PASSWORD_OPTION = re.compile(
+    rf"""(?P<before>(?<!\S)-(?P<letter>[pPaw])(?P<gap>[ \t]*))(?P<value>{_QUOTED}|[^\s"'-][^\s"']*)"""
+)
 _HEADER = re.compile(
     rf"^(?P<before>[ \t]*(?P<name>[A-Za-z][\w-]*)[ \t]*:[ \t]*(?:{_SCHEME}[ \t]+)?)(?P<value>\S.*)$",
     re.IGNORECASE | re.MULTILINE,
@@ -104,15 +110,29 @@ _FIELD = re.compile(
     re.IGNORECASE,
 )
 _MEMBER = re.compile(
-    rf"""(?P<before>(?P<quote>\\*["'])(?P<name>[\w.-]+)(?P=quote)\s*:\s*)(?P<value>{_QUOTED}|[^\s,}}"'{{[]+)"""
+    rf"""(?P<before>(?<!\\)(?P<quote>\\*["'])(?P<name>[\w.-]+)(?P=quote)\]?\s*(?::|=>?)(?!=)\s*)(?P<value>{_QUOTED}|[^\s,}}"'{{[]+)"""
 )
 _PARAMETER = re.compile(r"""(?P<before>[?&#](?P<name>[\w.-]{1,100})=)(?P<value>[^\s&#"']+)""")
 _VARIABLE = re.compile(rf"""(?P<before>(?<![\w.-])(?P<name>[A-Z_][A-Z0-9_]*)=){_VALUE}""", re.ASCII)
 _ASSIGNED = re.compile(
-    rf"""(?P<before>(?<![\w.-])(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)(?P<gap>[ \t]*)=(?!=)[ \t]*){_VALUE}""", re.ASCII
+    rf"""(?P<before>(?<![\w.-])(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)(?P<gap>[ \t]*)=>?(?!=)[ \t]*){_VALUE}""", re.ASCII
 )
 _PWD = re.compile(r"""(?P<before>(?:^|;)[ \t]*(?!PWD=)(?i:pwd)=)(?P<value>[^\s;"'$`/~.][^\s;"']*)""", re.MULTILINE)
-_OPTION = re.compile(rf"""(?P<before>(?<!\S)(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+(?!-))){_VALUE}""", re.ASCII)
+_OPTION = re.compile(rf"""(?P<before>(?<![^\s=])(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+(?!-))){_VALUE}""", re.ASCII)
+_PROXY = re.compile(r"""(?P<before>\b\w*proxy["']?[=:][ \t]*["']?)[^\s"'/@]+@""", re.IGNORECASE)
+_LOGIN = re.compile(r"(?P<before>\blogin\s+\S+\s+password\s+)[^\s:=]\S*")  # of a .netrc
+_ELEMENT = re.compile(r"(?P<before><(?P<name>[A-Za-z_][\w.-]*)>)(?P<value>[^<>\n]+)(?=</)")
+_PHRASE = re.compile(
+    r"""(?P<before>\b(?:password|passphrase|(?:api|access|secret)[ _-]?key|(?:access|auth|api)[ _-]?token)s?"""
+    r"""(?:[ \t](?:is|was|provided))?:?[ \t]+)(?P<value>["'][^\s"']{6,}["']|[\w+/=-]{12,})""",
+    re.IGNORECASE,
+)
+_LOOKS_RANDOM = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])")
+# Commands and headers as Python shows them: ['mysql', '-p...'], ('X-Api-Key', '...').
+_LISTED = r"""b?(?:'(?:[^'\\\n]|\\.){0,2000}'|"(?:[^"\\\n]|\\.){0,2000}")"""
+_LIST = re.compile(rf"{_LISTED}(?:,\s*{_LISTED})+")
+_ITEM = re.compile(_LISTED)
+_RESCANNED_CHARS = 500  # of a value that is shown, so that time grows no faster than the text
 _SIGNATURE = "sig"  # of a URL that gives access to its holder
 _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
 # Programs that take a password behind one letter, and values of -p that are none.
@@ -158,15 +178,22 @@ def masked_text(text: str) -> str:
         text = _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text)
     text = _WEBHOOK.sub(rf"\g<before>{MASK}", text)
     text = _AUTHORIZATION.sub(_masked_credentials, text)
+    text = _LIST.sub(_masked_list, text)
+    text = _masked_values(_MEMBER, text)
     if ":" in text:
-        for named in (_COOKIE, _HEADER, _MEMBER, _FIELD):
-            text = named.sub(_masked_value, text)
+        for named in (_COOKIE, _HEADER, _FIELD):
+            text = _masked_values(named, text)
     if "=" in text:
         text = _PWD.sub(rf"\g<before>{MASK}", text)
         for named in (_PARAMETER, _VARIABLE, _ASSIGNED):
-            text = named.sub(_masked_value, text)
+            text = _masked_values(named, text)
     if "-" in text:
-        text = _masked_passwords(_OPTION.sub(_masked_value, text))
+        text = _masked_passwords(_masked_values(_OPTION, text))
+    if "@" in text:
+        text = _PROXY.sub(rf"\g<before>{MASK}@", text)
+    if "</" in text:
+        text = _masked_values(_ELEMENT, text)
+    text = _PHRASE.sub(_masked_phrase, _LOGIN.sub(rf"\g<before>{MASK}", text))
     return _KNOWN_TOKEN.sub(MASK, text)
 
 
@@ -204,6 +231,40 @@ def _masked_word(word: str) -> str:
 def _hides(name: str, value: str) -> bool:
     """Return True if the value of this name is to be masked; numbers and switches of keys and tokens are not."""
     return is_secret(name) and (_NEVER_COUNTS.search(name) is not None or not _COUNT.fullmatch(value))
+
+
+def _masked_values(pattern: re.Pattern[str], text: str) -> str:
+    """Return a text with the values of secret names masked, also of names in values that are shown: `Error: password: x`."""
+    pieces, done, start = [], 0, 0
+    while match := pattern.search(text, start):
+        shown = _masked_value(match)
+        is_rescanned = shown == match[0] and len(match["value"]) <= _RESCANNED_CHARS
+        start = match.start("value") if is_rescanned else match.end()
+        if shown != match[0]:
+            pieces += [text[done : match.start()], shown]
+            done = start
+    return "".join((*pieces, text[done:]))
+
+
+def _masked_list(match: re.Match[str]) -> str:
+    """Return a list of quoted words, masked as a command, or as a header if there are two."""
+    items = list(_ITEM.finditer(match[0]))
+    words = [item[0].lstrip("b")[1:-1] for item in items]
+    shown = list(masked_argv(words))
+    if len(words) == 2 and _hides(*words) and (_RANDOM if words[0].lower() in _WEAK else _LOOKS_RANDOM).match(words[1]):
+        shown[1] = MASK
+    pieces, done = [], 0
+    for item, word, masked_word in zip(items, words, shown, strict=True):
+        if word != masked_word:
+            pieces += [match[0][done : item.end() - len(word) - 1], masked_word]
+            done = item.end() - 1
+    return "".join((*pieces, match[0][done:]))
+
+
+def _masked_phrase(match: re.Match[str]) -> str:
+    """Return `Invalid API key '********'`, but `password "of the user"` as it is."""
+    value = match["value"].strip("\"'")
+    return match["before"] + MASK if _LOOKS_RANDOM.match(value) else match[0]
 
 
 def _masked_value(match: re.Match[str]) -> str:
@@ -286,6 +347,7 @@ def _password_letters(words: Iterable[str]) -> str:
 
 def _is_password(letter: str, value: str, letters: str) -> bool:
     """Return True if `-p value` is a password: anything but numbers in a program with users, else what is no plain word."""
+    value = value.strip("\"'")
     if letter in letters and len(letter) == 1:
         return _NUMBERS.fullmatch(value) is None
     return letter == "p" and not _NUMBERS.fullmatch(value) and not _ORDINARY.fullmatch(value) and value != MASK

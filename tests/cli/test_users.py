@@ -181,6 +181,20 @@ def test_a_command_of_another_user_is_not_run_unasked(users, typed):
     assert (users.directory / "ran").stat().st_uid == ONE
 
 
+@pytest.mark.parametrize("name", ["train", "tra"])
+@pytest.mark.parametrize("command", ["rerun", "stop"])
+def test_a_link_of_another_user_leads_to_no_run_without_a_question(users, command, name):
+    """Named by its whole name or the beginning of it. A path of one's own needs no question."""
+    own = users.runs.parent / "own"
+    run_dir = acted_run.make(own / "one", ranks=1)
+    users.give(own, ONE)
+    (users.runs / "train").symlink_to(run_dir.root)
+    os.lchown(users.runs / "train", OTHER, OTHER)
+    done = users.call(ONE, command, name)
+    assert (done.returncode, "is a link that belongs to" in done.stderr) == (2, True), done.stderr
+    assert "is a link" not in users.call(ONE, command, run_dir.root).stderr
+
+
 def test_sudo_reruns_the_run_of_its_caller(users):
     users.launcher.run("run", "-q", "-n", 1, "--", "true", code=0)
     users.give(users.launcher.latest.resolve(), ONE)

@@ -116,6 +116,15 @@ FORMS = (
     "curl -u user:PLAIN http://x", "curl --proxy-user me:PLAIN h", "sshpass -p PLAIN ssh h", "mysql -uroot -pPLAIN db",
     "docker login -u me -p PLAIN registry", "redis-cli -h h -a PLAIN ping", "train -p PLAIN09x", "x --password PLAIN",
     "-----BEGIN RSA PRIVATE KEY-----\nPLAIN\n-----END RSA PRIVATE KEY-----", r"-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhPLAIN",
+    # A name in a value that is shown: of an exception, a log line, an assignment, or a quote that a later line closes.
+    "RuntimeError: password: PLAIN", "10:00:00 ERROR login: api_key: PLAIN", 'cmd="login password=PLAIN"', "args=--password PLAIN",
+    'raise ValueError(f"password={x}")\nValueError: password=PLAIN\n\nraise ValueError("y")',
+    # What `subprocess` says of a command, and other lists of Python.
+    "Command '['mysql', '-uroot', '-pPLAIN']' returned non-zero exit status 1.", "['cli', '--password', 'PLAIN']",
+    "['curl', '-u', 'me:PLAIN', 'h']", "['cli', '--api-key=PLAIN']", "['sshpass', '-p', 'PLAIN', 'ssh', 'h'] timed out",
+    "[('X-Api-Key', 'PLAIN1')]", "{b'password': b'PLAIN'}", "{'api_key': b'PLAIN'}", "os.environ['HF_TOKEN'] = 'PLAIN'",
+    "sshpass -p'PLAIN' ssh h", "https_proxy=u:PLAIN@proxy:3128", "machine h login me password PLAIN", "<password>PLAIN</password>",
+    "password => PLAIN1", "Invalid API key 'PLAIN1'", "Incorrect API key provided: PLAIN0123456", 'the password is "PLAIN1"',
 )  # fmt: skip
 # In none of these is a secret.
 CONTROLS = (
@@ -129,6 +138,9 @@ CONTROLS = (
     "PWD=/home/me", "pwd=$(pwd); cd x", "XDG_SESSION_ID=3", "https://h/x?email=a@b", "http://host:80/a@b", "git@github.com:o/r.git",
     "repo/image:tag@sha256:abc", "key: value", "step 5 loss 4.09 tokens/s 1000", "--use-auth-token true",
     "-----BEGIN CERTIFICATE-----", "No such file or directory: '/x/token'", "raise KeyError(key)", "Secret Santa",
+    "['password', 'token', 'label']", "('api_key', 'model')", "Command '['mkdir', '-p', 'out/dir']' returned", "<s>hello</s>",
+    'the password of "user1"', "unexpected keyword argument 'password'", "the API key is missing", "columns=['token', 'x1']",
+    "--monitor-key val_loss", "loss >= 3", "a => b", "error: step: 5", 'cmd="login user=me"',
 )  # fmt: skip
 
 
@@ -159,7 +171,7 @@ def test_text_without_secrets_is_shown(text):
 
 @pytest.mark.parametrize("part", [
     "password=", "password:", "Bearer ", "a://a:", "://", "-----BEGIN PRIVATE KEY-----", "eyJa.", "-u a:", ";pwd=", "mysql -p", '"a":',
-    "a.", "Cookie:", "\\", '\\"', "a: ", "-p", "&|", "x@",
+    "a.", "'a',", "'\\", "a=", "<a>", "password is ", "Cookie:", "\\", '\\"', "a: ", "-p", "&|", "x@",
 ])  # fmt: skip
 def test_the_time_is_bounded(part):
     """Linear in the length: a traceback of a failing rank is of any form."""

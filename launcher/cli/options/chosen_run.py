@@ -120,8 +120,7 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
         )
     run_dir = active[0].run_dir if active else _found(runs_dir, places, run)
     if run is not None and not means_latest(run):
-        if (link := _link_of_another(runs_dir / run) or _link_of_another(Path(run))) is not None:
-            why = f"{escaped(str(link))} is a link that belongs to {called(os.lstat(link).st_uid)}"
+        if (why := _linked_by_another(run_dir, run, places)) is not None:
             confirm(f"{why}, to {run_dir.root}: stop that run?", why, f"tlaunch stop {shell_word(str(run_dir.root))}")
         return _told(run_dir, runs_dir, places)
     for why in filter(None, (_where(run_dir, runs_dir), _whose(run_dir) if os.geteuid() == ROOT else None)):
@@ -130,7 +129,7 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
-    """Return the run to start again. One elsewhere needs a name or a yes.
+    """Return the run to start again. One elsewhere needs a name or a yes, one behind another user's link a yes.
 
     Raises:
         UsageError: several runs' names begin so, or nobody can be asked.
@@ -138,8 +137,13 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     """
     places = _places(runs_dir, run)
     run_dir = _found(runs_dir, places, run)
-    is_named = run is not None and not means_latest(run)
-    why = None if is_named or yes else _where(run_dir, runs_dir)
+    if run is not None and not means_latest(run):
+        why = _linked_by_another(run_dir, run, places)
+        if why is not None and not yes:
+            line = f"tlaunch rerun {shell_word(str(run_dir.root))}"
+            confirm(f"{why}, to {run_dir.root}: run that again?", why, line)
+        return _told(run_dir, runs_dir, places)
+    why = None if yes else _where(run_dir, runs_dir)
     if why is None:
         return _told(run_dir, runs_dir, places)
     confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"tlaunch rerun {as_argument(run_dir)}")
@@ -178,6 +182,19 @@ def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
     if run_dir.root.parent == runs_dir.resolve():
         return None
     return f"{escaped(run_dir.root.name)} is in {escaped(str(run_dir.root.parent))}, not in {escaped(str(runs_dir))}"
+
+
+def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> str | None:
+    """Return whose link led from RUN to this run, if it belongs to another user."""
+    link = _link_of_another(Path(run))
+    for place in places:
+        link = link or _link_of_another(place / run)
+        if link is None and not os.path.lexists(run) and run_dir.root.parent != place.resolve():  # by a part of a name
+            roots = (place / name for name in run_names(place))
+            link = next(
+                filter(None, (_link_of_another(each) for each in roots if each.resolve() == run_dir.root)), None
+            )
+    return None if link is None else f"{escaped(str(link))} is a link that belongs to {called(os.lstat(link).st_uid)}"
 
 
 def _link_of_another(path: Path) -> Path | None:
