@@ -161,7 +161,10 @@ def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str 
     """
     wanted, said = type(field.default), f"{where}: {name}" if where else name
     if wanted is float and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf if value > 0 else -math.inf
     if wanted is tuple and isinstance(value, list) and all(type(one) is int for one in value):
         value = tuple(value)
     if type(value) is not wanted:

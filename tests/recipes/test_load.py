@@ -122,6 +122,12 @@ def test_every_whole_number_has_an_upper_bound(recipe):
             load_settings(recipe.settings, None, [f"{name}={value}"])
 
 
+@pytest.mark.parametrize("value", ["1" + 400 * "0", "-1" + 400 * "0"])
+def test_a_whole_number_that_no_float_holds_is_refused(value):
+    with pytest.raises(UsageError, match="which is not finite"):
+        load_settings(TransformerSettings, None, [f"train.learning_rate={value}"])
+
+
 def test_broken_toml_is_a_usage_error(config):
     with pytest.raises(UsageError, match=r"this is not TOML: .*line 1"):
         load_settings(TransformerSettings, config("[model\n"))

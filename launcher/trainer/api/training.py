@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -152,6 +153,14 @@ def _trained_before(files: Files, settings: NetworkSettings, trained: dict[str, 
     return b"1"
 
 
+def _is_real(number: object) -> bool:
+    """Return whether a float holds this number. NumPy's and torch's numbers may be given, too."""
+    try:
+        return not isinstance(number, str | bytes) and math.isfinite(float(number))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def _check_arguments(
     config: NetworkTrainConfig,
     checkpoint: CheckpointConfig,
@@ -179,6 +188,9 @@ def _check_arguments(
     fields |= {f"checkpoint.{field.name}": (field, getattr(checkpoint, field.name)) for field in of_checkpoint}
     for name, (field, value) in fields.items():
         checked(name, value, field)
+    for name, number in (("clip_norm", config.clip_norm), ("learning_rate", optimizer.learning_rate)):
+        if not callable(number) and not _is_real(number):
+            raise UsageError(f"{name} is not a finite number", hint="a number such as 1.0")
     if not config.clip_norm >= 0:
         raise UsageError(f"clip_norm = {config.clip_norm} is below 0")
     check_clip_norm("clip_norm", config.clip_norm)

@@ -270,7 +270,7 @@ def _turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
 def _generators() -> tuple[Any, ...]:
     """Return the states of the global random generators of Python, NumPy, and torch on the CPU."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - what the network's code may draw from
-    return random.getstate(), (name, bytes(keys), *rest), bytes(torch.get_rng_state().numpy())
+    return random.getstate(), (name, np.asarray(keys).tobytes(), *rest), torch.get_rng_state().numpy().tobytes()
 
 
 @contextmanager
