@@ -28,6 +28,7 @@ from launcher.checkpoint.index import (
     STRATEGY,
     best_of,
     checkpoints_in,
+    index_of,
     index_text,
     name_of,
     partial_name,
@@ -483,6 +484,19 @@ def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory,
     ]
 
     assert found == ([] if differs is None else [differs])
+
+
+@pytest.mark.parametrize(("setting", "differs"), [("train.seed=1", ["data.normalise"]), ("data.normalise=false", [])])
+def test_a_checkpoint_that_does_not_record_how_text_was_normalised_has_it_as_it_is(directory, setting, differs):
+    """A training can go on from it with the same words, as the hint says."""
+    path = directory / name_of(6)
+    index = read_index(path)
+    data = {name: value for name, value in index.settings["data"].items() if name != "normalise"}
+    older = dataclasses.replace(index, settings={**index.settings, "data": data})
+    index = index_of(index_text(older).encode(), path)
+    defaults = dataclasses.asdict(TransformerSettings())
+    wanted = dataclasses.asdict(settings_of(setting))
+    assert [name for name, *_ in differing_settings(index, wanted, defaults=defaults)] == differs
 
 
 def test_a_switch_is_told_as_it_is_set(directory):
