@@ -24,7 +24,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,6 @@ KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in this order,
 KINDS_OF_BUFFERS = ("buffer",)
 ITEM_BYTES = {"F32": 4, "F64": 8}  # by the name of a type in safetensors
 MAX_INDEX_BYTES = 1 << 30
-# Settings that earlier versions of a program did not record, with the values that they had, if the default is another one.
-UNRECORDED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {"transformer": {"data": {"normalise": False}}}
 MAX_HEAD_BYTES = 200  # before the index itself: its digest
 _LATER = ("kinds", "buffers", "validations")  # what an index lacks that has the default of it
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
@@ -263,11 +261,7 @@ def index_of(content: bytes, path: Path) -> Index:
         raise DamagedError(f"{path}: {fault}")
     for problem in _problems_of(index):
         raise DamagedError(f"{path}: {problem}")
-    unrecorded = {
-        section: {**values, **index.settings.get(section, {})}
-        for section, values in UNRECORDED.get(index.program, {}).items()
-    }
-    return replace(index, settings={**index.settings, **unrecorded})
+    return index
 
 
 def _problems_of(index: Index) -> Iterator[str]:

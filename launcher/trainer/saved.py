@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from launcher.checkpoint.index import UNRECORDED, is_checkpoint
+from launcher.checkpoint.index import is_checkpoint
 from launcher.core.atomic import new_directory
 from launcher.core.codec import read_json
 from launcher.core.errors import UnreadableError, UsageError
@@ -141,8 +141,8 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
             raise UnreadableError(f"{directory / name}: this model directory has no such file", hint=hint)
     with _reading(directory / CONFIG):
         sections = dict(read_json(directory / CONFIG)["recipe"])
-    if isinstance(data := sections.get("data", {}), dict):
-        sections["data"] = {**UNRECORDED["transformer"]["data"], **data}
+    if isinstance(data := sections.get("data", {}), dict):  # versions that did not record it did not normalise
+        sections["data"] = {"normalise": False, **data}
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
     model = meta_model(settings)
     with _reading(directory / WEIGHTS):
