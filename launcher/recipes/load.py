@@ -12,7 +12,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.resources import data_dir
 from launcher.core.text import did_you_mean
-from launcher.recipes.settings import Assignment, aliases_of, build
+from launcher.recipes.settings import Assignment, aliases_of, all_settings, build
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,6 +21,7 @@ else:
 
 parse_toml = tomllib.loads
 MAX_BYTES = 16 << 20
+UNRECORDED = {"data.normalise": False}  # what versions did that did not record these settings
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
 
@@ -77,15 +78,10 @@ def recorded_settings(
     Raises:
         UsageError: an unknown setting, a value of the wrong type or out of bounds: of another version, for instance.
     """
-    return build(
-        recipe,
-        [
-            Assignment(f"{section}.{name}", value, where)
-            for section, values in sections.items()
-            for name, value in values.items()
-        ]
-        + list(_assignments(None, changes)),
-    )
+    recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+    earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
+    assignments = [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()]
+    return build(recipe, [*assignments, *_assignments(None, changes)])
 
 
 def find_config(config: str) -> Path:

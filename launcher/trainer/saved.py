@@ -141,8 +141,6 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
             raise UnreadableError(f"{directory / name}: this model directory has no such file", hint=hint)
     with _reading(directory / CONFIG):
         sections = dict(read_json(directory / CONFIG)["recipe"])
-    if isinstance(data := sections.get("data", {}), dict):  # versions that did not record it did not normalise
-        sections["data"] = {"normalise": False, **data}
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
     model = meta_model(settings)
     with _reading(directory / WEIGHTS):

@@ -28,7 +28,6 @@ from launcher.checkpoint.index import (
     STRATEGY,
     best_of,
     checkpoints_in,
-    index_of,
     index_text,
     name_of,
     partial_name,
