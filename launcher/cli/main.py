@@ -15,7 +15,9 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # what is ign
         _ends_silently = True
 
 # isort: split
+import errno
 import os
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -257,6 +259,9 @@ def _fail(error: OSError) -> int:
         return EXIT_USAGE
     file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     say(f"error: {printable(file + reason)}")
+    if error.errno == errno.EMFILE:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        say(f"hint: raise the limit on open files, which is {limit} (`ulimit -n`)")
     return EXIT_FAILURE
 
 

@@ -47,6 +47,8 @@ _CRASHES = (
 _LINES_OF_PLACE = 3
 _PLACE = b'  File "'
 _NUMBER = re.compile(r"0[xX][\da-fA-F]+|\d+")
+# The outermost functions of a program, of `python -m`, and of a process of multiprocessing.
+_ENTRIES = frozenset({"<module>", "_run_module_as_main", "_bootstrap"})
 
 
 @frozen
@@ -111,6 +113,13 @@ def frames_in(traceback: str) -> list[tuple[str, str]]:
     lines = ((line, line.find(' File "')) for line in traceback.splitlines())
     found = (FRAME.match(line, at) for line, at in lines if at >= 0)
     return [(frame["file"], frame["function"] or "") for frame in found if frame]
+
+
+def may_be_uncaught(found: FoundTraceback) -> bool:
+    """Return False if the traceback begins in a function, because only a handler prints one from there on."""
+    functions = [function for _, function in frames_in(found.text) if function]
+    is_whole = len(found.text) < TRACEBACK_CHARS
+    return found.thread is not None or not functions or not is_whole or not _ENTRIES.isdisjoint(functions)
 
 
 def _plain(data: bytes) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.control import orders
@@ -18,6 +20,7 @@ from launcher.core.records import Allotment, RankSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
+from launcher.program.command import is_python
 from launcher.supervise.arrival_notes import ArrivalNotes
 from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
 from launcher.supervise.disk import BUSY_S, Disk
@@ -170,6 +173,19 @@ class Attempts:
             except OSError as error:  # ranks that read it will say so
                 self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
 
+    def _programs(self, run_dir: RunDir) -> dict[int, Path]:
+        """Return the Python file that each rank runs, without ranks that have recorded an exception."""
+        programs: dict[int, Path] = {}
+        for rank in self.present.ranks:
+            script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
+            if (
+                is_python(rank.argv[0])
+                and script.endswith(".py")
+                and not os.path.lexists(run_dir.failure(rank.global_rank))
+            ):
+                programs[rank.global_rank] = self._share.spec.cwd / script
+        return programs
+
     def end(self) -> bool:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
         self.monitor.close()
@@ -177,7 +193,8 @@ class Attempts:
         self.disk.do(partial(self._arrivals.look, at_last=True))
         if self.monitor.cause is Cause.FINISHED:
             run_dir, offsets = RunDir(self._share.spec.run_dir), self.rank_group.log_offsets
-            for warning in doubtful_ends({rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}):
+            logs = {rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}
+            for warning in doubtful_ends(logs, self._programs(run_dir)):
                 self._event_log.record(Trouble(warning))
         present = self.present
         self.over.append(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence
-from launcher.logs.tracebacks import FoundTraceback
+from launcher.logs.tracebacks import FoundTraceback, may_be_uncaught
 from launcher.supervise.diagnosis.child_errors import LAST_WORDS_LINES, UNCAUGHT, child_error
 from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
 from launcher.supervise.diagnosis.failure_files import FailureRecord
@@ -148,7 +148,7 @@ def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary
         return replace(
             found, what=f"exit code {status}, after {found.what}", at_most=Confidence.UNSURE, doubt=_MAY_BE_HANDLED
         )
-    if logged.lines_after or failure is not None:
+    if logged.lines_after or failure is not None or status != UNCAUGHT or not may_be_uncaught(logged):
         return replace(found, at_most=Confidence.LIKELY, doubt=_MAY_BE_HANDLED)
     return found
 

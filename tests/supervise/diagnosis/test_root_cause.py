@@ -86,7 +86,7 @@ def printed(rank, milliseconds, status, text):
 
 
 def traceback(what, place='File "/a/train.py", line 88, in step'):
-    return f"Traceback (most recent call last):\n  {place}\n    x\n{what}\n"
+    return f'Traceback (most recent call last):\n  File "/a/train.py", line 99, in <module>\n    y\n  {place}\n    x\n{what}\n'
 
 
 def shown(verdict):
@@ -148,10 +148,15 @@ CAUSES = [
     own("exit code of Open MPI elsewhere", ended(3, 5, 14)),
     own("another exit code under Open MPI", ended(3, 5, 13, open_mpi=True)),
     own("exit under Open MPI", ended(3, 5, 14, open_mpi=True, failure=record(4, None, "", kind="exit", where=None))),
-    own("traceback under Open MPI", replace(printed(3, 5, 14, traceback("ValueError: no")), open_mpi=True)),
+    case("traceback under Open MPI", 3, LIKELY, lost(0, 100),
+         replace(printed(3, 5, 14, traceback("ValueError: no")), open_mpi=True)),
     own("other words under Open MPI", ended(3, 5, 14, open_mpi=True, log_tail="CUDA error: out of memory")),
     own("not started", replace(ended(3, 5, 127), exit_reason="no such file")),
-    own("traceback in the log", printed(3, 5, 4, traceback("ValueError: no"))),
+    own("traceback in the log", printed(3, 5, 1, traceback("ValueError: no"))),
+    case("traceback, and another exit code than Python's", 3, LIKELY, lost(0, 100),
+         printed(3, 5, 4, traceback("ValueError: no"))),
+    case("traceback from a function on", 3, LIKELY, lost(0, 100),
+         printed(3, 5, 1, traceback("ValueError: no").replace("<module>", "main"))),
     own("exit while a traceback is handled",
         replace(printed(3, 5, 1, traceback("KeyError: 'x'")), failure=record(4, "KeyError", "'x'", kind="exit"))),
     own("words after a traceback",
