@@ -123,6 +123,10 @@ def end_what_is_left(run_dir: RunDir) -> None:
         again_s = min(2 * again_s, LAST_KILL_AGAIN_S)
     if group is not None:
         group.remove()
+    if run_dir.server_index is None:  # else other servers may be writing there
+        for half_written in run_dir.root.glob(".*.partial"):
+            with suppress(OSError):
+                half_written.unlink()
 
 
 class _Seen:

@@ -71,6 +71,14 @@ def test_without_a_record_the_variable_is_enough(run_dir, process, tmp_path, rub
     assert mine.wait() == -9
 
 
+def test_a_file_that_was_being_written_is_removed(run_dir, tmp_path):
+    (tmp_path / ".report.json.01234567.partial").write_text("{")
+    (tmp_path / "report.json").write_text("{}")
+    happened(run_dir)
+    end_what_is_left(run_dir)
+    assert {path.name for path in tmp_path.iterdir()} == {run_dir.events.name, "report.json"}
+
+
 def test_what_is_dismissed_ends_nothing(run_dir, process, tmp_path):
     mine = process(TLAUNCH_RUN_DIR=str(tmp_path))
     Watcher(run_dir).dismiss()
