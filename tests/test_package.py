@@ -66,7 +66,8 @@ def test_the_wheel_has_the_package_that_programs_import(installed):
     """With its types, and as what starts the command from there."""
     assert (installed / "tlaunch" / "py.typed").is_file()
     [entry_points] = installed.glob("tlaunch-*.dist-info/entry_points.txt")
-    assert "tlaunch = tlaunch.__main__:main" in entry_points.read_text()
+    assert "tlaunch = _tlaunch_command:main" in entry_points.read_text()
+    assert (installed / "_tlaunch_command.py").is_file()
     command = [sys.executable, installed / "tlaunch", "run", "--devices", "1", "--set", "train.steps=1", "--dry-run"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"{installed / 'tlaunch'} -m launcher.trainer" in done.stdout, done.stderr

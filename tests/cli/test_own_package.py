@@ -47,6 +47,13 @@ def test_the_command_starts(launcher, planted, way, where, form):
     assert done.stdout.startswith("tlaunch, version")
 
 
+@pytest.mark.parametrize("form", ["tlaunch.py", "tlaunch/__init__.py"])
+def test_the_command_is_not_that_of_a_project_called_tlaunch(launcher, form):
+    launcher.write(f"library/{form}", TAKEN)
+    done = launcher.ended([str(COMMAND), "--version"], env={"PYTHONPATH": str(launcher.directory / "library")}, code=0)
+    assert done.stdout.startswith("tlaunch, version")
+
+
 @pytest.mark.parametrize(
     ("module", "where"), [*zip(MODULES, cycle(("current directory", "PYTHONPATH", "empty entry")))]
 )
