@@ -25,6 +25,7 @@ from launcher.sharding.graph import Graph
 from launcher.sharding.layout import TensorLayout
 from launcher.sharding.tables import Tables, tables_of
 
+HIGHEST_PRICE = 1024.0**3  # steps that a byte is worth
 MAX_SEARCHES = 200  # for one price of memory; then the best found so far is taken
 TOLERANCE = 1e-9  # of sums that are made in another order
 
@@ -165,7 +166,11 @@ def _fitting(tables: Tables, fast: _Choice, memory_bytes: float) -> _Choice:
     Between a corner that does not fit and one that does, the price is taken at which both cost the same. What is cheaper
     than both at that price takes the place of one of them; where nothing is, they are neighbours on the hull.
     """
-    small = _fastest(tables, fast.cost.seconds)  # a byte is worth a whole step
+    price = fast.cost.seconds  # a byte is worth a whole step, or many if a step takes much longer with less memory
+    small = _fastest(tables, price)
+    while small.cost.bytes > memory_bytes and price < HIGHEST_PRICE * fast.cost.seconds:
+        price *= 1024
+        small = _fastest(tables, price)
     if small.cost.bytes > memory_bytes:
         raise RefusedLayoutError(
             f"the network needs {small.cost.bytes:.0f} bytes on each rank however it is cut, and {memory_bytes:.0f} are allowed",

@@ -177,11 +177,11 @@ def other_version(cluster, host):
     return cluster.over(host, ROOT / "launcher" / "__init__.py", source)
 
 
-def hanging_file_system(cluster, host):
-    """Nobody ever writes to a pipe that stands where the rank table was, as nobody answers for a dead NFS server."""
-    pipe = cluster.directory / "pipe"
-    os.mkfifo(pipe)
-    return cluster.over(host, cluster.table, pipe)
+def hanging_agent(cluster, host):
+    """An agent that starts and never says anything, as one on a dead NFS server."""
+    source = cluster.directory / "agent.py"
+    source.write_text("import time\n\ntime.sleep(1000)\n")
+    return cluster.over(host, ROOT / "launcher" / "cli" / "commands" / "agent.py", source)
 
 
 OUT_OF_REACH = {
@@ -193,7 +193,7 @@ OUT_OF_REACH = {
 WITHOUT_AN_AGENT = {
     "tlaunch-missing": lambda cluster, host: cluster.over(host, ROOT / "launcher"),
     "refused": other_version,
-    "no-answer": hanging_file_system,
+    "did-not-come": hanging_agent,
 }
 
 

@@ -61,9 +61,7 @@ def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
     alone = ("run", "--console", "none", "--bind", "none", *common, "--runs-dir", "run", "--", *SHOW)
     assert tlaunch(*alone, cwd=tmp_path).returncode == 0
     assert mpirun.exec(2, *common, "--runs-dir", "exec", "--", *SHOW).returncode == 0
-    ours = (
-        r"(RANK|LOCAL_|WORLD_|GROUP_|MASTER_ADDR|DEVICE|TLAUNCH_(DP|MP|PP|MICRO|ATT|MAX)|TORCHEL|PYTHONUNB|API_TOKEN).*"
-    )
+    ours = r"(RANK|LOCAL_|WORLD_|GROUP_|MASTER_ADDR|DEVICE|TLAUNCH_(DP|MP|PP|MICRO|ATT|MAX)|TORCHELASTIC_(RES|MAX)|PYTHONUNB|API_TOKEN).*"
 
     def variables(kind, rank):
         lines = (tmp_path / kind / "latest" / f"device{rank}" / "env.log").read_text().splitlines()

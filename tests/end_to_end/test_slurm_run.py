@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.resources import START
+
 from .conftest import PROGRAMS, TLAUNCH, executable, table_of
 
 PROGRAM = PROGRAMS / "slurm_rank.py"
@@ -60,7 +62,7 @@ class Cluster:
 
     def agents_on(self, node):
         """Of a node: the task that srun started, and the process of it that has the ranks."""
-        return sorted(pid for pid in processes("launcher", "agent") if variable(pid, "SLURMD_NODENAME") == node)
+        return sorted(pid for pid in processes(START, "agent") if variable(pid, "SLURMD_NODENAME") == node)
 
     def wait_empty(self):
         """No job is left, and nothing of one."""

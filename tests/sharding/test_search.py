@@ -104,8 +104,19 @@ def test_what_is_given_stays_and_the_rest_is_cheapest(graph, costs, data):
     assert cost_of(plan_of(graph, found, 2), costs).seconds == pytest.approx(least, rel=1e-12)
 
 
+# Less memory takes many times as long as the fastest step.
+SLOW_SUMS = Costs(
+    flops_per_s=1e3, bytes_per_s=1e6, operator_s=0.0, optimizer_states=1,
+    collectives=tuple(
+        CollectiveTime(kind, ranks, *((0.1, 0.04) if (kind, ranks) == ("all_reduce", 4) else (0.0, 0.0)))
+        for kind, ranks in product(("all_reduce", "all_gather", "all_to_all"), (2, 4))
+    ),
+)  # fmt: skip
+
+
 @settings(max_examples=40, deadline=None)
 @example(TWO_MATMULS, 4, Costs())  # five corners
+@example(TWO_MATMULS, 4, SLOW_SUMS)
 @given(st.just(TWO_MATMULS) | networks(), st.sampled_from([2, 4]), machines())
 def test_with_a_limit_of_memory_it_is_the_fastest_corner_that_fits(graph, ranks, costs):
     """Whatever corner of the hull the limit is at, or between it and the next."""
