@@ -221,6 +221,7 @@ class LauncherLoop:
                 is_open, hurry = True, False
                 while is_open:
                     if selector.select(0 if hurry else TICK_S):
+                        self._show_interrupts()  # what the agent did because of them comes after
                         events = self._agent.read()
                         is_open = events is not None
                         for stamped in events or ():
@@ -273,7 +274,10 @@ class LauncherLoop:
         self._agent.signal(signal.SIGCONT)
 
     def _tick(self) -> bool:
+        self._show_interrupts()
+        return self._observer.tick()
+
+    def _show_interrupts(self) -> None:
         news, self._news = self._news, []
         for number, at_once in news if self._ended is None else ():
             self._observer.interrupted(number, at_once=at_once)
-        return self._observer.tick()
