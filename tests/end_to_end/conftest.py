@@ -390,8 +390,9 @@ class Servers:
 
     def agent(self, server_index):
         """The pid of the one that supervises a server's ranks."""
-        lines = (self.latest / f"server{server_index}" / "events.jsonl").read_text().splitlines()
-        return from_line(lines[0]).event.agent.pid
+        path = self.latest / f"server{server_index}" / "events.jsonl"  # a thread writes it
+        self.wait_until(lambda: path.exists() and path.read_text().endswith("\n"), "the agent's first event")
+        return from_line(path.read_text().splitlines()[0]).event.agent.pid
 
     def report(self, server=None):
         own = self.latest if server is None else self.latest / f"server{server}"
