@@ -161,6 +161,10 @@ class Launcher:
         lines = path.read_text().split("\n")[:-1] if path.is_file() else []
         return [event for line in lines if isinstance(event := from_line(line).event, kind)]
 
+    def first(self, kind):
+        """The first event of a class, once the agent's thread has written it."""
+        return self._wait_until(lambda: self.events(kind), f"an event of {kind.__name__}")[0]
+
     @staticmethod
     def said_by(rank, lines):
         """What this rank says in these lines, by itself or among others, without prefixes."""

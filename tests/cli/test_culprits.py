@@ -86,7 +86,7 @@ def test_a_held_up_agent_does_not_take_the_second_failure_for_the_first(launcher
     (launcher.directory / "program.py").write_text(LATE)
     process = launcher.start("run", "--devices", 2, "--", sys.executable, "program.py")
     wait_until(lambda: all((launcher.directory / f"begun{rank}").exists() for rank in range(2)), "two ranks")
-    agent = launcher.events(AgentStarted)[0].agent.pid
+    agent = launcher.first(AgentStarted).agent.pid
     suspend(agent)
     (launcher.directory / "go").touch()
     wait_until((launcher.latest / "device1" / "failure.json").exists, "the second failure")

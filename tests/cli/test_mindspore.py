@@ -86,7 +86,7 @@ def test_its_log_tells_attempts_apart_and_is_shown_alone(launcher, met):
 def test_it_is_seen_while_it_lives_and_when_it_has_ended(launcher):
     process = launcher.start("run", "--devices", 3, "--grace", 5, *CLUSTER, "--", *through_shell("sleeps"))
     launcher.wait_ready(3, marker="met the others")
-    pid = launcher.events(SchedulerStarted)[0].pid
+    pid = launcher.first(SchedulerStarted).pid
     found = json.loads(launcher.call("status", "--json", code=0).stdout)["scheduler"]
     assert (found["state"], found["pid"], found["status"]) == ("running", pid, None)
     line = f"MindSpore's scheduler: running, process {pid}; "

@@ -27,7 +27,7 @@ def alive(pid):
 
 
 def agent_pid(launcher):
-    return launcher.events(AgentStarted)[0].agent.pid
+    return launcher.first(AgentStarted).agent.pid
 
 
 def test_a_hangup_ends_willing_ranks_at_once(launcher):
