@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checkpoint.index import KINDS, NamedBox
-from launcher.cli.launch.text_lines import MAX_LINE_BYTES
+from launcher.cli.training.text_lines import MAX_LINE_BYTES
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box, whole
 from tests import checkpoints
@@ -216,5 +216,5 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
 )
 def test_lines_of_stdin(launcher, given, told):
     """A line ends with a newline alone, and one without end does not fill the memory."""
-    code = "from launcher.cli.launch.text_lines import *\ntry: print([line.text for line in stdin_lines()])\nexcept Exception as e: print(e)"
+    code = "from launcher.cli.training.text_lines import *\ntry: print([line.text for line in stdin_lines()])\nexcept Exception as e: print(e)"
     assert launcher.python(code, input=given).stdout.startswith(told)

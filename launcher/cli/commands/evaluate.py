@@ -11,9 +11,6 @@ from typing import Any
 import click
 
 from launcher.cli.commands.translate import tell_cut
-from launcher.cli.launch.model_meant import translation_model
-from launcher.cli.launch.text_lines import Line, file_lines
-from launcher.cli.launch.translators import Decoding, Translators, translators
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
@@ -21,6 +18,9 @@ from launcher.cli.options.types import PathType
 from launcher.cli.text.output_file import put
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import write_out
+from launcher.cli.training.model_meant import translation_model
+from launcher.cli.training.text_lines import Line, file_lines
+from launcher.cli.training.translators import Decoding, Translators, translators
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import counted, printable

@@ -124,7 +124,7 @@ explain.groups, explain.is_like_run = RUN_GROUPS, True
 
 
 def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
-    from launcher.cli.launch.effective_settings import effective_settings, toml_lines  # --settings alone needs it
+    from launcher.cli.training.effective_settings import effective_settings, toml_lines  # --settings alone needs it
 
     found = effective_settings(options, layout)
     if not as_json:

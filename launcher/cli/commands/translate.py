@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from launcher.cli.launch.model_meant import translation_model
-from launcher.cli.launch.text_lines import STDIN, stdin_lines
-from launcher.cli.launch.translators import Translated, Translators, translators
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import StreamWriter, say
+from launcher.cli.training.model_meant import translation_model
+from launcher.cli.training.text_lines import STDIN, stdin_lines
+from launcher.cli.training.translators import Translated, Translators, translators
 from launcher.core.errors import EXIT_OK, UnreadableError
 from launcher.core.run_dir import LATEST
 

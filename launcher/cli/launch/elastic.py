@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.cli.launch.options import RunOptions
-from launcher.cli.launch.trainer_program import fits_recipe
 from launcher.cli.text.membership_text import attempt_text
+from launcher.cli.training.trainer_program import fits_recipe
 from launcher.control.membership import Membership
 from launcher.core.devices import devices_named
 from launcher.core.errors import RefusedLayoutError, UsageError

@@ -15,8 +15,8 @@ from launcher.cli.launch.options import RunOptions, check_options, signal_number
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.program_faults import fault_of, stdin_notes
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
-from launcher.cli.launch.trainer_program import trainer_program
 from launcher.cli.text.style import screen_of
+from launcher.cli.training.trainer_program import trainer_program
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.proc import DEVICE_FILES, davinci_ids, nvidia_ids

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from launcher.cli.launch.translators import Decoding
 from launcher.cli.options.command_types import Command
 from launcher.cli.options.types import FloatRange, IntRange
+from launcher.cli.training.translators import Decoding
 
 
 def decoding_options(command: Command) -> Command:

@@ -131,7 +131,7 @@ class ProjectFile:
             return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path's raises where a name is too long
         if option.name == "resume":
             from launcher.checkpoint.index import checkpoints_in, is_checkpoint  # few runs go on from others
-            from launcher.cli.launch.resume import AUTO
+            from launcher.cli.training.resume import AUTO
 
             place = self.path.parent / value
             is_there = is_checkpoint(place) or checkpoints_in(place) or os.path.isfile(RunDir(place).run_json)  # noqa: PTH113

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from launcher.checkpoint.index import KINDS, KINDS_OF_BUFFERS, TOKENIZER, Index
-from launcher.cli.launch.trainer_process import check_installed, started
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
+from launcher.cli.training.trainer_process import check_installed, started
 from launcher.core.errors import UsageError, exit_code_of
 from launcher.core.text import printable
 

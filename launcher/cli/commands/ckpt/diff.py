@@ -11,13 +11,13 @@ import click
 from launcher.checkpoint.difference import Difference, Fact, compare
 from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened, state_bytes
-from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.core.text import printable

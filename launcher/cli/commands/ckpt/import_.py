@@ -11,10 +11,10 @@ from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, MINDSPORE, check_convertible, convert
 from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option
-from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import NAME_OR_PATH, IntRange
 from launcher.cli.text.stdout import write_out
+from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable
 

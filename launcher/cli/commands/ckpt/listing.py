@@ -12,12 +12,12 @@ from launcher.checkpoint.copies import findings
 from launcher.checkpoint.index import Index, best_of, checkpoints_in, read_index, readable
 from launcher.checkpoint.strategy import strategy_text
 from launcher.checkpoint.tensors import all_bytes
-from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
 from launcher.core.run_dir import LATEST, RunDir

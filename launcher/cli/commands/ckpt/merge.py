@@ -11,10 +11,10 @@ from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.averaging import averaged_with_bar
 from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
-from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import write_out
+from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import printable

@@ -16,12 +16,12 @@ from launcher.checkpoint.index import (
     read_index,
     step_named,
 )
-from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
+from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
 from launcher.core.files import bytes_in
 from launcher.core.owner import ROOT, called, is_own, uids_of_file

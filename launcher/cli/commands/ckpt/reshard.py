@@ -14,12 +14,12 @@ from launcher.checkpoint import reshard as files
 from launcher.checkpoint.index import INDEX, Index, name_of, read_index, step_named
 from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option, opened_with_bar
-from launcher.cli.launch.resume import checkpoints_meant
-from launcher.cli.launch.trainer_process import check_installed, started
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import MAX_DEGREE, runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.training.resume import checkpoints_meant
+from launcher.cli.training.trainer_process import check_installed, started
 from launcher.core.codec import decode, encode
 from launcher.core.errors import EXIT_OK, TlaunchError, UnreadableError, UsageError, exit_code_of
 from launcher.core.records import Layout

@@ -97,7 +97,7 @@ def _resumed(
     """Return the words that name the checkpoint which --resume means, the training that goes on from it, and notes."""
     if options.resume is None:
         return (), None, ()
-    from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning
+    from launcher.cli.training.resume import checkpoint_meant, continued  # most runs begin at the beginning
     from launcher.recipes.load import named_settings
 
     named = named_settings(options.config, chosen)

@@ -12,9 +12,9 @@ from launcher.checkpoint.index import is_checkpoint, read_index
 from launcher.checkpoint.merge import CONFIG, merge
 from launcher.checkpoint.tensors import opened, state_bytes
 from launcher.checkpoint.ways import MODEL
-from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
+from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.codec import read_json
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.logs.terminal import escaped

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import as_words
-from launcher.cli.launch.trainer_program import PROFILED, chosen_settings
+from launcher.cli.training.trainer_program import PROFILED, chosen_settings
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import printable, shell_words

@@ -18,9 +18,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from launcher.cli.launch.text_lines import Line
-from launcher.cli.launch.trainer_process import check_installed, started
 from launcher.cli.text.stdout import say
+from launcher.cli.training.text_lines import Line
+from launcher.cli.training.trainer_process import check_installed, started
 from launcher.core.codec import decode, encode
 from launcher.core.errors import EXIT_OK, TlaunchError, exit_code_of
 from launcher.core.frozen import frozen
