@@ -34,7 +34,7 @@ class Walk:
 
 
 TABLE = Walk(
-    "A rank table, from the command line to a forked rank", 40, "walked_table.json",
+    "A rank table, from the command line to a forked rank", 36, "walked_table.json",
     ("Document", "Table", "Cluster", "RankSpec"), until_fork=2,
 )  # fmt: skip
 FAILURE = Walk(

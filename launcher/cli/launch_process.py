@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.start import run
 from launcher.cli.main import exit_after
+from launcher.cli.options.refusals import as_usage_error
 from launcher.cli.options.run import RUN_PARAMETERS, keep_max_table_size
-from launcher.cli.options.types import as_usage_error
+from launcher.cli.run_options import RunOptions
 from launcher.core import errors
 from launcher.core.codec import decode, encode
 from launcher.supervise.spawn import signal_of_parents_end

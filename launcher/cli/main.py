@@ -173,24 +173,15 @@ def _call(words: Sequence[str]) -> Any:
     """Run a command line; what click refuses becomes an error of our own."""
     try:
         return tlaunch.main(words, prog_name="tlaunch", standalone_mode=False)
-    except TlaunchError as error:
-        _tell_of_duration(error, words)
-        raise
-    except click.ClickException as error:
+    except (TlaunchError, click.ClickException) as error:
         # A group without a command shows its help, which is an error for newer versions of click.
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             raise
-        from launcher.cli.options.types import as_usage_error  # most command lines are correct
+        from launcher.cli.options.refusals import as_usage_error, hint_of_duration  # most command lines are correct
 
-        raise _tell_of_duration(as_usage_error(error, words), words) from None
-
-
-def _tell_of_duration(error: TlaunchError, words: Sequence[str]) -> TlaunchError:
-    """Add the hint to an error that is about a duration which was split into two words."""
-    from launcher.cli.options.split_durations import hint_of_duration  # most command lines are correct
-
-    error.hint = hint_of_duration(error, words, tlaunch) or error.hint
-    return error
+        refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
+        refused.hint = hint_of_duration(refused, words, tlaunch) or refused.hint
+        raise refused from None
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:

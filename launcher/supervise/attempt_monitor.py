@@ -24,11 +24,11 @@ from launcher.core.records import Supervision
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.lingering import LingeringRanks
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_ender import RankEnder
+from launcher.supervise.rank_ends import LATE_S
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler
 from launcher.supervise.spawner import Spawner

@@ -133,10 +133,10 @@ class Attempts:
             env.TORCHELASTIC_RESTART_COUNT: str(number),
             env.MASTER_PORT: str(master_port),
         }
+        self._scheduler = Scheduler(self._event_log)
         if spec.supervision.scheduler is not None:
             variables |= meeting_place(spec.master_addr, master_port)
-        self._scheduler = Scheduler(self._event_log)
-        self._scheduler.start(spec, ranks, self._share.inherited, variables, number)
+            self._scheduler.start(spec, ranks, self._share.inherited, variables, number)
         self.rank_group = RankGroup(
             ranks,
             run_dir,

@@ -15,9 +15,9 @@ from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.supervise.diagnosis.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import ForkFailed, ForkResult
+from launcher.supervise.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, begin_log, overlaid, write_environment
 from launcher.supervise.spawner import Spawner, StartRequest
 

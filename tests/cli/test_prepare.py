@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.cli.launch.prepare import one_rank_note
+from launcher.cli.launch.tables import one_rank_note
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import as_words, given_again, to_record
+from launcher.cli.run_options import RunOptions
 from launcher.core.codec import decode
 from tests.programs import acted_run
 

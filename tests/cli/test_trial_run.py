@@ -17,8 +17,8 @@ from launcher.cli.commands.doctor.trial_run import (
     trial_options,
     with_kept_path,
 )
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import prepare
+from launcher.cli.run_options import RunOptions
 from launcher.core.events import Cause
 from launcher.core.records import Device, Server
 from launcher.core.report import Attempt, Report

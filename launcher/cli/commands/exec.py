@@ -12,13 +12,14 @@ import click
 
 from launcher.cli.launch.network import note_of_interface, note_of_mpi
 from launcher.cli.launch.once_per_host import reported_once
-from launcher.cli.launch.options import UNSUPERVISED, RunOptions
 from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.program import Program
-from launcher.cli.launch.samples import is_sample
+from launcher.cli.launch.tables import is_sample
 from launcher.cli.options import run as of_run
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.types import as_usage_error, complete_files
+from launcher.cli.options.refusals import as_usage_error
+from launcher.cli.options.types import complete_files
+from launcher.cli.run_options import UNSUPERVISED, RunOptions
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.engine_rank import EngineRank, read_engine_rank

@@ -15,12 +15,13 @@ from click.core import ParameterSource
 
 from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
-from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import prepare
+from launcher.cli.launch.recorded import as_words
 from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.precedence import given_last
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
-from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import IntRange
+from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
@@ -98,7 +99,7 @@ def explain(
     for name in filter(given.get, given if of_settings else ()):
         raise UsageError(f"--settings and {name}: one is about the bundled trainer, the other about variables of ranks")
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
-    prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings), chosen)
+    prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings))
     for note in prepared.notes:
         say(note)
     request, own_table = prepared.request, None
@@ -124,11 +125,13 @@ explain.groups, explain.is_like_run = RUN_GROUPS, True
 
 
 def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
-    from launcher.cli.training.effective_settings import effective_settings, toml_lines  # --settings alone needs it
+    # --settings alone needs it
+    from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
 
     found = effective_settings(options, layout)
     if not as_json:
-        return "".join(f"{line}\n" for line in toml_lines(options, found)).rstrip("\n") + "\n"
+        lines = toml_lines(found, as_words(without_settings(options)))
+        return "".join(f"{line}\n" for line in lines).rstrip("\n") + "\n"
     return json_text(
         {each.name: {"value": each.value, "default": each.default, "origin": each.origin} for each in found}
     )

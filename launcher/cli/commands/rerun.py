@@ -12,11 +12,11 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.launch import start
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import as_words, given_again, masked_in, recorded_options
 from launcher.cli.options.chosen_run import RUN_HELP, chosen_to_rerun, confirm_owner, run_argument
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.run_options import RunOptions
 from launcher.cli.text.saved_text import newest_checkpoint
 from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError

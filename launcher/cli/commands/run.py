@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from launcher.cli.launch import start
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.precedence import given_last, told
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
-from launcher.cli.options.run_options import given_last, told
+from launcher.cli.run_options import RunOptions
 from launcher.cli.text.stdout import say
 
 EPILOG = """\b

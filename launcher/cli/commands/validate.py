@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
-from launcher.cli.launch.samples import max_table_bytes
+from launcher.cli.launch.tables import max_table_bytes
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 
-from launcher.cli.launch.attempt_specs import attempt_specs
+from launcher.cli.launch.elastic import attempt_spec
 from launcher.cluster.agent_setup import awaited_begin, check_table, get_ready, is_examination, received_job, start
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
@@ -42,7 +43,9 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
     part = get_ready(membership, job.request, job.files, job.master_port, check)
     begin = awaited_begin(part, membership, lambda _waiting: None)
     with signals_held_back():
-        specify = attempt_specs(part.request, job.table_format, part.spec.name, begin.master_port)
+        specify = partial(
+            attempt_spec, part.request, job.table_format, name=part.spec.name, master_port=begin.master_port
+        )
         started = start(part, membership, begin, members, specify)
         observer = _Silent()
         head = LauncherLoop(part.spec, started, observer, part.server_index)

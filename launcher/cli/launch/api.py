@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from launcher.cli.launch.options import (
+from launcher.cli.run_options import (
     DEFAULT_JOIN_S,
     DEFAULT_LOST_S,
     EngineName,

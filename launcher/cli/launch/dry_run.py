@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from launcher.cli.launch.begin import say_notes
 from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.launch.recorded import to_record
-from launcher.cli.launch.start import say_notes
 from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.core import env
@@ -30,14 +29,14 @@ from launcher.supervise.port import hold_port
 SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
 
 
-def show(prepared: Prepared, options: RunOptions) -> None:
+def show(prepared: Prepared) -> None:
     """Print what would be run. Starts and creates nothing.
 
     Raises:
         TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
     """
-    prepared = with_network(prepared, options)
-    request = prepared.request
+    prepared = with_network(prepared)
+    options, request = prepared.options, prepared.request
     port = options.master_port or SEVERAL_SERVERS_PORT
     if options.master_port is None and len(prepared.used.servers) == 1:
         held = hold_port()
@@ -52,12 +51,12 @@ def show(prepared: Prepared, options: RunOptions) -> None:
     if options.by_engine:
         from launcher.cli.launch.engine_commands import engine_command  # others need none of it
 
-        command = engine_command(prepared, options, spec)
+        command = engine_command(prepared, spec)
     say_notes(prepared, spec)
     if first is not None:
         say(attempt_text(0, first, request.cluster.servers))
     if options.json:
-        write_out(to_json(spec, to_record(prepared.options), command))
+        write_out(to_json(spec, to_record(options), command))
         return
     if options.master_port is None and not options.quiet:
         say(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts")

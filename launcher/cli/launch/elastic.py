@@ -1,32 +1,30 @@
-"""Decides before an elastic run starts which devices it may use, and under which layouts."""
+"""The devices and layouts of an elastic run: which it may use, and what each attempt has of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.text.membership_text import attempt_text
-from launcher.cli.training.trainer_program import fits_recipe
 from launcher.control.membership import Membership
 from launcher.core.devices import devices_named
-from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.records import Allotment, Cluster, Elastic, Layout, Server, whole_allotment
+from launcher.core.errors import RefusedLayoutError, RefusedTableError, UsageError
+from launcher.core.records import Allotment, Cluster, Elastic, Layout, RunSpec, Server, whole_allotment
 from launcher.core.text import shell_word
-from launcher.engines.assemble import Request
+from launcher.engines.assemble import Request, allotted_cluster, assemble_attempt, attempt_table
 from launcher.mesh.elastic import elastic_layouts
 
 
-def elastic_of(options: RunOptions, cluster: Cluster, layout: Layout, recipe: str | None) -> Elastic:
-    """Return which devices the run may use, and under which layout so many of them compute.
+def elastic_of(exclude: Sequence[str], cluster: Cluster, layout: Layout, fits: Callable[[Layout], bool]) -> Elastic:
+    """Return which devices the run may use, and under which of the layouts that fit so many of them compute.
 
     Raises:
         UsageError: --exclude names no device.
         RefusedLayoutError: no layout fits what --exclude leaves.
     """
-    excluded = frozenset[int]().union(*(_excluded(name, cluster.servers) for name in options.exclude))
+    excluded = frozenset[int]().union(*(_excluded(name, cluster.servers) for name in exclude))
     servers = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}
     count = cluster.device_count
-    layouts = elastic_layouts(layout, count, (lambda _: True) if recipe is None else fits_recipe(options))
+    layouts = elastic_layouts(layout, count, fits)
     left = count - len(excluded)
     if layouts[left] is None:
         fewest = next(number for number, found in enumerate(layouts) if found is not None)
@@ -62,3 +60,25 @@ def first_allotment(request: Request) -> Allotment | None:
     elastic = request.supervision.elastic
     allotment = None if elastic is None else Membership(elastic).next(range(len(request.cluster.servers)))
     return None if allotment == whole_allotment(request.layout) else allotment
+
+
+def attempt_spec(
+    request: Request, table_format: str, allotment: Allotment, number: int, *, name: str, master_port: int
+) -> tuple[RunSpec, Mapping[str, str]]:
+    """Return the spec of an attempt on other devices than the whole run, and their table in `table_format`."""
+    spec = assemble_attempt(request, allotment, number, name=name, master_port=master_port)
+    if request.cluster.source is None:
+        return spec, {}
+    part = allotted_cluster(request.cluster, allotment.devices)
+    return spec, {attempt_table(number): table_of_part(part, table_format)}
+
+
+def table_of_part(part: Cluster, table_format: str) -> str:
+    """Return the text of a table of some devices of a cluster, in the format that the whole table has if that can be."""
+    from launcher.rank_table import render_table  # most runs use every device
+    from launcher.rank_table.convert import convert_cluster
+
+    try:
+        return convert_cluster(part, table_format).text
+    except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
+        return render_table(part)

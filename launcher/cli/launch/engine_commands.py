@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from launcher.cli.launch.once_per_host import reported_once
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.run_options import RunOptions
 from launcher.cluster.agent_setup import ANY_PORT
 from launcher.cluster.join import Endpoint
 from launcher.cluster.mpi_ranks import members_text, stretches_of
@@ -114,7 +114,7 @@ def reachable(host: Host) -> tuple[str, ...]:
     return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
 
 
-def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> EngineCommand:
+def engine_command(prepared: Prepared, spec: RunSpec) -> EngineCommand:
     """Return the engine's command for `spec`; the coordinator's endpoint and its token are examples.
 
     Raises:
@@ -123,7 +123,7 @@ def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> En
     servers = prepared.used.servers
     host = read_host(server_names(servers))
     endpoint = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
-    command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks)
+    command = engine_for(prepared.options, servers, host, mpi_ranks=prepared.request.mpi_ranks)
     return with_endpoint(command(spec.run_dir), endpoint)
 
 

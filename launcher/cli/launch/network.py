@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
-from launcher.cli.launch.samples import is_sample
+from launcher.cli.run_options import EngineName
 from launcher.core.errors import TlaunchError
 from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by_names, names_of
 from launcher.core.records import Server
 from launcher.engines.assemble import Request
-from launcher.engines.host_match import Host, doubt, is_everywhere, own_interface, read_host, servers_here
+from launcher.engines.host_match import Host, own_interface, read_host, servers_here
 
 
-def with_network(prepared: Prepared, options: RunOptions, host: Host | None = None) -> Prepared:
+def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
     """Return the run with the interface of this machine's ranks, if it is one of several servers, and what their MPI needs.
 
     `host`: this machine, with what servers' names mean here, if that is known already. Agents find out their own server's
@@ -27,14 +26,14 @@ def with_network(prepared: Prepared, options: RunOptions, host: Host | None = No
     if len(servers) == 1:
         return prepared
     host = host or read_host(name for server in servers for name in names_of(server))
-    said = options.server
+    said = prepared.options.server
     fitting = [server for server in servers if server.server_id == said] if said else servers_here(servers, host)
     here = servers.index(fitting[0]) if len(fitting) == 1 else None  # which server this machine is, where that is sure
     interface = None if here is None else own_interface(servers, here)
     request = replace(
         prepared.request,
         interfaces={here: interface} if here is not None and interface else {},
-        mpi_variables=_mpi_variables(prepared.request, options) if go_by_names(servers) else {},
+        mpi_variables=_mpi_variables(prepared.request, prepared.options.engine) if go_by_names(servers) else {},
     )
     chosen = {**request.inherited_env, **request.user_env}
     interface_note = () if here is not None and interface is None else note_of_interface(servers, interface, chosen)
@@ -64,9 +63,9 @@ def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tupl
     return (f"{', '.join(missing)} is set: {why}",) if missing else ()
 
 
-def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:
+def _mpi_variables(request: Request, engine: EngineName | None) -> Mapping[str, str]:
     """Return what the program's MPI needs under this machine's mpirun. Without ranks of MPI, agents find it out."""
-    if options.engine != "mpi" or not request.mpi_ranks:
+    if engine != "mpi" or not request.mpi_ranks:
         return {}
     from launcher.engines.mpi import find_mpirun
     from launcher.engines.mpi_match import variables_under
@@ -75,17 +74,3 @@ def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:
         environment = {**request.inherited_env, **request.user_env}
         return variables_under(find_mpirun(os.environ), request.argv, environment, request.cwd)
     return {}
-
-
-def doubt_of_table(prepared: Prepared, options: RunOptions, host: Host | None = None) -> str | None:
-    """Return a warning where the table's only server may be another machine; None where an engine finds it, or for a sample.
-
-    Blocks while a name of the server is looked up. `host`: this machine, where it has been asked already.
-    """
-    table, servers = prepared.request.cluster.source, prepared.used.servers
-    if table is None or options.by_engine or len(servers) > 1:
-        return None
-    (server,) = servers
-    if options.server == server.server_id or is_everywhere(server) or is_sample(table):
-        return None
-    return doubt(server, host or read_host(names_of(server)))

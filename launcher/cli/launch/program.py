@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from launcher.cli.launch.options import RunOptions, preloaded_modules
+from launcher.cli.run_options import preloaded_modules
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
@@ -27,6 +27,7 @@ class Program:
     environment: Mapping[str, str]  # of ranks, as far as it is known before there are any
     recipe: str | None = None  # the bundled program's name; None: the user's own program
     continues: ResumedFrom | None = None  # by --resume
+    notes: tuple[str, ...] = ()  # of the bundled program
 
     @cached_property
     def python(self) -> PythonCommand | None:
@@ -115,21 +116,19 @@ class Program:
             instead = f"; `{escaped(line.run)}`{table} starts that program once for each rank{without}"
         return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
 
-    def preload(self, options: RunOptions) -> tuple[str, ...] | None:
-        """Return what is imported once for all ranks; None where each starts by itself.
+    def preload(self, named: str | None) -> tuple[str, ...] | None:
+        """Return what is imported once for all ranks; None where each starts by itself. `named`: by --preload.
 
         Raises:
             UsageError: modules were named, and the program's ranks cannot be forked.
         """
-        if options.no_preload:
-            return None
-        if options.preload is not None:
+        if named is not None:
             if self.python is None:
                 raise UsageError(
                     f"--preload: {self.argv[0]} is not started as a Python program whose ranks could be forked",
                     hint="start it as `python script.py` or `python -m module`, or leave --preload out",
                 )
-            return preloaded_modules(options.preload)
+            return preloaded_modules(named)
         if self.python is None:
             return None
         from launcher.program.preload_scan import modules_to_preload  # --no-preload needs none of it

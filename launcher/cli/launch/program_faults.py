@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import importlib.util
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
+from launcher.cli.training.trainer_process import missing_for_trainer
 from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near, shell_word, shell_words
@@ -28,7 +28,6 @@ _SHELL_SIGNS = re.compile(r"[;&|<>$`]")
 _SHELL_OPERATOR = re.compile(r"\d*[;&|<>]+(?:&\d)?")  # a word of its own: && ; > 2>&1
 _SHELL_COMMANDS = frozenset((".", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset"))
 _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
-TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
 def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | UsageError | None:
@@ -43,16 +42,6 @@ def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | 
     if fault is not None and fault.hint is not None and MASK in fault.hint:
         fault.hint = f"{fault.hint} (what is masked has to be filled in)"
     return fault
-
-
-def missing_for_trainer() -> UnreadableError | None:
-    """Return the error that names packages which the bundled trainer needs, and this Python has not."""
-    if not (lacking := [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]):
-        return None
-    return UnreadableError(
-        f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
-        hint="pip install '.[train]' in the checkout of tlaunch, or give a COMMAND of your own after --",
-    )
 
 
 def _missing_program(program: Program) -> UnreadableError | None:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.launch.options import RunOptions, flag, words_of_option
+from launcher.cli.run_options import RunOptions, flag, words_of_option
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import RunDir

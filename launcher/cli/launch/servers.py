@@ -9,17 +9,18 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from launcher.cli.launch.attempt_specs import attempt_specs
+from launcher.cli.launch.begin import LaunchOutcome, attendance, begin_run, say_notes, wait_for_start
 from launcher.cli.launch.detach import detach
+from launcher.cli.launch.elastic import attempt_spec
 from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_endpoint
 from launcher.cli.launch.network import with_network
-from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.launch.shared_token import draw_token, known_tokens
-from launcher.cli.launch.start import LaunchOutcome, attendance, begin_run, say_notes, wait_for_start
+from launcher.cli.run_options import RunOptions, check_server_id
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say
 from launcher.cluster.agent_connection import RANK_TABLE, listen
@@ -48,7 +49,7 @@ from launcher.supervise.port_holder import reason_of
 LOOK_S = 0.2  # between looks at a process that is waited for
 
 
-def run_on_servers(prepared: Prepared, options: RunOptions) -> LaunchOutcome:
+def run_on_servers(prepared: Prepared) -> LaunchOutcome:
     """Start this machine's part, and whatever the engine starts; return how the run ended once nothing is left.
 
     Raises:
@@ -56,23 +57,23 @@ def run_on_servers(prepared: Prepared, options: RunOptions) -> LaunchOutcome:
     """
     servers = prepared.used.servers
     host = read_host(server_names(servers))
-    prepared = with_network(prepared, options, host)
-    if options.by_engine:
-        return _coordinate(prepared, options, host, None)
-    here = this_server(servers, host, options.server)
+    prepared = with_network(prepared, host)
+    if prepared.options.by_engine:
+        return _coordinate(prepared, host, None)
+    here = this_server(servers, host, prepared.options.server)
     if here == prepared.used.first_server:
-        return _coordinate(prepared, options, host, here)
-    return _take_part(prepared, options, host, here)
+        return _coordinate(prepared, host, here)
+    return _take_part(prepared, host, here)
 
 
 # --- on the machine that coordinates ---
 
 
-def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int | None) -> LaunchOutcome:
+def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutcome:
     """Coordinate the run. `here`: which server this is; None where an engine brings all."""
     from launcher.cluster.coordinator import Coordinator  # the servers that take part need none of it
 
-    servers = prepared.used.servers
+    options, servers = prepared.options, prepared.used.servers
     if options.engine == "slurm":
         prepared = _within_allocation(prepared, host)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
@@ -81,13 +82,11 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
         spec = begin_run(prepared, options.master_port or ANY_PORT)
         engine = with_endpoint(command(spec.run_dir), endpoint) if command else own_agent(servers[here or 0], endpoint)
         shared = "" if options.by_engine else draw_token(spec.run_dir.parent, os.environ)
-        plan = _plan(
-            prepared, options, host, listener=listener, token=endpoint.token, shared_token=shared, engine=engine
-        )
-        if options.verbose:
-            from launcher.cli.launch.decisions import engine_lines  # others need none of it
+        plan = _plan(prepared, host, listener=listener, token=endpoint.token, shared_token=shared, engine=engine)
+        if options.verbose and options.by_engine:
+            from launcher.cli.launch.dry_run import render_engine  # others need none of it
 
-            for line in engine_lines(plan.engine, options):
+            for line in render_engine(plan.engine):
                 say(line)
         port = listener.getsockname()[1]
         write_endpoint(
@@ -122,7 +121,6 @@ def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
 
 def _plan(
     prepared: Prepared,
-    options: RunOptions,
     host: Host,
     *,
     listener: socket.socket,
@@ -131,6 +129,7 @@ def _plan(
     engine: EngineCommand,
 ) -> Plan:
     """Return what the coordinator needs: how agents come, what they are sent, and in what they must agree."""
+    options, table = prepared.options, prepared.table
     return Plan(
         listener=listener,
         token=token,
@@ -139,9 +138,7 @@ def _plan(
         join_timeout_s=options.join_timeout,
         engine=engine,
         brings_all=options.by_engine,
-        job=to_text(
-            Job(prepared.request, prepared.files, prepared.table_text, prepared.table_format, options.master_port)
-        ),
+        job=to_text(Job(prepared.request, prepared.files, table.text, table.format, options.master_port)),
         agreement=agreement(prepared),
         engine_anew=prepared.request.mpi_ranks,
         resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
@@ -171,8 +168,9 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
 # --- on other servers that are started by hand ---
 
 
-def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -> LaunchOutcome:
+def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
     """Join the run that the first server coordinates, and attend to this server's ranks."""
+    options = prepared.options
     until = time.monotonic() + options.join_timeout
 
     def join_run() -> Session:
@@ -215,7 +213,9 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         say(over.message)
         return LaunchOutcome(over.exit_code, part.spec.run_dir)
     with signals_held_back():
-        specify = attempt_specs(part.request, prepared.table_format, part.spec.name, begin.master_port)
+        specify = partial(
+            attempt_spec, part.request, prepared.table.format, name=part.spec.name, master_port=begin.master_port
+        )
         agent = start(part, membership, begin, specify=specify)
         attend = attendance(part.spec, agent, detached, here, quiet=options.quiet)
     return attend()

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
-from pathlib import Path
+from functools import partial
 
-from launcher.cli.launch.attempt_specs import attempt_specs
-from launcher.cli.launch.detach import Announcing, Detached, detach
-from launcher.cli.launch.options import RunOptions, check_server_id, for_engine
-from launcher.cli.launch.prepare import Prepared, prepare
-from launcher.cli.launch.recorded import to_record
-from launcher.cli.text.stdout import as_argument, say
+from launcher.cli.launch.begin import LaunchOutcome, attendance, begin_run, wait_for_start
+from launcher.cli.launch.detach import detach
+from launcher.cli.launch.elastic import attempt_spec
+from launcher.cli.launch.prepare import doubt_of_table, prepare
+from launcher.cli.run_options import RunOptions, check_server_id, for_engine
 from launcher.core.errors import EXIT_OK
-from launcher.core.frozen import frozen
-from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.engines.assemble import assemble
-from launcher.engines.leftover_variables import conflicts, notes
-from launcher.engines.local import LocalAgent, signals_held_back, start_agent
-from launcher.runs.record import create_run
-from launcher.runs.registry import register
+from launcher.engines.local import signals_held_back, start_agent
 from launcher.supervise.port import check_port, hold_port
-
-
-@frozen
-class LaunchOutcome:
-    """The end of a run, as far as its launcher knows."""
-
-    exit_code: int
-    run_dir: Path | None = None  # None where nothing was started
 
 
 def run(options: RunOptions) -> LaunchOutcome:
@@ -51,20 +32,17 @@ def run(options: RunOptions) -> LaunchOutcome:
     prepared = prepare(chosen, os.environ)
     if options.server is not None:
         check_server_id(options.server, [server.server_id for server in prepared.used.servers])
-    if prepared.request.cluster.source is not None:
-        from launcher.cli.launch.network import doubt_of_table  # runs without a table need none of it
-
-        if doubt := doubt_of_table(prepared, chosen):
-            prepared = replace(prepared, notes=(*prepared.notes, f"warning: {doubt}"))
+    if doubt := doubt_of_table(prepared):
+        prepared = replace(prepared, notes=(*prepared.notes, f"warning: {doubt}"))
     if chosen.dry_run:
         from launcher.cli.launch.dry_run import show  # others need none of it
 
-        show(prepared, chosen)
+        show(prepared)
         return LaunchOutcome(EXIT_OK)
     if chosen.engine is not None or len(prepared.used.servers) > 1:
         from launcher.cli.launch.servers import run_on_servers  # others need none of it
 
-        return run_on_servers(prepared, chosen)
+        return run_on_servers(prepared)
     with signals_held_back():
         port = hold_port() if chosen.master_port is None else check_port(chosen.master_port)
         spec = begin_run(prepared, port.number)
@@ -72,81 +50,8 @@ def run(options: RunOptions) -> LaunchOutcome:
         if detached is not None and detached.is_parent:
             port.close()
             return wait_for_start(detached, spec, options)
-        specify = attempt_specs(prepared.request, prepared.table_format, spec.name, port.number)
+        specify = partial(
+            attempt_spec, prepared.request, prepared.table.format, name=spec.name, master_port=port.number
+        )
         attend = attendance(spec, start_agent(spec, port, specify=specify), detached, quiet=chosen.quiet)
     return attend()
-
-
-def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
-    """Make the run's directory, and print what a person should know before ranks start.
-
-    Raises:
-        UnreadableError: no run directory can be made.
-    """
-
-    def specify(name: str) -> RunSpec:
-        return assemble(prepared.request, name=name, master_port=master_port)
-
-    options = to_record(prepared.options)
-    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files, options)
-    register(spec.run_dir.parent)
-    say_notes(prepared, spec)
-    return spec
-
-
-def say_notes(prepared: Prepared, spec: RunSpec) -> None:
-    """Print what was found when the run was prepared, and what other launchers left in the environment; with -v every decision."""
-    if prepared.options.quiet:
-        return
-    if prepared.options.verbose:
-        from launcher.cli.launch.decisions import decided  # others need none of it
-
-        for line in decided(prepared, spec):
-            say(line)
-    for note in (*prepared.notes, *notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))):
-        say(note)
-
-
-def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> LaunchOutcome:
-    """Wait in the parent of a detached run until it has begun, or could not."""
-    reference = None if options.quiet else as_argument(RunDir(spec.run_dir))
-    return LaunchOutcome(detached.wait_started(spec.name, reference), spec.run_dir)
-
-
-def attendance(
-    spec: RunSpec,
-    agent: LocalAgent,
-    detached: Detached | None,
-    server_index: int | None = None,
-    *,
-    quiet: bool = False,
-) -> Callable[[], LaunchOutcome]:
-    """Return what passes signals down, shows what happens, and blocks until nothing of the run is left.
-
-    Call this inside `signals_held_back`, right after `start_agent`, and the result outside. `server_index`: of this
-    machine, where only its ranks are attended here. `quiet`: only errors and verdicts are shown.
-    """
-    # Loaded while the agent starts ranks.
-    from launcher.cli.text import summary
-    from launcher.cli.text.console import Console
-    from launcher.cli.text.style import screen_of
-    from launcher.cluster.launcher_loop import LauncherLoop
-
-    console = Console(spec, server_index, quiet=quiet)
-    head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
-
-    def last_words() -> Iterator[str]:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run has ended, and its exit code stays
-        screen = screen_of(sys.stderr)
-        offers = server_index is None and screen.columns is not None and not quiet
-        return chain(
-            summary.render(console.progress, spec, console.shown_dir, server_index, screen),
-            summary.next_commands(console.progress, RunDir(spec.run_dir), screen) if offers else (),
-        )
-
-    def attend() -> LaunchOutcome:
-        exit_code = head.attend()
-        console.finish(last_words)
-        return LaunchOutcome(exit_code, spec.run_dir)
-
-    return attend

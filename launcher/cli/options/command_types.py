@@ -16,8 +16,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Commands = Mapping[str, tuple[str, str]]
 HELP = (["-h"], ["--help"])
 DRY_RUN = "--dry-run"
-# In click's `meta`: where the project's file is, and what it holds.
-PLACE, PROJECT_FILE = "launcher.project_place", "launcher.project_file"
 
 
 class UnknownCommand(click.UsageError):
@@ -70,14 +68,12 @@ class LazyGroup(Group):
         name, command, rest = super().resolve_command(ctx, args)
         without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or rest[:1] in HELP
         if command is not None and name is not None and name in self.lookup and not without_file:
-            if ctx.parent is None:
-                from launcher.cli.options.project_place import project_file_here  # `--help` needs no path
+            from launcher.cli.options.project_place import known_place  # `--help` needs no path
 
-                ctx.meta[PLACE] = project_file_here()
-            if ctx.meta.get(PLACE) is not None:
+            if (place := known_place(ctx.meta)) is not None:
                 from launcher.cli.options.project_file import give_defaults  # few projects have such a file
 
-                give_defaults(ctx, name, command)
+                give_defaults(ctx, name, command, place)
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

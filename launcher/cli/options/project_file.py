@@ -13,9 +13,8 @@ from typing import Any
 
 import click
 
-from launcher.cli.options.command_types import PLACE, PROJECT_FILE
-from launcher.cli.options.project_place import MAX_BYTES
-from launcher.cli.options.types import NAME_OR_PATH, FloatRange, IntRange, Seconds, Size, as_usage_error
+from launcher.cli.options.project_place import MAX_BYTES, PROJECT_FILE, ProjectPlace
+from launcher.cli.options.types import NAME_OR_PATH, FloatRange, IntRange, Seconds, Size, refused_value
 from launcher.core.env import TLAUNCH_SAFE_DIRECTORY
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
@@ -116,8 +115,7 @@ class ProjectFile:
             for each in each_of:
                 option.type.convert(each, option, None)
         except click.BadParameter as error:
-            error.param = option
-            refused = as_usage_error(error)
+            refused = refused_value(error, option)
             raise UsageError(f"{self.where(name)}: {refused.message}", hint=refused.hint) from error
         if isinstance(value, str) and isinstance(option.type, click.Path | type(NAME_OR_PATH)):
             value = at_home(value)
@@ -205,8 +203,8 @@ def _is_safe(directory: Path) -> bool:
     return "*" in named or directory.resolve() in {Path(at_home(each)).resolve() for each in named if each}
 
 
-def give_defaults(context: click.Context, name: str, command: click.Command) -> None:
-    """Have the project's file, whose place this context knows, give the defaults of a command of its group.
+def give_defaults(context: click.Context, name: str, command: click.Command, place: ProjectPlace) -> None:
+    """Have the project's file give the defaults of a command of this context's group.
 
     Raises:
         UnreadableError: the file cannot be read.
@@ -216,7 +214,7 @@ def give_defaults(context: click.Context, name: str, command: click.Command) -> 
         return
     if PROJECT_FILE not in context.meta:
         assert isinstance(context.command, click.Group)
-        path, prefix, git = context.meta[PLACE]
+        path, prefix, git = place
         context.meta[PROJECT_FILE] = read_project_file(path, prefix, context.command.list_commands(context), git)
     file: ProjectFile = context.meta[PROJECT_FILE]
     if isinstance(command, click.Group):

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 from launcher.core.files import read_regular
 
 NAME, SHARED_NAME = "tlaunch.toml", "pyproject.toml"
 SHARED_PREFIX = "tool.tlaunch."  # of its tables in a file that others have tables in
 MAX_BYTES = 1 << 20
+# In click's `meta`, which all contexts of a command line share: where the project's file is, and what it holds.
+PLACE, PROJECT_FILE = "launcher.project_place", "launcher.project_file"
+ProjectPlace = tuple[str, str, str | None]
 
 
-def project_file_here() -> tuple[str, str, str | None] | None:
+def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
+    """Return what `project_file_here` finds, which looks once for each command line."""
+    if PLACE not in meta:
+        meta[PLACE] = project_file_here()
+    place: ProjectPlace | None = meta[PLACE]
+    return place
+
+
+def project_file_here() -> ProjectPlace | None:
     """Return the project file's path, the prefix of its tables, and the `.git` that makes it apply here, if it is above.
 
     Return None if there is no such file.

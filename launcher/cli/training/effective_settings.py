@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from launcher.cli.launch.options import RunOptions
-from launcher.cli.launch.recorded import as_words
+from launcher.cli.run_options import RunOptions
 from launcher.cli.training.trainer_program import PROFILED, chosen_settings
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
@@ -59,14 +58,17 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
     )  # fmt: skip
 
 
-def toml_lines(options: RunOptions, settings: Sequence[EffectiveSetting]) -> Iterator[str]:
+def without_settings(options: RunOptions) -> RunOptions:
+    """Return the options that are no settings: data, devices, layout."""
+    return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
+
+
+def toml_lines(settings: Sequence[EffectiveSetting], others: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a file for --config that sets all of them, with the origins as comments.
 
-    First comes the command that gives the same run, with the options that are no settings: data, devices, layout; those
-    of a project's file are among them.
+    First comes the command that gives the same run. `others`: its words for `without_settings`.
     """
-    others = replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
-    command = shell_words(("tlaunch", "--no-config", "run", *as_words(others), f"--config={FILE}"))
+    command = shell_words(("tlaunch", "--no-config", "run", *others, f"--config={FILE}"))
     filled_in = " and what is masked is filled in" if MASK in command else ""
     yield f"# `{command}` gives the same run, where this is {FILE}{filled_in}."
     yield ""

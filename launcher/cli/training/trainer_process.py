@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from launcher.cli.launch.program_faults import missing_for_trainer
 from launcher.core.env import OMP_WAIT_POLICY
+from launcher.core.errors import UnreadableError
 from launcher.core.resources import module_argv
 from launcher.engines.variables import SPINNING
+
+NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
+
+
+def missing_for_trainer() -> UnreadableError | None:
+    """Return the error that names packages which the bundled trainer needs, and this Python has not."""
+    if not (lacking := [name for name in NEEDS if importlib.util.find_spec(name) is None]):
+        return None
+    return UnreadableError(
+        f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
+        hint="pip install '.[train]' in the checkout of tlaunch, or give a COMMAND of your own after --",
+    )
 
 
 def check_installed() -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.launch.options import RunOptions
-from launcher.cli.launch.program import Program
+from launcher.cli.run_options import RunOptions
 from launcher.core.errors import TlaunchError
+from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import module_argv, stand_in_note
 from launcher.logs.terminal import escaped
 
 TRAINER = "launcher.trainer"
 PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
+
+
+@frozen
+class TrainerCommand:
+    argv: tuple[str, ...]
+    recipe: str
+    layout: Layout  # that of the run, unless the recipe has its own micro batches
+    continues: ResumedFrom | None  # by --resume
+    notes: tuple[str, ...]
 
 
 def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
@@ -49,10 +58,8 @@ def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
     return ["--config", str(path.absolute()) if path.is_file() else config], notes
 
 
-def trainer_program(
-    options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str], *, needs_data: bool = True
-) -> tuple[Program, Layout, tuple[str, ...]]:
-    """Return the bundled trainer, its layout, and notes, once recipe, layout and data are known to fit each other.
+def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = True) -> TrainerCommand:
+    """Return the bundled trainer, once recipe, layout and data are known to fit each other.
 
     `needs_data`: it shall train; else data that are not named are not missed.
 
@@ -88,7 +95,7 @@ def trainer_program(
         notes += (f"note: each attempt {begins}; {saves}, from which the next one goes on",)
     resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
     argv += resuming
-    return Program(tuple(argv), cwd, environment, recipe.name, continues), layout, (*notes, *more)
+    return TrainerCommand(tuple(argv), recipe.name, layout, continues, (*notes, *more))
 
 
 def _resumed(

@@ -20,10 +20,10 @@ from launcher.supervise.diagnosis.failure_files import (
     tracebacks_of_children,
 )
 from launcher.supervise.diagnosis.missing_rank import joins
-from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.diagnosis.stacks import Gathering, Target
+from launcher.supervise.rank_ends import LATE_S
 from launcher.supervise.rank_group import RankGroup
 
 # Long enough for peers of a dead rank to fail too, and to leave their own account of it.

@@ -13,8 +13,8 @@ from launcher.supervise.diagnosis.child_errors import LAST_WORDS_LINES, UNCAUGHT
 from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
 from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.mindspore_errors import explained
-from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.stack_parser import RankStack, crash_place
+from launcher.supervise.rank_ends import LATE_S
 
 # The exit code with which Open MPI ends a rank from inside, unseen by any hook, once a peer is gone.
 OPEN_MPI_LOST_A_PEER = 14

@@ -47,8 +47,8 @@ from launcher.core.text import counted
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
 from launcher.supervise.diagnosis.missing_rank import MissingRank, find_missing_rank, hang_at, stopped
-from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.verdicts import at_most
+from launcher.supervise.rank_ends import LATE_S
 
 __all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
 

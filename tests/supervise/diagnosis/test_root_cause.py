@@ -12,9 +12,9 @@ from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.tracebacks import find_traceback
 from launcher.supervise.diagnosis.evidence import summarize
 from launcher.supervise.diagnosis.failure_files import FailureRecord, read_failure
-from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
 from launcher.supervise.diagnosis.stack_parser import RankStack
+from launcher.supervise.rank_ends import LATE_S
 
 START_NS = 1_700_000_000_000_000_000
 CERTAIN, LIKELY, UNSURE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE

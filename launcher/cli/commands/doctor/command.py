@@ -18,16 +18,15 @@ from launcher.cli.commands.doctor.links_trial import LinksTrial
 from launcher.cli.commands.doctor.report import is_sound, refusal_to_json, report_lines, report_to_json
 from launcher.cli.commands.doctor.trial_run import OWN_DIRECTORY, OwnPart, kept_table, measuring
 from launcher.cli.launch.engine_commands import HANDED_ON, engine_for, own_agent, server_names, with_endpoint
-from launcher.cli.launch.network import doubt_of_table
-from launcher.cli.launch.options import RunOptions, for_engine
-from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.prepare import Prepared, doubt_of_table, prepare
 from launcher.cli.launch.servers import join_first_server, open_endpoint, this_server
 from launcher.cli.launch.shared_token import draw_token
 from launcher.cli.options import run as of_run
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.run_options import given_last
+from launcher.cli.options.precedence import given_last
 from launcher.cli.options.types import complete_files
+from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of
@@ -213,7 +212,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
     for note in planned.prepared.notes:
         say(note)
     # A run would start ranks on this machine although the table may not mean it.
-    doubt = doubt_of_table(planned.prepared, planned.chosen, planned.host)
+    doubt = doubt_of_table(planned.prepared, planned.host)
     doubts = [Finding("server-unknown", Topic.TABLE, Severity.RISKY, (0,), doubt)] if doubt else []
     session = planned.session()
     try:
@@ -224,7 +223,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
         lasting = (*doubts, *_program_findings(planned, session))
         findings = _findings(examination, session, lasting)
         if measures:
-            options = kept_table(planned.options, planned.prepared.table_text, planned.directory)
+            options = kept_table(planned.options, planned.prepared.table.text, planned.directory)
             trial = LinksTrial(options, session, examination, planned.directory)
             measured = tuple(trial.findings(findings))
             findings = in_order((*_findings(examination, session, lasting), *measured))
@@ -277,7 +276,7 @@ def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepare
     )
     with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as name:
         directory = Path(name)
-        with closing(OwnPart(kept_table(options, prepared.table_text, directory), directory)) as own_part:
+        with closing(OwnPart(kept_table(options, prepared.table.text, directory), directory)) as own_part:
             finish = serve_probes(membership, own_part.answer)
     first = servers[prepared.used.first_server].server_id
     say(f"server {servers[here].server_id} has been examined; server {first} reports what was found")

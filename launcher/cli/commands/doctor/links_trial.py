@@ -20,7 +20,7 @@ from launcher.cli.commands.doctor.trial_run import (
     trial_options,
     with_kept_path,
 )
-from launcher.cli.launch.options import BRING_ALL
+from launcher.cli.run_options import BRING_ALL
 from launcher.cli.text.stdout import say
 from launcher.cluster.probe_session import ProbeSession
 from launcher.core.codec import decode

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from launcher.cli.launch.options import BRING_ALL, RunOptions
 from launcher.cli.launch.start import run
 from launcher.cli.main import exit_after
+from launcher.cli.run_options import BRING_ALL, RunOptions
 from launcher.core.codec import decode, encode
 from launcher.core.errors import exit_code_of
 from launcher.core.frozen import frozen

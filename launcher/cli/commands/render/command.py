@@ -27,13 +27,13 @@ from launcher.cli.commands.render.schedulers import (
 )
 from launcher.cli.commands.render.schedulers import submit as submitted
 from launcher.cli.commands.table.files import check_output, put, to_stdout, warn
-from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_length, flag
 from launcher.cli.launch.prepare import Elsewhere, prepare
-from launcher.cli.launch.samples import max_table_bytes
+from launcher.cli.launch.tables import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.precedence import given_last
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
-from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import FILE, NAME_OR_PATH
+from launcher.cli.run_options import UNSUPERVISED, RunOptions, check_name_length, flag
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import UsageError
 from launcher.core.resources import START_BY_NAME

@@ -14,11 +14,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.launch.options import RunOptions, flag, user_environment, words_of_option
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.options.command_types import together
 from launcher.cli.options.run import MAX_DEVICES
 from launcher.cli.options.types import IntRange
+from launcher.cli.run_options import RunOptions, flag, user_environment, words_of_option
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster
 from launcher.engines.render.job import Claim, SecretVariable, Wishes

@@ -14,7 +14,7 @@ from launcher.cli.commands.report.attempts import attempts_of
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
 from launcher.cli.commands.report.facts import RunFacts, mapping
 from launcher.cli.commands.report.text import UNKNOWN, figures, notes, to_lines
-from launcher.cli.launch.options import DECIDED_BY_TLAUNCH
+from launcher.cli.run_options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import aligned, counted, cut_off
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from launcher.cli.commands.table.files import check_output, deliver, note, read_named, shown
-from launcher.cli.launch.samples import found_table
+from launcher.cli.launch.tables import found_table
 from launcher.cli.options.completion import one_of
 from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import A_PATH, IntRange, complete_files

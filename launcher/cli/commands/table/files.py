@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
+from launcher.cli.launch.tables import found_table, max_table_bytes, sample_hinted
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of

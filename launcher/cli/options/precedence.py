@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import ADDED, changed
-from launcher.cli.options.command_types import PROJECT_FILE
+from launcher.cli.options.project_place import PROJECT_FILE
+from launcher.cli.run_options import RunOptions
 from launcher.preload.masking import masked_argv
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.diagnosis.rank_ends import ExitOrder, OomWatch
+from launcher.supervise.rank_ends import ExitOrder, OomWatch
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, pids
 # --- whether the kernel's out-of-memory killer ended a process ---
 
 
-RANK = Path(__file__).parents[2] / "programs" / "blame_memory.py"
+RANK = Path(__file__).parents[1] / "programs" / "blame_memory.py"
 NOWHERE = Path("/nonexistent/kmsg")
 
 

@@ -1,0 +1,158 @@
+"""What every start of a run does, on one server or several: create its directory, print notes, show it until it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+from launcher.cli.launch.detach import Announcing, Detached
+from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.recorded import to_record
+from launcher.cli.run_options import RunOptions
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import as_argument, say
+from launcher.core.frozen import frozen
+from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.core.text import ranges, shell_words
+from launcher.engines.assemble import assemble
+from launcher.engines.leftover_variables import conflicts, notes
+from launcher.engines.local import LocalAgent
+from launcher.preload.masking import masked_argv
+from launcher.runs.record import create_run
+from launcher.runs.registry import register
+
+
+@frozen
+class LaunchOutcome:
+    """The end of a run, as far as its launcher knows."""
+
+    exit_code: int
+    run_dir: Path | None = None  # None where nothing was started
+
+
+def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
+    """Make the run's directory, and print what a person should know before ranks start.
+
+    Raises:
+        UnreadableError: no run directory can be made.
+    """
+
+    def specify(name: str) -> RunSpec:
+        return assemble(prepared.request, name=name, master_port=master_port)
+
+    options = to_record(prepared.options)
+    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files, options)
+    register(spec.run_dir.parent)
+    say_notes(prepared, spec)
+    return spec
+
+
+def say_notes(prepared: Prepared, spec: RunSpec) -> None:
+    """Print what was found when the run was prepared, and what other launchers left in the environment; with -v every decision."""
+    if prepared.options.quiet:
+        return
+    if prepared.options.verbose:
+        for line in decided(prepared, spec):
+            say(line)
+    for note in (*prepared.notes, *notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))):
+        say(note)
+
+
+def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> LaunchOutcome:
+    """Wait in the parent of a detached run until it has begun, or could not."""
+    reference = None if options.quiet else as_argument(RunDir(spec.run_dir))
+    return LaunchOutcome(detached.wait_started(spec.name, reference), spec.run_dir)
+
+
+def attendance(
+    spec: RunSpec,
+    agent: LocalAgent,
+    detached: Detached | None,
+    server_index: int | None = None,
+    *,
+    quiet: bool = False,
+) -> Callable[[], LaunchOutcome]:
+    """Return what passes signals down, shows what happens, and blocks until nothing of the run is left.
+
+    Call this inside `signals_held_back`, right after `start_agent`, and the result outside. `server_index`: of this
+    machine, where only its ranks are attended here. `quiet`: only errors and verdicts are shown.
+    """
+    # Loaded while the agent starts ranks.
+    from launcher.cli.text import summary
+    from launcher.cli.text.console import Console
+    from launcher.cli.text.style import screen_of
+    from launcher.cluster.launcher_loop import LauncherLoop
+
+    console = Console(spec, server_index, quiet=quiet)
+    head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
+
+    def last_words() -> Iterator[str]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run has ended, and its exit code stays
+        screen = screen_of(sys.stderr)
+        offers = server_index is None and screen.columns is not None and not quiet
+        return chain(
+            summary.render(console.progress, spec, console.shown_dir, server_index, screen),
+            summary.next_commands(console.progress, RunDir(spec.run_dir), screen) if offers else (),
+        )
+
+    def attend() -> LaunchOutcome:
+        exit_code = head.attend()
+        console.finish(last_words)
+        return LaunchOutcome(exit_code, spec.run_dir)
+
+    return attend
+
+
+# --- what --verbose adds ---
+
+
+def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
+    """Yield lines for a person: devices and layout, program, preloading, cores, port, ends."""
+    request, options, used = prepared.request, prepared.options, prepared.used
+    source = "--devices" if options.devices is not None else "nothing said how many"
+    if request.cluster.source is not None:
+        source = f"{prepared.table.format or 'rank'} table {request.cluster.source}"
+    servers = counted(len(used.servers), "server")
+    yield f"devices: {used.device_count} of {request.cluster.device_count} on {servers} ({source})"
+    given = "--dp" if options.dp is not None else f"dp follows from {spec.layout.world_size} ranks"
+    yield f"layout: {spec.layout} micro_batches={spec.layout.micro_batches} ({given})"
+    kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
+    yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"
+    yield f"preloading: {_preloading(prepared)}"
+    yield f"cores: {_cores(spec)} (--bind {options.bind})"
+    if spec.master_port:
+        yield f"rendezvous: {spec.master_addr}:{spec.master_port} ({'--master-port' if options.master_port else 'a free port'})"
+    yield f"ends: {_ends(spec)}"
+    yield f"run directory: {spec.run_dir}"
+
+
+def _preloading(prepared: Prepared) -> str:
+    supervision, options = prepared.request.supervision, prepared.options
+    if supervision.preload is not None:
+        found = "--preload" if options.preload is not None else "found in the program"
+        return f"{', '.join(supervision.preload) or 'no module, but ranks are forked'} ({found})"
+    if options.no_preload:
+        return "none (--no-preload)"
+    if prepared.request.mpi_ranks:
+        return "none: mpirun or srun starts a process for each rank"
+    return "none: the program is not Python, or is not started in a way that ranks can be forked from"
+
+
+def _cores(spec: RunSpec) -> str:
+    first = spec.ranks[0].cpus
+    return "all for every rank" if first is None else f"{ranges(first)} for rank 0, others for others"
+
+
+def _ends(spec: RunSpec) -> str:
+    rules = spec.supervision
+    hung = (
+        "no look for hangs"
+        if rules.hang_timeout_s is None
+        else f"hung after {rules.hang_timeout_s:g} s without progress"
+    )
+    restarts = counted(rules.max_restarts, "restart") if rules.max_restarts else "no restart"
+    return f"{restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL"
