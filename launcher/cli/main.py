@@ -177,11 +177,16 @@ def _call(words: Sequence[str]) -> Any:
         # A group without a command shows its help, which is an error for newer versions of click.
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             raise
-        from launcher.cli.options.refusals import as_usage_error, hint_of_duration  # most command lines are correct
+        raise _refusal(error, words) from None  # a variable for it here would keep its traceback's frames and sockets
 
-        refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
-        refused.hint = hint_of_duration(refused, words, tlaunch) or refused.hint
-        raise refused from None
+
+def _refusal(error: TlaunchError | click.ClickException, words: Sequence[str]) -> TlaunchError:
+    """Return the error that a command line ends with, with the hint for a duration that was split into two words."""
+    from launcher.cli.options.refusals import as_usage_error, hint_of_duration  # most command lines are correct
+
+    refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
+    refused.hint = hint_of_duration(refused, words, tlaunch) or refused.hint
+    return refused
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
@@ -208,7 +213,8 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
         code = work()
         sys.stdout.flush()
     except TlaunchError as error:
-        _complain(error)
+        if not error.is_reported:  # the lines of a refused table say themselves where and what the errors are
+            say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
         return error.exit_code
     except click.ClickException as error:  # the help of a group
         say(error.format_message())
@@ -220,12 +226,6 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
     except OSError as error:
         return _fail(error)
     return code if isinstance(code, int) else EXIT_OK
-
-
-def _complain(error: TlaunchError) -> None:
-    """Print an error; the lines of a refused table say themselves where and what the errors are."""
-    if not error.is_reported:
-        say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
 
 
 def _code_of_wish(error: BaseException) -> int | None:

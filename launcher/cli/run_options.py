@@ -26,6 +26,7 @@ BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all 
 DEFAULT_JOIN_S = 300.0
 DEFAULT_LOST_S = 15.0
 DEFAULT_COORDINATOR_PORT = 29450
+AUTO = "auto"  # as the checkpoint to resume
 MAX_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 _FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise

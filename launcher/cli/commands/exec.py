@@ -17,7 +17,6 @@ from launcher.cli.launch.program import Program
 from launcher.cli.launch.tables import is_sample
 from launcher.cli.options import run as of_run
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.refusals import as_usage_error
 from launcher.cli.options.types import complete_files
 from launcher.cli.run_options import UNSUPERVISED, RunOptions
 from launcher.cli.text.columns import counted
@@ -75,6 +74,8 @@ class _Exec(TakesCommand):
             try:
                 return super().make_context(info_name, args, parent, **extra)
             except click.UsageError as error:
+                from launcher.cli.options.refusals import as_usage_error  # most command lines are correct
+
                 raise as_usage_error(error, words) from None
 
 

@@ -31,6 +31,7 @@ from launcher.cli.text.run_text import (
     scheduler_text,
     shown_name,
 )
+from launcher.cli.text.saved_text import how_to_resume
 from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status, rank_list
@@ -131,8 +132,6 @@ def _lines(
         yield f"  first failure: {failure}"
         yield f"  more: tlaunch why {as_argument(state.run_dir)}"
     if state.run_dir.checkpoints.is_dir():
-        from launcher.cli.text.saved_text import how_to_resume  # other runs need none of it
-
         yield from (f"  {line}" for line in how_to_resume(state))
     if ranks:
         yield ""

@@ -14,6 +14,7 @@ import click
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.cli.text.columns import duration
 from launcher.cli.text.run_text import as_json, describe_run, described, not_exiting, self_reported_verdict, shown_name
+from launcher.cli.text.saved_text import how_to_resume
 from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.summary import LAST_LINES, culprit_log_tail, log_elsewhere, not_begun, quoted, tells_enough
@@ -100,8 +101,6 @@ def _going_on(state: RunState) -> Iterator[str]:
         yield ""
         yield f"not restarted: {printable(state.not_restarting)}"
     if state.run_dir.checkpoints.is_dir():
-        from launcher.cli.text.saved_text import how_to_resume  # other runs need none of it
-
         yield from how_to_resume(state)
 
 

@@ -14,6 +14,7 @@ from launcher.cli.launch.recorded import to_record
 from launcher.cli.run_options import RunOptions
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_argument, say
+from launcher.cli.text.style import screen_of
 from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
@@ -84,7 +85,6 @@ def attendance(
     # Loaded while the agent starts ranks.
     from launcher.cli.text import summary
     from launcher.cli.text.console import Console
-    from launcher.cli.text.style import screen_of
     from launcher.cluster.launcher_loop import LauncherLoop
 
     console = Console(spec, server_index, quiet=quiet)
@@ -123,7 +123,9 @@ def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
     kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
     yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"
     yield f"preloading: {_preloading(prepared)}"
-    yield f"cores: {_cores(spec)} (--bind {options.bind})"
+    first = spec.ranks[0].cpus
+    cores = "all for every rank" if first is None else f"{ranges(first)} for rank 0, others for others"
+    yield f"cores: {cores} (--bind {options.bind})"
     if spec.master_port:
         yield f"rendezvous: {spec.master_addr}:{spec.master_port} ({'--master-port' if options.master_port else 'a free port'})"
     yield f"ends: {_ends(spec)}"
@@ -140,11 +142,6 @@ def _preloading(prepared: Prepared) -> str:
     if prepared.request.mpi_ranks:
         return "none: mpirun or srun starts a process for each rank"
     return "none: the program is not Python, or is not started in a way that ranks can be forked from"
-
-
-def _cores(spec: RunSpec) -> str:
-    first = spec.ranks[0].cpus
-    return "all for every rank" if first is None else f"{ranges(first)} for rank 0, others for others"
 
 
 def _ends(spec: RunSpec) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from launcher.cli.text.membership_text import attempt_text
-from launcher.control.membership import Membership
 from launcher.core.devices import devices_named
 from launcher.core.errors import RefusedLayoutError, RefusedTableError, UsageError
 from launcher.core.records import Allotment, Cluster, Elastic, Layout, RunSpec, Server, whole_allotment
@@ -47,7 +45,9 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
 
 def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
     """Yield the line of the first attempt where it has the devices that it had without --exclude; others are told anyway."""
-    allotment = Membership(elastic).next(range(len(servers)))
+    from launcher.cli.text.membership_text import attempt_text  # as below
+
+    allotment = _first(elastic, len(servers))
     if allotment is not None and allotment == whole_allotment(layout):
         yield attempt_text(0, allotment, servers)
 
@@ -58,8 +58,14 @@ def first_allotment(request: Request) -> Allotment | None:
     None where each rank is on the device that the rank table gives it, as in a run that is not elastic.
     """
     elastic = request.supervision.elastic
-    allotment = None if elastic is None else Membership(elastic).next(range(len(request.cluster.servers)))
+    allotment = None if elastic is None else _first(elastic, len(request.cluster.servers))
     return None if allotment == whole_allotment(request.layout) else allotment
+
+
+def _first(elastic: Elastic, server_count: int) -> Allotment | None:
+    from launcher.control.membership import Membership  # other runs need none of it
+
+    return Membership(elastic).next(range(server_count))
 
 
 def attempt_spec(

@@ -23,6 +23,9 @@ from launcher.core.records import RunSpec, Server
 from launcher.core.resources import START
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host
+from launcher.engines.mpi import find_mpirun, mpi_command
+from launcher.engines.slurm import slurm_command
+from launcher.engines.slurm_allocation import read_allocation
 
 AGENT = (sys.executable, START, "agent")
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
@@ -58,14 +61,9 @@ def engine_for(
     places = tuple(servers[stretch.server_index] for stretch in stretches) or servers
     counts = [stretch.count for stretch in stretches] or None
     if options.engine == "slurm":
-        from launcher.engines.slurm import slurm_command
-        from launcher.engines.slurm_allocation import read_allocation
-
         _refuse_several()
         make = partial(slurm_command, read_allocation(os.environ))
     else:
-        from launcher.engines.mpi import find_mpirun, mpi_command
-
         more = (env.TLAUNCH_MEMBERS,) if mpi_ranks else ()
         make = partial(
             mpi_command,

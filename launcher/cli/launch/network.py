@@ -14,6 +14,7 @@ from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by
 from launcher.core.records import Server
 from launcher.engines.assemble import Request
 from launcher.engines.host_match import Host, own_interface, read_host, servers_here
+from launcher.engines.mpi_match import variables_under
 
 
 def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
@@ -68,7 +69,6 @@ def _mpi_variables(request: Request, engine: EngineName | None) -> Mapping[str, 
     if engine != "mpi" or not request.mpi_ranks:
         return {}
     from launcher.engines.mpi import find_mpirun
-    from launcher.engines.mpi_match import variables_under
 
     with suppress(TlaunchError):  # without an mpirun the run is refused later
         environment = {**request.inherited_env, **request.user_env}

@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from launcher.cli.launch.elastic import elastic_of, notes_of_first, table_of_part
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.program_faults import fault_of, stdin_notes
 from launcher.cli.launch.tables import Table, is_sample, read_table
 from launcher.cli.run_options import MindSporeWay, RunOptions, check_options, signal_numbers, user_environment
-from launcher.cli.training.trainer_program import fits_recipe, trainer_command
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
@@ -21,12 +20,14 @@ from launcher.core.interfaces import names_of
 from launcher.core.proc import davinci_ids
 from launcher.core.records import Cluster, Elastic, Layout, Supervision
 from launcher.engines.assemble import OWN_TABLE, Request, servers_with_agents, used_cluster, wants_own_table
-from launcher.engines.host_match import Host, doubt, is_everywhere, read_host
 from launcher.engines.placement import read_machine
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
 from launcher.program.stdin_program import STDIN_FILES
 from launcher.runs.rank_figures import pattern_of
+
+if TYPE_CHECKING:
+    from launcher.engines.host_match import Host
 
 Elsewhere = Literal["servers", "image"]
 # Without the current directory, in which a program's own modules may have names of the library's.
@@ -112,6 +113,8 @@ def _program(
         raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
     if options.command:
         return Program(options.command, cwd, environment), layout
+    from launcher.cli.training.trainer_program import trainer_command  # other programs need none of it
+
     trainer = trainer_command(options, layout, needs_data=needs_data)
     return Program(trainer.argv, cwd, environment, trainer.recipe, trainer.continues, trainer.notes), trainer.layout
 
@@ -131,6 +134,8 @@ def _request(
     scheduler = _scheduler(options.mindspore, program, variables, has_table=options.rank_table is not None)
     elastic: Elastic | None = None
     if options.elastic:
+        from launcher.cli.training.trainer_program import fits_recipe  # other runs need none of it
+
         fits = fits_recipe(options) if program.recipe else lambda _layout: True
         elastic = elastic_of(options.exclude, cluster, layout, fits)
     pattern_of(options.progress_regex)  # refuses one that finds nothing
@@ -216,7 +221,7 @@ def _files(table: Table, used: Cluster, engine: str | None) -> dict[str, str]:
 
 
 def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, starts_here: bool) -> Iterator[str]:
-    """Yield the notes on a run. `fault`: of the program here, which may be sound where its ranks start."""
+    """Yield the notes on a run. `fault`: what is wrong with the program here; it may be sound where its ranks start."""
     options, program, request = prepared.options, prepared.program, prepared.request
     layout, elastic = request.layout, request.supervision.elastic
     yield from prepared.table.notes
@@ -246,7 +251,7 @@ def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, sta
 
 
 def _notes_of_mindspore(prepared: Prepared) -> Iterator[str]:
-    """Yield how ranks of MindSpore meet, which was left to tlaunch."""
+    """Yield a note on how ranks of MindSpore find each other."""
     meet = "note: the program calls MindSpore's init(): its ranks meet"
     if prepared.request.supervision.scheduler is not None:
         yield f"{meet} at a scheduler beside rank 0 (--mindspore cluster; --mindspore off starts none)"
@@ -255,7 +260,7 @@ def _notes_of_mindspore(prepared: Prepared) -> Iterator[str]:
 
 
 def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
-    """Yield what a person may not mean who has several ranks started from here."""
+    """Yield warnings about several ranks that are started from here."""
     options, inherited = prepared.options, prepared.request.inherited_env
     if not options.by_engine and (name := prepared.program.alone_in_mpi) is not None:
         yield f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi makes them one job"
@@ -273,6 +278,8 @@ def doubt_of_table(prepared: Prepared, host: Host | None = None) -> str | None:
     table, servers = prepared.request.cluster.source, prepared.used.servers
     if table is None or prepared.options.by_engine or len(servers) > 1:
         return None
+    from launcher.engines.host_match import doubt, is_everywhere, read_host  # runs without a table need none of it
+
     (server,) = servers
     if prepared.options.server == server.server_id or is_everywhere(server) or is_sample(table):
         return None

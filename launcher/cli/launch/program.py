@@ -8,12 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from launcher.cli.launch.foreign.launchers import other_launcher
 from launcher.cli.run_options import preloaded_modules
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
+from launcher.engines.mpi_match import compiled_for
 from launcher.logs.terminal import escaped
 from launcher.program.command import PythonCommand, parse_python
+from launcher.program.files import MINDSPORE, has_installed, is_of_mpi4py, mentions_mpi
+from launcher.program.preload_scan import modules_to_preload
+from launcher.program.whole_program import uses_mindspore, uses_mpi
 
 MAX_RUN_NAME_CHARS = 50
 
@@ -62,11 +67,7 @@ class Program:
         if self.recipe is not None:
             return False
         if self.python is None:
-            from launcher.engines.mpi_match import compiled_for  # others need none of it
-
             return compiled_for(self.argv, self.environment.get("PATH"), self.cwd) is not None or None
-        from launcher.program.whole_program import uses_mpi  # the same
-
         return uses_mpi(self.python, self.cwd, self.environment)
 
     @property
@@ -77,8 +78,6 @@ class Program:
         """
         if self.recipe is not None or self.python is None:
             return None
-        from launcher.program.files import is_of_mpi4py, mentions_mpi  # others need none of it
-
         if not (mentions_mpi(self.python, self.cwd, self.environment) and self.uses_mpi):
             return None
         return "the program" if self.kind == "code" or is_of_mpi4py(self.python) else escaped(self.target)
@@ -91,12 +90,8 @@ class Program:
         """
         if self.recipe is not None or self.python is None:
             return False
-        from launcher.program.files import MINDSPORE, has_installed  # the bundled programs need none of it
-
         if not has_installed(MINDSPORE, self.python, self.environment):
             return False
-        from launcher.program.whole_program import uses_mindspore  # most programs need none of it
-
         return uses_mindspore(self.python, self.cwd, self.environment)
 
     @property
@@ -104,8 +99,6 @@ class Program:
         """Says what a person should know of a program that starts ranks itself; None for others."""
         if self.recipe is not None:
             return None
-        from launcher.cli.launch.foreign.launchers import other_launcher  # the bundled programs need none of it
-
         if (found := other_launcher(self.argv, self.python)) is None:
             return None
         instead = ""
@@ -131,6 +124,4 @@ class Program:
             return preloaded_modules(named)
         if self.python is None:
             return None
-        from launcher.program.preload_scan import modules_to_preload  # --no-preload needs none of it
-
         return modules_to_preload(self.python, self.cwd, self.environment)

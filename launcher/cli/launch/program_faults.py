@@ -15,13 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
-from launcher.cli.training.trainer_process import missing_for_trainer
 from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near, shell_word, shell_words
 from launcher.logs.terminal import escaped
 from launcher.preload.masking import MASK, masked_argv
 from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter
+from launcher.program.files import heeds
+from launcher.program.modules import missing_module
+from launcher.program.stdin_program import reader_of_stdin
+from launcher.program.syntax import error_in, excerpt
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SHELL_SIGNS = re.compile(r"[;&|<>$`]")
@@ -36,6 +39,8 @@ def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | 
     `has_stdin`: ranks keep the standard input of the engine that starts them.
     """
     if program.recipe is not None:
+        from launcher.cli.training.trainer_process import missing_for_trainer  # other programs need none of it
+
         return missing_for_trainer()
     on_stdin = None if has_stdin else _program_on_stdin(program)
     fault = _missing_program(program) or on_stdin or _missing_target(program) or _wrong_syntax(program)
@@ -143,8 +148,6 @@ def _missing_target(program: Program) -> UnreadableError | None:
 
 def _program_on_stdin(program: Program) -> UnreadableError | None:
     """Return the error for an interpreter that would read its program from standard input."""
-    from launcher.program.stdin_program import reader_of_stdin  # `tlaunch --help` needs none of it
-
     name = reader_of_stdin(program.argv, program.environment.get("PATH", os.defpath), program.cwd)
     if name is None:
         return None
@@ -183,8 +186,6 @@ def _missing_script(program: Program) -> UnreadableError | None:
 
 
 def _missing_module(program: Program) -> UnreadableError | None:
-    from launcher.program.modules import missing_module  # others need none of it
-
     assert program.python is not None
     if not (target := program.target):
         hint = "write it behind -m (an empty variable?): -- python -m train"
@@ -203,8 +204,6 @@ def _missing_module(program: Program) -> UnreadableError | None:
 
 
 def _where_python_looks(python: PythonCommand, environment: Mapping[str, str]) -> str:
-    from launcher.program.files import heeds  # others need none of it
-
     beside, inherits = heeds(python, environment)
     if beside and inherits:
         return "Python looks in the directory you are in, in PYTHONPATH, and among its installed packages"
@@ -221,8 +220,6 @@ def _wrong_syntax(program: Program) -> UsageError | None:
     """Return the error for which Python would run nothing of the program, with its line."""
     if program.python is None:
         return None
-    from launcher.program.syntax import error_in, excerpt  # others need none of it
-
     if (error := error_in(program.python, program.cwd, sys.executable)) is None:
         return None
     name = "the code after -c" if program.kind == "code" else escaped(program.target)

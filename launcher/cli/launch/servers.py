@@ -15,6 +15,7 @@ from pathlib import Path
 
 from launcher.cli.launch.begin import LaunchOutcome, attendance, begin_run, say_notes, wait_for_start
 from launcher.cli.launch.detach import detach
+from launcher.cli.launch.dry_run import render_engine
 from launcher.cli.launch.elastic import attempt_spec
 from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_endpoint
 from launcher.cli.launch.network import with_network
@@ -40,6 +41,9 @@ from launcher.core.text import shell_words
 from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
+from launcher.engines.slurm import cpus_notes
+from launcher.engines.slurm_allocation import read_allocation
+from launcher.engines.slurm_time import within_job
 from launcher.logs.terminal import escaped
 from launcher.preload.masking import masked_argv
 from launcher.runs.registry import register
@@ -84,8 +88,6 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
         shared = "" if options.by_engine else draw_token(spec.run_dir.parent, os.environ)
         plan = _plan(prepared, host, listener=listener, token=endpoint.token, shared_token=shared, engine=engine)
         if options.verbose and options.by_engine:
-            from launcher.cli.launch.dry_run import render_engine  # others need none of it
-
             for line in render_engine(plan.engine):
                 say(line)
         port = listener.getsockname()[1]
@@ -104,10 +106,6 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
 
 def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
     """Return the run with the grace that its Slurm job leaves, and with notes of the job's CPUs."""
-    from launcher.engines.slurm import cpus_notes  # other runs need none of it
-    from launcher.engines.slurm_allocation import read_allocation
-    from launcher.engines.slurm_time import within_job
-
     request, allocation = prepared.request, read_allocation(os.environ)
     # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
     inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}

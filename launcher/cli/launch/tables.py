@@ -1,14 +1,15 @@
-"""The rank table of a run, or the devices that take its place; samples that come with tlaunch, and how large a table may be."""
+"""The devices of a run: read its rank table, or count them. Find packaged sample tables, and limit the size of a table."""
 
 from __future__ import annotations
 
 import filecmp
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from launcher.cli.launch.foreign.options import counterpart
 from launcher.cli.run_options import RunOptions
 from launcher.cli.text.stdout import say
 from launcher.cli.text.style import screen_of
@@ -35,7 +36,7 @@ class Table:
 
 
 def read_table(options: RunOptions) -> Table:
-    """Return the devices that a run may use.
+    """Read the rank table that the options name, or make a table of the devices that they count.
 
     Raises:
         UnreadableError, RefusedTableError: the table cannot be read, or breaks a rule.
@@ -45,8 +46,11 @@ def read_table(options: RunOptions) -> Table:
 
         return Table(cluster_of(read_allocation(os.environ), options.devices))
     if options.rank_table is None:
-        notes = () if options.devices is not None else (_note_of_one_rank(options.command),)
-        return Table(Cluster.local(options.devices or 1), notes=notes)
+        if options.devices is not None:
+            return Table(Cluster.local(options.devices))
+        behind = next(filter(_says_devices, options.command), None)
+        theirs = f"; {escaped(behind)} stands behind COMMAND, so it is the program's" if behind else ""
+        return Table(Cluster.local(1), notes=(f"{one_rank_note(os.environ)}{theirs}",))
     from launcher.rank_table import Profile, read_rank_table  # --devices needs none of it
     from launcher.rank_table.diagnostics import headline
 
@@ -66,16 +70,8 @@ def read_table(options: RunOptions) -> Table:
     )
 
 
-def _note_of_one_rank(command: Sequence[str]) -> str:
-    behind = next(filter(_says_devices, command), None)
-    theirs = f"; {escaped(behind)} stands behind COMMAND, so it is the program's" if behind else ""
-    return f"{one_rank_note(os.environ)}{theirs}"
-
-
 def _says_devices(word: str) -> bool:
     """Return whether a word of COMMAND would say how many ranks there are, if it stood before that."""
-    from launcher.cli.launch.foreign.options import counterpart  # runs whose devices are given need none of it
-
     found = counterpart(word.partition("=")[0]) if word.startswith("--") else None
     of_table = word.partition("=")[0] == "--rank-table" or (found is not None and found.here == "--rank-table")
     return of_table or (found is not None and found.subject in {"devices", "ranks", "server count"})

@@ -13,8 +13,10 @@ from typing import Any
 
 import click
 
+from launcher.cli.launch.foreign.options import counterpart
 from launcher.cli.options.project_place import MAX_BYTES, PROJECT_FILE, ProjectPlace
 from launcher.cli.options.types import NAME_OR_PATH, FloatRange, IntRange, Seconds, Size, refused_value
+from launcher.cli.run_options import AUTO
 from launcher.core.env import TLAUNCH_SAFE_DIRECTORY
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
@@ -24,6 +26,7 @@ from launcher.core.resources import at_home
 from launcher.core.run_dir import RunDir
 from launcher.core.text import did_you_mean, near, shell_word
 from launcher.logs.terminal import escaped
+from launcher.recipes.load import line_of, parse_toml
 
 COMMON = "runs-dir"  # which stands above all tables
 TAKES_NONE = ("exec", "completion")
@@ -46,8 +49,6 @@ class ProjectFile:
 
     def where(self, name: str) -> str:
         """Return file and line of a table or a key, as an editor takes it."""
-        from launcher.recipes.load import line_of  # few runs have such a file
-
         return f"{os.path.relpath(self.path)}:{line_of(f'{self.prefix}{name}', self.text)}"
 
     def check_table(self, name: str, table: Any) -> None:
@@ -129,7 +130,6 @@ class ProjectFile:
             return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path's raises where a name is too long
         if option.name == "resume":
             from launcher.checkpoint.index import checkpoints_in, is_checkpoint  # few runs go on from others
-            from launcher.cli.training.resume import AUTO
 
             place = self.path.parent / value
             is_there = is_checkpoint(place) or checkpoints_in(place) or os.path.isfile(RunDir(place).run_json)  # noqa: PTH113
@@ -146,8 +146,6 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
         UnreadableError: the file cannot be read.
         UsageError: it is not TOML, or holds something else; or another user owns it, or `git`.
     """
-    from launcher.recipes.load import parse_toml  # few runs have such a file
-
     shown = os.path.relpath(path)
     try:
         for each in filter(None, (path, git)):
@@ -230,8 +228,6 @@ def give_defaults(context: click.Context, name: str, command: click.Command, pla
 
 def _called_here(key: str, options: Collection[str]) -> str | None:
     """Return what an option of torchrun or msrun is called here, if the command has it."""
-    from launcher.cli.launch.foreign.options import counterpart  # most files are correct
-
     found = counterpart(f"--{key}")
     name = None if found is None or found.here is None else found.here.removeprefix("--")
     return f"tlaunch calls it {name}" if name in options else None

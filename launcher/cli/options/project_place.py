@@ -19,7 +19,7 @@ ProjectPlace = tuple[str, str, str | None]
 
 
 def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
-    """Return what `project_file_here` finds, which looks once for each command line."""
+    """Return what `project_file_here` finds. It is called once for each command line."""
     if PLACE not in meta:
         meta[PLACE] = project_file_here()
     place: ProjectPlace | None = meta[PLACE]

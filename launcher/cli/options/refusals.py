@@ -9,8 +9,12 @@ from itertools import pairwise
 
 import click
 
+from launcher.cli.launch.foreign.launchers import PROGRAMS
+from launcher.cli.launch.foreign.lines import names_program
+from launcher.cli.launch.foreign.options import counterpart
 from launcher.cli.options.command_types import TakesCommand, UnknownCommand
 from launcher.cli.options.types import choices_of, refused_value, typed_name
+from launcher.cli.options.whole_lines import as_of_run, as_other_launcher, as_without_run
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.text import UNITS_S, did_you_mean, near
 
@@ -69,13 +73,10 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
 
 def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError:
     """Return the error for words that begin with no command of this group."""
-    from launcher.cli.launch.foreign.launchers import PROGRAMS
-    from launcher.cli.launch.foreign.lines import names_program
-    from launcher.cli.options.whole_lines import as_other_launcher, as_without_run  # most command lines are correct
-
     name, group, path = words[0], context.command, context.command_path
     whole = as_other_launcher(words) if context.parent is None else None
-    if whole is None and (names_program(name) or name in _SHELLS or _is_program_here(name)):
+    is_program = "/" in name and os.path.isfile(name) and os.access(name, os.X_OK)  # noqa: PTH113 - a Path raises for some
+    if whole is None and (names_program(name) or name in _SHELLS or is_program):
         whole = as_without_run(context, words)
     if whole is not None:
         return whole
@@ -88,15 +89,7 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
     return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
 
 
-def _is_program_here(name: str) -> bool:
-    """Return whether a word names a program with its directory: `./train.sh`."""
-    return "/" in name and os.path.isfile(name) and os.access(name, os.X_OK)  # noqa: PTH113 - a Path raises for some
-
-
 def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
-    from launcher.cli.launch.foreign.options import counterpart
-    from launcher.cli.options.whole_lines import as_of_run, as_without_run  # most command lines are correct
-
     if context is None:
         return UsageError(f"no such option: {option}")
     if (whole := as_of_run(context, words) or as_without_run(context, words)) is not None:
@@ -150,7 +143,8 @@ def hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Gro
     for (option, second), (_, third) in pairwise(pairwise(own)):
         name, is_joined, value = option.partition("=")
         number, unit = (value, second) if is_joined else (second, third)
-        if name in takers and number.replace(".", "", 1).isdecimal() and unit in _UNITS and _is_about(error, unit):
+        is_split = name in takers and number.replace(".", "", 1).isdecimal() and unit in _UNITS
+        if is_split and (error.message.startswith(f"{unit}:") or error.message.endswith(f": {unit}")):
             return f"write the duration in one word: {name}{'=' if is_joined else ' '}{number}{_UNITS[unit]}"
     return None
 
@@ -161,7 +155,3 @@ def _command_of(words: Sequence[str], group: click.Command) -> click.Command:
         if isinstance(group, click.Group):
             group = group.get_command(click.Context(group), word) or group
     return group
-
-
-def _is_about(error: TlaunchError, word: str) -> bool:
-    return error.message.startswith(f"{word}:") or error.message.endswith(f": {word}")

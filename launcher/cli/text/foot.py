@@ -31,6 +31,7 @@ from launcher.core.events import (
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges, some_of
+from launcher.logs.alike import Alike, Kinds, folded
 from launcher.logs.lines import Begun, Line
 from launcher.logs.terminal import printable, without_colours
 from launcher.runs.progress import Progress
@@ -106,8 +107,6 @@ class PartialLines:
 
 def _folded(said: Mapping[int, str]) -> list[str]:
     """Return what ranks say alike, with these ranks; bars are left out, whose lengths differ before their numbers do."""
-    from launcher.logs.alike import Alike, Kinds, folded  # one rank alone needs none of it
-
     kinds = Kinds()
     alike: dict[str, list[Alike]] = {}
     for global_rank, text in said.items():

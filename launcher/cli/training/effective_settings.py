@@ -59,7 +59,7 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
 
 
 def without_settings(options: RunOptions) -> RunOptions:
-    """Return the options that are no settings: data, devices, layout."""
+    """Return the options without those that are settings: data, devices and layout remain."""
     return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
 
 

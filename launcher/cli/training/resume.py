@@ -12,7 +12,7 @@ from launcher.checkpoint.dcp import DCP_METADATA
 from launcher.checkpoint.index import INDEX, Index, checkpoints_in, is_checkpoint, readable, step_named
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.same_settings import check_settings, differing_settings
-from launcher.cli.run_options import RunOptions
+from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.core.errors import UnreadableError
 from launcher.core.owner import is_trusted_in, uids_of_file
@@ -23,7 +23,6 @@ from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
 from launcher.runs.store import find_run, means_latest, run_names
 
-AUTO = "auto"
 SHOWN = 8  # names of checkpoints
 
 

@@ -13,6 +13,8 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import module_argv, stand_in_note
 from launcher.logs.terminal import escaped
+from launcher.recipes.catalog import recipe_named
+from launcher.recipes.load import named_settings, packaged_config
 
 TRAINER = "launcher.trainer"
 PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
@@ -29,8 +31,6 @@ class TrainerCommand:
 
 def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
     """Return what says whether the bundled program can train under a layout. Its settings are known to be sound."""
-    from launcher.recipes.catalog import recipe_named  # other programs need none of this
-
     recipe = recipe_named(options.recipe)
     settings = recipe.load(options.config, options.settings)
 
@@ -49,15 +49,6 @@ def chosen_settings(options: RunOptions) -> tuple[str, ...]:
     return (*PROFILED * options.profile, *options.settings)
 
 
-def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the words that name a recipe's file to the trainer, and a note where a packaged one stands in for it."""
-    from launcher.recipes.load import packaged_config  # other programs need none of it
-
-    path, packaged = Path(config), packaged_config(config)
-    notes = () if packaged is None else (stand_in_note(config, "recipe", packaged),)
-    return ["--config", str(path.absolute()) if path.is_file() else config], notes
-
-
 def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = True) -> TrainerCommand:
     """Return the bundled trainer, once recipe, layout and data are known to fit each other.
 
@@ -66,8 +57,6 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     Raises:
         TlaunchError: they do not.
     """
-    from launcher.recipes.catalog import recipe_named  # other programs need none of this
-
     recipe = recipe_named(options.recipe)
     chosen = chosen_settings(options)
     settings = recipe.load(options.config, chosen)
@@ -80,8 +69,9 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     if options.recipe is not None:
         argv += ["--recipe", recipe.name]
     if options.config is not None:
-        words, notes = _config_words(options.config)
-        argv += words
+        path, packaged = Path(options.config), packaged_config(options.config)
+        notes = () if packaged is None else (stand_in_note(options.config, "recipe", packaged),)
+        argv += ["--config", str(path.absolute()) if path.is_file() else options.config]
     for setting in chosen:
         argv += ["--set", setting]
     notes += recipe.notes(settings, layout)
@@ -105,7 +95,6 @@ def _resumed(
     if options.resume is None:
         return (), None, ()
     from launcher.cli.training.resume import checkpoint_meant, continued  # most runs begin at the beginning
-    from launcher.recipes.load import named_settings
 
     named = named_settings(options.config, chosen)
     checkpoint = checkpoint_meant(options, recipe, asdict(settings), named, asdict(defaults))

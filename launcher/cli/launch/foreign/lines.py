@@ -97,7 +97,9 @@ def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher 
             count, found = own[key], None
         elif found is not None:
             count = found.values
-        elif (is_own := _are_flags(key, own)) or joined:
+        elif (
+            is_own := all(own.get(f"-{letter}") == 0 for letter in key[1:])
+        ) or joined:  # several flags of tlaunch: `-qd`
             count = len(joined)
         else:  # whether the next word is its value cannot be known
             count, is_clear = 0, is_clear and (not rest or rest[0].startswith("-") or names_program(rest[0]))
@@ -136,11 +138,6 @@ def _split(word: str, own: Mapping[str, int], launcher: Launcher | None) -> tupl
     found = counterpart(name, launcher)
     has_value = own.get(name, 0) > 0 or (found is not None and found.values > 0 and value[0].isdigit())
     return (name, (value,)) if has_value else (word, ())
-
-
-def _are_flags(word: str, own: Mapping[str, int]) -> bool:
-    """Return whether a word is several flags of tlaunch: `-qd`."""
-    return all(own.get(f"-{letter}") == 0 for letter in word[1:])
 
 
 def _typed(name: str, values: tuple[str, ...], found: Counterpart) -> Typed:
