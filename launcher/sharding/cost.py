@@ -53,7 +53,7 @@ class CollectiveTime:
 
 
 # Measured with two and with four ranks of one thread each on two cores of an AMD EPYC, where collectives went through shared
-# memory and exchanges through gloo (launcher/trainer/shard/calibrate.py). Other machines differ; these are for a plan that
+# memory and exchanges through gloo (launcher/trainer/own/cut/calibrate.py). Other machines differ; these are for a plan that
 # is made on none, and rather for what takes longer than for how long.
 MEASURED_COLLECTIVES = (
     CollectiveTime("all_reduce", 2, 85e-6, 0.26e-9),

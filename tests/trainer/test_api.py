@@ -15,15 +15,15 @@ from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.coordinates import Coordinate
 from launcher.trainer import api
-from launcher.trainer.api.data import SampleOrder, collated, digest_of, micro_batches
-from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
-from launcher.trainer.api.graphs import loss_masks, stage_networks
-from launcher.trainer.api.plan import plan_network, stages_of_network
-from launcher.trainer.api.settings import NetworkSettings
-from launcher.trainer.api.traces import arguments_of, traced_network
 from launcher.trainer.api.training import config_of
 from launcher.trainer.api.wording import as_arguments
 from launcher.trainer.model.dropout import Draws
+from launcher.trainer.own.train.calls import arguments_of, traced_network
+from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
+from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.parameter_plan import plan_network, stages_of_network
+from launcher.trainer.own.train.pipeline_parts import loss_masks, stage_networks
+from launcher.trainer.own.train.samples import SampleOrder, collated, digest_of, micro_batches
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "api_ranks.py"
 B, S, T, D, F, H = 3, 5, 4, 16, 24, 4

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher.trainer.own.division import Division, NotComparedError, difference
+from launcher.trainer.own.check import Division, NotComparedError, difference
 
 ROWS, LENGTH, WORDS, HIDDEN = 8, 5, 11, 6
 

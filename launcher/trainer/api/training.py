@@ -20,21 +20,21 @@ from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from launcher.recipes.settings import checked
 from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig, check_clip_norm
 from launcher.recipes.transformer.layers import settings_by
-from launcher.trainer.api.configs import TransformerOpParallelConfig
-from launcher.trainer.api.data import Samples, check_layout
-from launcher.trainer.api.layers import Transformer
-from launcher.trainer.api.optimizers import AdamWeightDecay, Optimizer, in_words
-from launcher.trainer.api.program import NAME, OwnNetwork
-from launcher.trainer.api.settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
 from launcher.trainer.api.wording import in_words_of_train
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
+from launcher.trainer.own.trace import class_name
+from launcher.trainer.own.train.configs import TransformerOpParallelConfig
+from launcher.trainer.own.train.layers import Transformer
+from launcher.trainer.own.train.network_settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
+from launcher.trainer.own.train.optimizers import AdamWeightDecay, Optimizer, in_words
+from launcher.trainer.own.train.samples import Samples, check_layout
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import Transport, open_world
 from launcher.trainer.programs.lines import say
 from launcher.trainer.programs.loop import run
+from launcher.trainer.programs.own_network import NAME, OwnNetwork
 from launcher.trainer.saved import model_of
-from launcher.trainer.shard.modules import class_name
 from launcher.trainer.telemetry.metrics import attempt_in
 
 NO_CHECKPOINTS = CheckpointConfig()

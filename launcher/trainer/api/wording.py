@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from launcher.core.errors import TlaunchError
 from launcher.recipes.train import CheckpointConfig, ParallelConfig
-from launcher.trainer.api.settings import NetworkTrainConfig
+from launcher.trainer.own.train.network_settings import NetworkTrainConfig
 
 _NAMES = "|".join(
     field.name for section in (NetworkTrainConfig, ParallelConfig, CheckpointConfig) for field in fields(section)

@@ -18,12 +18,12 @@ from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.recipes.strategies import HYBRID
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.own.cut.groups import Groups, open_groups
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import Transport, World
 from launcher.trainer.programs.program import AnyBatch, Program
 from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.saved import gather
-from launcher.trainer.shard.groups import Groups, open_groups
 
 
 @frozen

@@ -16,6 +16,8 @@ from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.trainer.files import Files
 from launcher.trainer.model.initial import generator_of
 from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
@@ -23,9 +25,7 @@ from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
 from launcher.trainer.programs.program import line_of
 from launcher.trainer.programs.sharded import ShardedTraining, placements_of, sharding_plan
-from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.modules import MatMul, ReduceMean, ReLU, Square, Sub
-from launcher.trainer.shard.trace import Traced, trace
 
 
 class Network(nn.Module):

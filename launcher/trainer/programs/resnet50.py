@@ -30,6 +30,8 @@ from launcher.trainer.data.images import (
 from launcher.trainer.files import Files
 from launcher.trainer.model.resnet import initial_weight, resnet50
 from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
@@ -38,9 +40,7 @@ from launcher.trainer.programs.network import NetworkProgram, NetworkResult, pla
 from launcher.trainer.programs.program import Validated, line_of
 from launcher.trainer.programs.replicated import ReplicatedTraining
 from launcher.trainer.programs.sharded import ShardedTraining, placements_of, sharding_plan
-from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.modules import WithLoss
-from launcher.trainer.shard.trace import Traced, trace
 from launcher.trainer.telemetry.heartbeat import getting_on
 
 AHEAD = 3  # batches that a thread prepares while one is trained on

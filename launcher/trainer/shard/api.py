@@ -31,16 +31,16 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.recipes.strategies import DATA_PARALLEL, DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO, STAND_ALONE
 from launcher.sharding.expression import Strategy
 from launcher.sharding.plan import plan_of
-from launcher.trainer.own.division import Division, NotComparedError, difference
+from launcher.trainer.own.check import Division, NotComparedError, difference
+from launcher.trainer.own.cut.calibrate import costs_for
+from launcher.trainer.own.cut.groups import Groups, open_groups
+from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.operator_graph import Traced, trace
+from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.place import Place, choose_device, this_place
 from launcher.trainer.parallel.world import Transport, open_world
-from launcher.trainer.shard.calibrate import costs_for
-from launcher.trainer.shard.groups import Groups, open_groups
-from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.modules import WithLoss
-from launcher.trainer.shard.network import ShardedNetwork
-from launcher.trainer.shard.trace import Traced, trace
 from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 
@@ -63,7 +63,7 @@ def sharded(
     `loss` computes it from what the network returns for the first and from the second, the labels. Weights begin on all ranks
     as rank 0 has them. The network that is given keeps its own and is not trained.
 
-    `mode` and `search_mode` have the tutorials' names (launcher/trainer/shard/modes.py). `strategies`, by the names of
+    `mode` and `search_mode` have the tutorials' names (launcher/trainer/own/cut/modes.py). `strategies`, by the names of
     operators or modules, take precedence over those that modules have been given by `shard`, which stand_alone and
     data_parallel leave aside. All ranks cut one network; in hybrid_parallel the TLAUNCH_MP ranks of each of TLAUNCH_DP copies do.
     A copy takes its share of the rows of the first input, and of inputs whose first dim is a multiple of these; other inputs it takes

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from launcher.sharding.expression import Expression
-from launcher.trainer.shard.operators.elementwise import bias_add
-from launcher.trainer.shard.operators.record import (
+from launcher.trainer.own.cut.operators.elementwise import bias_add
+from launcher.trainer.own.cut.operators.record import (
     BATCHES,
     Local,
     Recorder,

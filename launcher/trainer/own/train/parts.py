@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.trainer.api.data import Rows, Samples, collated, micro_batches
-from launcher.trainer.api.graphs import LossMasks
-from launcher.trainer.api.modules import CrossEntropyLoss
-from launcher.trainer.own.division import Division, difference
+from launcher.trainer.own.check import Division, difference
+from launcher.trainer.own.train.modules import CrossEntropyLoss
+from launcher.trainer.own.train.pipeline_parts import LossMasks
+from launcher.trainer.own.train.samples import Rows, Samples, collated, micro_batches
 
 ROWS = 64  # in all batches together, unless three batches of two parts have more
 MAX_BATCHES = 8

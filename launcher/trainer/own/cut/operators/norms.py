@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from launcher.sharding.expression import Expression
-from launcher.trainer.parallel.batch_norm import synchronised
-from launcher.trainer.shard.operators.record import (
+from launcher.trainer.own.cut.operators.record import (
     Local,
     Recorder,
     Site,
@@ -22,6 +21,7 @@ from launcher.trainer.shard.operators.record import (
     refuse,
     sizes_of,
 )
+from launcher.trainer.parallel.batch_norm import synchronised
 
 
 def layer_norm(

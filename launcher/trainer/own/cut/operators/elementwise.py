@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from launcher.sharding.expression import Expression
-from launcher.trainer.shard.operators.record import Recorder, Value, broadcast_dims, everywhere, refuse, sizes_of
+from launcher.trainer.own.cut.operators.record import Recorder, Value, broadcast_dims, everywhere, refuse, sizes_of
 
 
 def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:

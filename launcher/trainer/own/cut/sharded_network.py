@@ -17,11 +17,11 @@ from launcher.sharding.expression import Strategy
 from launcher.sharding.layout import whole_on_all
 from launcher.sharding.plan import ShardingPlan
 from launcher.sharding.redistribution import steps_between
+from launcher.trainer.own.cut.communication import redistribution
+from launcher.trainer.own.cut.execution import places_of, stages_of
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import Traced
 from launcher.trainer.parallel.collectives import Group, all_reduce
-from launcher.trainer.shard.functions import redistribution
-from launcher.trainer.shard.groups import Groups
-from launcher.trainer.shard.stages import places_of, stages_of
-from launcher.trainer.shard.trace import Traced
 
 
 class ShardedNetwork(nn.Module):

@@ -20,9 +20,9 @@ from launcher.sharding.cost import CollectiveTime, Costs, Sent
 from launcher.sharding.graph import Graph, bytes_of
 from launcher.sharding.layout import TensorLayout
 from launcher.sharding.redistribution import steps_between
+from launcher.trainer.own.cut.communication import Function, redistribution, sum_of_outputs
+from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.parallel.collectives import all_reduce
-from launcher.trainer.shard.functions import Function, redistribution, sum_of_outputs
-from launcher.trainer.shard.groups import Groups
 
 ROUNDS = 7  # of which the median counts
 MIN_SIDE, MAX_SIDE = 16, 512  # of the matrices whose product is timed

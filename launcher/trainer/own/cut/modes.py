@@ -20,7 +20,7 @@ from launcher.sharding.expression import Cutting, Strategy, cut
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
 from launcher.sharding.strategy import cutting_of, written
-from launcher.trainer.shard.trace import Traced
+from launcher.trainer.own.cut.operator_graph import Traced
 
 TOLD = 20  # names of operators in a message
 

@@ -22,12 +22,12 @@ from launcher.checkpoint.index import OWN_NETWORK
 from launcher.core.errors import RefusedLayoutError, TlaunchError
 from launcher.mesh.coordinates import Coordinate
 from launcher.mesh.schedules import Schedule, forward_only, schedule_of
-from launcher.trainer.api.data import SampleBatch, SampleOrder, Samples, collated, digest_of, micro_batches
-from launcher.trainer.api.divided import DividedNetwork
-from launcher.trainer.api.optimizers import Optimizer
-from launcher.trainer.api.settings import NetworkSettings
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.optimizer.shared_weight import SharedWeight
+from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.optimizers import Optimizer
+from launcher.trainer.own.train.rank_part import DividedNetwork
+from launcher.trainer.own.train.samples import SampleBatch, SampleOrder, Samples, collated, digest_of, micro_batches
 from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement

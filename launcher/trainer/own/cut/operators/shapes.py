@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from launcher.sharding.expression import Expression
-from launcher.trainer.shard.operators.record import (
+from launcher.trainer.own.cut.operators.record import (
     ELEMENTS,
     Dims,
     Local,

@@ -12,11 +12,10 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression, Strategy
 from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator
-from launcher.trainer.shard.modules import Operation, class_name, given_strategies, own_name
-from launcher.trainer.shard.nodes import LINE, attribute_of, nodes_of, tensors_of
-from launcher.trainer.shard.operators import norms
-from launcher.trainer.shard.operators.record import Local, Site, State, Value
-from launcher.trainer.shard.operators.table import (
+from launcher.trainer.own.cut.operation import Operation, given_strategies
+from launcher.trainer.own.cut.operators import norms
+from launcher.trainer.own.cut.operators.record import Local, Site, State, Value
+from launcher.trainer.own.cut.operators.table import (
     FUNCTIONS,
     Described,
     Description,
@@ -25,6 +24,7 @@ from launcher.trainer.shard.operators.table import (
     fact_of,
     known,
 )
+from launcher.trainer.own.trace import LINE, Tracing, attribute_of, class_name, nodes_of, own_name, tensors_of
 
 
 @frozen
@@ -78,7 +78,7 @@ class _Trace:
 
     def of(self, example_inputs: Sequence[Tensor]) -> Traced:
         network = self._network
-        nodes, constants = nodes_of(network)
+        nodes, constants = nodes_of(network, Tracing((Operation,)))
         values: dict[fx.Node, Any] = {}
         takes = sum(node.op == "placeholder" for node in nodes)
         if len(example_inputs) > takes:

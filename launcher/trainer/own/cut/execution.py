@@ -10,11 +10,11 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.sharding.graph import Graph
 from launcher.sharding.plan import PlannedOperator, ShardingPlan
-from launcher.trainer.shard.functions import Function, redistribution, sum_of_gradients, sum_of_outputs
-from launcher.trainer.shard.groups import Groups
-from launcher.trainer.shard.operators.products import TAKES_BIAS
-from launcher.trainer.shard.operators.record import Local, Site
-from launcher.trainer.shard.trace import Traced
+from launcher.trainer.own.cut.communication import Function, redistribution, sum_of_gradients, sum_of_outputs
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import Traced
+from launcher.trainer.own.cut.operators.products import TAKES_BIAS
+from launcher.trainer.own.cut.operators.record import Local, Site
 
 
 @frozen

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from launcher.core.errors import UsageError
-from launcher.trainer.api.configs import EmbeddingOpParallelConfig, OpParallelConfig
-from launcher.trainer.api.shapes import check_shape
+from launcher.trainer.own.train.configs import EmbeddingOpParallelConfig, OpParallelConfig
+from launcher.trainer.own.train.shapes import check_shape
 
 INITIAL_STD = 0.01  # of every weight that "normal" draws, as in MindSpore
 

@@ -17,7 +17,6 @@ from torch.nn.utils import parametrize
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.trainer.shard.modules import Operation, class_name
 
 # Of a module, those that do more than its forward says.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -35,9 +34,6 @@ class Tracing:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that have values and are no inputs
     keeps_in_place: bool = False  # `x += y` is that, and not `x = x + y`
     variable: int = 0  # the number of values in a `*args` of the forward, each an input; 0: it is one input
-
-
-OPERATORS = Tracing((Operation,))
 
 
 class _Tracer(fx.Tracer):
@@ -105,7 +101,7 @@ for _name in _NAMES:
     setattr(_InPlace, f"__{_name}__", _call_in_place(getattr(operator, _name)))
 
 
-def nodes_of(network: nn.Module, how: Tracing = OPERATORS) -> tuple[list[fx.Node], dict[str, Any]]:
+def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
     """Return the calls of a network, and the constants in its code, which torch.fx leaves in the network, by its names for them.
 
     Raises:
@@ -181,3 +177,25 @@ def tensors_of(network: nn.Module) -> Iterable[tuple[str, Tensor]]:
 def attribute_of(network: nn.Module, path: str) -> Any:
     *modules, name = path.split(".")
     return getattr(network.get_submodule(".".join(modules)), name)
+
+
+class WithLoss(nn.Module):
+    """A network and its loss as one, called with the network's input and the label; names of the network stay as they are."""
+
+    def __init__(self, network: nn.Module, loss: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.loss = loss
+
+    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+        return self.loss(self.network(x), label)
+
+
+def class_name(network: nn.Module) -> str:
+    """Return the name of a network's class: within `WithLoss`, of the network that a person has written."""
+    return type(network.network if isinstance(network, WithLoss) else network).__name__
+
+
+def own_name(network: nn.Module, path: str) -> str:
+    """Return how what lies at a path of a network is named, which is the path, but for what is within `WithLoss`."""
+    return path.removeprefix("network.") if isinstance(network, WithLoss) else path

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from launcher.sharding.redistribution import Step
+from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, all_to_all
-from launcher.trainer.shard.groups import Groups
 
 Function = Callable[[Tensor], Tensor]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from launcher.sharding.expression import Expression
-from launcher.trainer.shard.operators.record import Recorder, Value, broadcast_dims, everywhere, refuse, sizes_of
+from launcher.trainer.own.cut.operators.record import Recorder, Value, broadcast_dims, everywhere, refuse, sizes_of
 
 # A label that no class has. torch refuses it, where its own -100 would be left out of a mean over fewer labels.
 NO_LABEL = -(1 << 62)

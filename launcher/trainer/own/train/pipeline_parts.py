@@ -17,12 +17,11 @@ from torch import Tensor, fx, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
-from launcher.trainer.api.dropout import DrawnDropout
-from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.api.modules import CrossEntropyLoss, VocabEmbedding
-from launcher.trainer.api.traces import INPUTS, TracedNetwork, arguments_by_name
-from launcher.trainer.shard.modules import class_name
-from launcher.trainer.shard.nodes import LINE
+from launcher.trainer.own.trace import LINE, class_name
+from launcher.trainer.own.train.calls import INPUTS, TracedNetwork, arguments_by_name
+from launcher.trainer.own.train.dropout import DrawnDropout
+from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.own.train.modules import CrossEntropyLoss, VocabEmbedding
 
 RECEIVED = "received_by_stage"  # the input of a stage that is what the stage before has sent
 

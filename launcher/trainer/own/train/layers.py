@@ -21,12 +21,12 @@ from launcher.core.errors import UsageError
 from launcher.mesh.stages import Stage
 from launcher.recipes.transformer.config import ModelConfig
 from launcher.recipes.transformer.layers import LambdaFunc
-from launcher.trainer.api.configs import TransformerOpParallelConfig
-from launcher.trainer.api.modules import INITIAL_STD
-from launcher.trainer.api.shapes import check_shape
 from launcher.trainer.model.dropout import Draws, Dropout
 from launcher.trainer.model.linear import Linear
 from launcher.trainer.model.transformer import ACTIVATIONS, DecoderLayer, EncoderLayer
+from launcher.trainer.own.train.configs import TransformerOpParallelConfig
+from launcher.trainer.own.train.modules import INITIAL_STD
+from launcher.trainer.own.train.shapes import check_shape
 
 MASKED = -10000.0  # added to the scores of what is not attended to, as in MindSpore: a row without any key has no NaN
 

@@ -15,11 +15,10 @@ from torch.nn import functional
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.trainer.api.dropout import DrawnDropout
-from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.api.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
-from launcher.trainer.shard.modules import class_name
-from launcher.trainer.shard.nodes import IN_PLACE, LINE, Tracing, nodes_of, text_of, variable_names
+from launcher.trainer.own.trace import IN_PLACE, LINE, Tracing, class_name, nodes_of, text_of, variable_names
+from launcher.trainer.own.train.dropout import DrawnDropout
+from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.own.train.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
 
 LEAVES = (
     VocabEmbedding,

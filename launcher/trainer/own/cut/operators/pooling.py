@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from launcher.sharding.expression import Expression
-from launcher.trainer.shard.operators.record import Recorder, Value, everywhere, refuse
+from launcher.trainer.own.cut.operators.record import Recorder, Value, everywhere, refuse
 
 
 def max_pool2d(

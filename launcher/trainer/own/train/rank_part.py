@@ -10,21 +10,28 @@ from torch import Tensor, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.stages import Stage
-from launcher.trainer.api.buffers import Buffers, move_buffers, of_rank_0
-from launcher.trainer.api.data import Rows, Samples
-from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts, modules_with_own_draws
-from launcher.trainer.api.graphs import RECEIVED, LossMasks, check_uses, loss_masks, stage_networks, whole_network
-from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.api.modules import CrossEntropyLoss
-from launcher.trainer.api.parts import difference_of_parts
-from launcher.trainer.api.plan import apply_plan, check_parameters, plan_network, stages_of_network
-from launcher.trainer.api.settings import NetworkSettings
-from launcher.trainer.api.traces import Arguments, TracedNetwork, arguments_of, drawing_call, traced_network
 from launcher.trainer.model.dropout import Draws, Dropout
-from launcher.trainer.own.division import NotComparedError
+from launcher.trainer.own.check import NotComparedError
+from launcher.trainer.own.trace import class_name
+from launcher.trainer.own.train.buffers import Buffers, move_buffers, of_rank_0
+from launcher.trainer.own.train.calls import Arguments, TracedNetwork, arguments_of, drawing_call, traced_network
+from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts, modules_with_own_draws
+from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.own.train.modules import CrossEntropyLoss
+from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.parameter_plan import apply_plan, check_parameters, plan_network, stages_of_network
+from launcher.trainer.own.train.parts import difference_of_parts
+from launcher.trainer.own.train.pipeline_parts import (
+    RECEIVED,
+    LossMasks,
+    check_uses,
+    loss_masks,
+    stage_networks,
+    whole_network,
+)
+from launcher.trainer.own.train.samples import Rows, Samples
 from launcher.trainer.parallel.recompute import recompute_in_backward
 from launcher.trainer.parallel.world import World
-from launcher.trainer.shard.modules import class_name
 
 EQUAL_PARTS = (
     "return a mean over rows, or a launcher.trainer.api.CrossEntropyLoss, which counts over the whole batch; or --dp 1 --micro-batches 1; "

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from launcher.trainer.shard.operators import elementwise, norms, pooling, products, reductions, shapes
-from launcher.trainer.shard.operators.record import Value, refuse
+from launcher.trainer.own.cut.operators import elementwise, norms, pooling, products, reductions, shapes
+from launcher.trainer.own.cut.operators.record import Value, refuse
 
 Description = Callable[..., Value]  # called with a Recorder, then as the function that it describes
 Described = tuple[Description, tuple[Any, ...]]  # of a module: what describes it, and the arguments after its inputs
