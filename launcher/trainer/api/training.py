@@ -20,7 +20,6 @@ from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from launcher.recipes.settings import checked
 from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig, check_clip_norm
 from launcher.recipes.transformer.layers import settings_by
-from launcher.trainer.api.wording import in_words_of_train
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.own.trace import class_name
@@ -125,7 +124,7 @@ def train(
     )
     files, made = _files(output, resume), list[OwnNetwork]()
     keep_freed_memory()
-    with in_words_of_train(), open_world(place, choose_device(place, device, os.environ), transport) as world:
+    with open_world(place, choose_device(place, device, os.environ), transport) as world:
         trained = dict[str, Tensor]()
         if world.from_rank_0(partial(_trained_before, files, settings, trained)):
             return trained if world.is_first else None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.checkpoint.index import OWN_NETWORK
-from launcher.core.errors import RefusedLayoutError, TlaunchError
+from launcher.core.errors import RefusedLayoutError
 from launcher.mesh.coordinates import Coordinate
 from launcher.mesh.schedules import Schedule, forward_only, schedule_of
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
@@ -200,13 +200,6 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._divided.part.train()
         loss = total / count
         return Validated(loss, f"validation loss is {loss:.6f}")
-
-    def not_finite(self, batch: SampleBatch, result: NetworkResult) -> TlaunchError:
-        return TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
-            "that step has changed no weight",
-            hint="a smaller learning_rate",
-        )
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
         del attempt

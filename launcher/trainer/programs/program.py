@@ -94,9 +94,13 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
         """Return the line of the log about a step that took so many seconds."""
 
-    @abstractmethod
     def not_finite(self, batch: AnyBatch, result: AnyResult) -> TlaunchError:
         """Return the error for a step whose gradient is not finite, the same on every rank; lines may tell more."""
+        return TlaunchError(
+            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
+            "that step has changed no weight",
+            hint="use a smaller learning rate",
+        )
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor] | None:
