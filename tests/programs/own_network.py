@@ -205,7 +205,7 @@ def compared(kind, *, is_equal, norm=False, **options):
         optimizers = [torch.optim.SGD(each.parameters(), lr=RATE) for each in (cut, whole)]
         if not is_equal:
             for _ in range(2):
-                with pytest.raises(RefusedLayoutError, match="in the mean of 2 parts"):
+                with pytest.raises(RefusedLayoutError, match="the mean over 2 parts"):
                     cut(*batch_of(kind))
             return
         for step in range(STEPS):

@@ -17,12 +17,13 @@ from launcher.mesh.coordinates import Coordinate
 from launcher.trainer import api
 from launcher.trainer.api.training import config_of
 from launcher.trainer.model.dropout import Draws
+from launcher.trainer.own.divide import micro_batches
 from launcher.trainer.own.train.calls import arguments_of, traced_network
 from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
 from launcher.trainer.own.train.network_settings import NetworkSettings
 from launcher.trainer.own.train.parameter_plan import plan_network, stages_of_network
 from launcher.trainer.own.train.pipeline_parts import loss_masks, stage_networks
-from launcher.trainer.own.train.samples import SampleOrder, collated, digest_of, micro_batches
+from launcher.trainer.own.train.samples import SampleOrder, collated, digest_of
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "api_ranks.py"
 B, S, T, D, F, H = 3, 5, 4, 16, 24, 4
@@ -302,12 +303,12 @@ def test_masks_that_cannot_be_counted_before_are_refused(capfd):
     config = api.TransformerOpParallelConfig(micro_batch_num=2)
     net, samples = type("Other", (Net,), {"forward": untraceable})(config), list(zip(*batch(8), strict=True))
     with pytest.raises(
-        RefusedLayoutError, match=r"its own mask; the loss of 4 rows is .* in the mean of 2 parts"
+        RefusedLayoutError, match=r"its own mask; the loss of 4 rows is .* the mean over 2 parts"
     ) as told:
         api.train(net, samples, batch_size=4, steps=2)
     assert "parts_may_differ" in told.value.hint
     assert api.train(net, samples, batch_size=4, steps=2, parts_may_differ=True) is not None
-    assert "in the mean of 2 parts" in capfd.readouterr().out
+    assert "the mean over 2 parts" in capfd.readouterr().out
 
 
 def frozen():
@@ -352,8 +353,6 @@ def without_parameters():
 
 NETWORKS = {
     frozen: "head.bias is frozen",
-    with_batch_norm: "statistics",
-    with_running_statistics: "statistics",
     of_two_types: "several types",
     with_dropout2d: "Dropout2d",
     returning_logits: "returns a tensor of the shape",
@@ -365,6 +364,47 @@ NETWORKS = {
 def test_networks_that_are_refused(make):
     with pytest.raises(UsageError, match=NETWORKS[make]):
         api.train(make(), list(zip(*batch(8), strict=True)), batch_size=4, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"), [(with_batch_norm, "not a mean over rows"), (with_running_statistics, "buffer head")]
+)
+def test_statistics_of_a_batch_are_those_of_one_part(make, told):
+    """One process keeps them, as torch does; the parts of a batch would each have their own."""
+    samples = list(zip(*batch(8), strict=True))
+    net = make()
+    weights = api.train(net, samples, batch_size=8, steps=1, shuffle=False)
+    net(*map(torch.stack, zip(*samples, strict=True)))
+    assert torch.allclose(weights["head.1.running_mean"], net.head[1].running_mean, atol=1e-6)
+    with pytest.raises(RefusedLayoutError, match=told):
+        api.train(make(), samples, batch_size=4, parallel_config=api.TransformerOpParallelConfig(micro_batch_num=2))
+
+
+class _OverRows(torch.autograd.Function):
+    """Leaves a value as it is, and divides its gradient by the rows of the batch."""
+
+    @staticmethod
+    def forward(ctx, hidden):
+        ctx.rows = len(hidden)
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx, upstream):
+        return upstream / ctx.rows
+
+
+def test_gradients_are_compared_on_request():
+    def forward(self, source, label):
+        hidden = _OverRows.apply(self.word(source)[0])
+        return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), label.flatten())
+
+    net = type("Other", (Net,), {"forward": forward})()
+    del net.base, net.loss
+    common = {"batch_size": 4, "steps": 1, "parallel_config": api.TransformerOpParallelConfig(micro_batch_num=2)}
+    samples = list(zip(*batch(8), strict=True))
+    assert api.train(net, samples, **common) is not None
+    with pytest.raises(RefusedLayoutError, match=r"the gradient of word\.word\.weight over 4 rows"):
+        api.train(net, samples, check_gradients=True, **common)
 
 
 ARGUMENTS = {
@@ -537,7 +577,7 @@ def test_a_loss_that_depends_on_how_a_batch_is_divided_is_refused(options, valid
     common = {"batch_size": 4, "steps": 1, **({"validation": samples} if validates else {})}
     assert api.train(net, samples, **common) is not None
     config = api.TransformerOpParallelConfig(micro_batch_num=2)
-    with pytest.raises(RefusedLayoutError, match="in the mean of 2 parts"):
+    with pytest.raises(RefusedLayoutError, match="the mean over 2 parts"):
         api.train(net, samples, parallel_config=config, **common)
     if validates:
         assert api.train(net, samples, batch_size=4, steps=1, parallel_config=config) is not None

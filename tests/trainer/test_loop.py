@@ -26,8 +26,7 @@ from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs import saving
-from launcher.trainer.programs.early_stopping import EarlyStopping
-from launcher.trainer.programs.loop import run
+from launcher.trainer.programs.loop import EarlyStopping, run
 from launcher.trainer.programs.program import Program, Validated, line_of
 from launcher.trainer.programs.strategy import StepRecorder
 

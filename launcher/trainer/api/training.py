@@ -22,12 +22,13 @@ from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, 
 from launcher.recipes.transformer.layers import settings_by
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
+from launcher.trainer.own.divide import check_layout
 from launcher.trainer.own.trace import class_name
 from launcher.trainer.own.train.configs import TransformerOpParallelConfig
 from launcher.trainer.own.train.layers import Transformer
 from launcher.trainer.own.train.network_settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
 from launcher.trainer.own.train.optimizers import AdamWeightDecay, Optimizer, in_words
-from launcher.trainer.own.train.samples import Samples, check_layout
+from launcher.trainer.own.train.samples import Samples
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import Transport, open_world
 from launcher.trainer.programs.lines import say
@@ -64,6 +65,7 @@ def train(
     device: Literal["auto", "cpu"] = "auto",
     transport: Transport = "auto",
     parts_may_differ: bool = False,
+    check_gradients: bool = False,
 ) -> dict[str, Tensor] | None:
     """Train a network on all ranks of a run; return its weights and buffers on rank 0, and None elsewhere. All ranks must call it.
 
@@ -72,8 +74,9 @@ def train(
     buffers; the one that is given is not changed: `network.load_state_dict(weights)` does that. Where its code changes buffers,
     rank 0's are kept. Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`).
 
-    Under dp > 1 or several micro batches the loss of some samples is compared with the mean over their parts, before the first step.
-    A network for which they differ is refused, unless `parts_may_differ`: then the mean over the parts is trained, and the log says so.
+    Under dp > 1 or several micro batches the loss of some samples is compared with the mean over their parts, before the first step;
+    with `check_gradients` the gradient, too. A network for which they differ is refused, unless `parts_may_differ`: then the mean over
+    the parts is trained, and the log says so.
 
     `samples` are taken in another order in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the
     micro batches divide, make the global batch of a step, and what is left of an epoch that fills none is not used in it. They are the
@@ -131,9 +134,8 @@ def train(
 
         def make() -> OwnNetwork:
             own = copy.deepcopy(network).train()
-            made.append(
-                OwnNetwork(own, samples, validation, optimizer, settings, world, parts_may_differ=parts_may_differ)
-            )
+            checks = {"parts_may_differ": parts_may_differ, "check_gradients": check_gradients}
+            made.append(OwnNetwork(own, samples, validation, optimizer, settings, world, **checks))
             return made[0]
 
         run(make, settings.checkpoint, world, files)

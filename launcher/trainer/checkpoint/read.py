@@ -111,7 +111,9 @@ def _none_whole(paths: Sequence[Path], damage: str, world: World) -> UnreadableE
         return some_of([path.name for path in checkpoints_in(directory) if path not in paths], SHOWN).encode()
 
     if beside := world.from_rank_0(others).decode():
-        return UnreadableError(damage, hint=f"resume from {directory}, to take the newest whole one of the others: {beside}")
+        return UnreadableError(
+            damage, hint=f"resume from {directory}, to take the newest whole one of the others: {beside}"
+        )
     return UnreadableError(
         f"no checkpoint is whole: {damage}",
         hint="to begin anew, move them away, or do not resume from them",

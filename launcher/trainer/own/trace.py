@@ -78,7 +78,7 @@ class _Tracer(fx.Tracer):
         if torch.is_autocast_enabled("cpu"):
             raise UsageError("its forward turns autocast on", hint="a network of one type")
         node = super().create_node(*arguments, **options)
-        node.meta[LINE] = _line_of(frame for frame, _ in walk_stack(None))
+        node.meta[LINE] = line_of_caller()
         return node
 
 
@@ -154,6 +154,11 @@ def _line_of(frames: Iterable[FrameType]) -> str:
         if not path.startswith((*_NOT_OWN, "<")):
             return f"{Path(path).name}:{frame.f_lineno}"
     return ""
+
+
+def line_of_caller() -> str:
+    """Return the line of a person's own code that has called this; nothing where none has."""
+    return _line_of(frame for frame, _ in walk_stack(None))
 
 
 def text_of(nodes: Iterable[fx.Node]) -> list[str]:

@@ -24,10 +24,11 @@ from launcher.mesh.coordinates import Coordinate
 from launcher.mesh.schedules import Schedule, forward_only, schedule_of
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.optimizer.shared_weight import SharedWeight
+from launcher.trainer.own.divide import micro_batches
 from launcher.trainer.own.train.network_settings import NetworkSettings
 from launcher.trainer.own.train.optimizers import Optimizer
 from launcher.trainer.own.train.rank_part import DividedNetwork
-from launcher.trainer.own.train.samples import SampleBatch, SampleOrder, Samples, collated, digest_of, micro_batches
+from launcher.trainer.own.train.samples import SampleBatch, SampleOrder, Samples, collated, digest_of
 from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement
@@ -60,6 +61,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         world: World,
         *,
         parts_may_differ: bool = False,
+        check_gradients: bool = False,
     ) -> None:
         """Make this rank's part of `network`, which is taken over. All ranks must call it, with the same of all of these.
 
@@ -79,7 +81,14 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
         is_validated = validation is not None
         self._divided = DividedNetwork(
-            network, samples, items, settings, world, is_validated=is_validated, parts_may_differ=parts_may_differ
+            network,
+            samples,
+            items,
+            settings,
+            world,
+            is_validated=is_validated,
+            parts_may_differ=parts_may_differ,
+            check_gradients=check_gradients,
         )
         self.dtype, plan, held = self._divided.dtype, self._divided.plan, self._divided.parameters
         self._owned = {name: held[name] for name in plan.owned(self._divided.stage.index)}

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.corpus.images import ImageFiles, find_images
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.resnet50.checks import REPLICATED
 from launcher.recipes.resnet50.config import Resnet50Settings
-from launcher.trainer.data.ahead import ahead
 from launcher.trainer.data.images import (
     NO_LABEL,
     ImageOrder,
@@ -58,6 +61,63 @@ def train(settings: Resnet50Settings, world: World, files: Files) -> None:
         if settings.parallel.mode not in REPLICATED:
             groups = opened.enter_context(plan_groups(settings, world))
         run(lambda: Resnet50(settings, world, files, groups), settings.checkpoint, world, files)
+
+
+Item = TypeVar("Item")
+
+
+@frozen
+class _Failed:
+    error: BaseException
+
+
+class _End:
+    pass
+
+
+def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
+    """Yield `items` in order, of which a thread makes up to `depth` ahead of their use, the one that it is at included.
+
+    An error of `items` is raised where the failed item would have come. The thread ends with this iterator: at the end of
+    `items`, at an error, and when the iterator is closed, after the item that the thread is at. It begins at the first item.
+
+    The thread gets on while the one that uses the items computes within torch, which needs no interpreter meanwhile.
+    """
+    made: SimpleQueue[Item | _Failed | type[_End]] = SimpleQueue()
+    places = threading.Semaphore(depth)
+    closed = threading.Event()
+    thread = threading.Thread(target=_make, args=(items, made, places, closed), name="ahead", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := made.get(), _Failed):
+            if item is _End:
+                return
+            yield item  # type: ignore[misc]
+            places.release()
+        raise item.error
+    finally:
+        closed.set()
+        places.release()
+        thread.join()
+
+
+def _make(
+    items: Iterable[Item],
+    made: SimpleQueue[Item | _Failed | type[_End]],
+    places: threading.Semaphore,
+    closed: threading.Event,
+) -> None:
+    try:
+        iterator = iter(items)
+        while places.acquire() and not closed.is_set():
+            try:
+                item = next(iterator)
+            except StopIteration:
+                made.put(_End)
+                return
+            made.put(item)
+    except BaseException as error:  # noqa: BLE001 - raised again where the items are used
+        made.put(_Failed(error))
 
 
 class Resnet50(NetworkProgram[TrainingBatch]):

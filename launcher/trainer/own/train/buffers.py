@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from launcher.trainer.own.divide import of_rank_0
 from launcher.trainer.parallel.world import World
 
 
@@ -37,12 +37,12 @@ class Buffers:
         """Have all ranks begin with rank 0's. All ranks must call it."""
         for name in self.saved:
             buffer = self.of(name)
-            buffer.copy_(of_rank_0(buffer, world))
+            buffer.copy_(of_rank_0(buffer, world.device))
 
     def settle(self, world: World) -> None:
         """Put the present values of rank 0 into `saved`, on all ranks. All ranks must call it."""
         for name, saved in self.saved.items():
-            saved.copy_(of_rank_0(self.of(name), world))
+            saved.copy_(of_rank_0(self.of(name), world.device))
 
     def take(self) -> None:
         """Give the network what `saved` holds.
@@ -78,11 +78,3 @@ def move_buffers(module: nn.Module, device: torch.device) -> None:
     for each in module.modules():
         for name, buffer in list(each.named_buffers(recurse=False)):
             setattr(each, name, buffer.to(device))
-
-
-def of_rank_0(tensor: Tensor, world: World) -> Tensor:
-    """Return rank 0's tensor on every rank, on its device. All ranks must call it, with tensors of one shape and type."""
-    value = tensor.detach().to(world.device, copy=True).contiguous()
-    if world.place.world_size > 1:
-        dist.broadcast(value, src=0)
-    return value

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -37,16 +36,6 @@ _KEEPS_TYPE = frozenset(
 _VIEWS = frozenset(
     ("view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "contiguous", "expand", "repeat")
 )
-
-# What draws random numbers by torch in each call; the dropouts unless they are told that nothing is trained, or to drop nothing.
-_DROPOUTS = frozenset(
-    (functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
-     functional.feature_alpha_dropout, torch.dropout)
-)  # fmt: skip
-_DRAWING = frozenset(
-    ("bernoulli", "bernoulli_", "exponential_", "gumbel_softmax", "multinomial", "normal", "normal_", "poisson", "rand", "rand_like",
-     "randint", "randint_like", "randn", "randn_like", "random_", "uniform_")
-)  # fmt: skip
 
 
 @frozen
@@ -156,24 +145,6 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
     count = len(bound[several]) if several else 0
     names = {name for name in bound if name != several}
     return Arguments(frozenset((*names, *variable_names(several, count))), others, count)
-
-
-def drawing_call(found: TracedNetwork) -> str | None:
-    """Return the line of the first call that draws random numbers by torch; None where none does."""
-    for node in found.nodes:
-        name = str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
-        draws: Any = node.op != "call_module" and name in _DRAWING
-        if node.target in _DROPOUTS:
-            draws = _argument(node, 1, "p", 0.5) and _argument(node, 2, "training", True)
-        elif node.target is functional.scaled_dot_product_attention:
-            draws = _argument(node, 4, "dropout_p", 0.0)
-        if draws:
-            return str(node.meta.get(LINE, "")) or name
-    return None
-
-
-def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:
-    return node.kwargs.get(name, node.args[place] if len(node.args) > place else default)
 
 
 def _check_in_place(found: TracedNetwork) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import Tensor, nn
 
 from launcher.core.errors import UsageError
@@ -58,12 +56,3 @@ def draw_dropouts(network: nn.Module) -> None:
             raise UsageError(f"{path} is a {type(module).__name__}, which is not known here", hint="nn.Dropout")
         parent, _, name = path.rpartition(".")
         setattr(network.get_submodule(parent), name, drawn.setdefault(id(module), DrawnDropout(module.p, path)))
-
-
-def modules_with_own_draws(network: nn.Module) -> Iterator[str]:
-    """Yield the paths of modules of torch that draw random numbers themselves, from a generator that each rank has."""
-    for path, module in network.named_modules():
-        attention = isinstance(module, nn.MultiheadAttention) and module.dropout > 0
-        recurrent = isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1
-        if attention or recurrent or isinstance(module, nn.RReLU):
-            yield path or type(module).__name__

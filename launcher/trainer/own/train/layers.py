@@ -25,8 +25,7 @@ from launcher.trainer.model.dropout import Draws, Dropout
 from launcher.trainer.model.linear import Linear
 from launcher.trainer.model.transformer import ACTIVATIONS, DecoderLayer, EncoderLayer
 from launcher.trainer.own.train.configs import TransformerOpParallelConfig
-from launcher.trainer.own.train.modules import INITIAL_STD
-from launcher.trainer.own.train.shapes import check_shape
+from launcher.trainer.own.train.modules import INITIAL_STD, check_shape
 
 MASKED = -10000.0  # added to the scores of what is not attended to, as in MindSpore: a row without any key has no NaN
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -11,16 +12,16 @@ from torch import Tensor, nn
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.stages import Stage
 from launcher.trainer.model.dropout import Draws, Dropout
-from launcher.trainer.own.check import NotComparedError
+from launcher.trainer.own.check import Comparison, checked_division
+from launcher.trainer.own.divide import Rows, divisions_to_check, of_rank_0
 from launcher.trainer.own.trace import class_name
-from launcher.trainer.own.train.buffers import Buffers, move_buffers, of_rank_0
-from launcher.trainer.own.train.calls import Arguments, TracedNetwork, arguments_of, drawing_call, traced_network
-from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts, modules_with_own_draws
+from launcher.trainer.own.train.buffers import Buffers, move_buffers
+from launcher.trainer.own.train.calls import Arguments, TracedNetwork, arguments_of, traced_network
+from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
 from launcher.trainer.own.train.modules import CrossEntropyLoss
 from launcher.trainer.own.train.network_settings import NetworkSettings
 from launcher.trainer.own.train.parameter_plan import apply_plan, check_parameters, plan_network, stages_of_network
-from launcher.trainer.own.train.parts import difference_of_parts
 from launcher.trainer.own.train.pipeline_parts import (
     RECEIVED,
     LossMasks,
@@ -29,14 +30,10 @@ from launcher.trainer.own.train.pipeline_parts import (
     stage_networks,
     whole_network,
 )
-from launcher.trainer.own.train.samples import Rows, Samples
+from launcher.trainer.own.train.samples import Samples, collated
+from launcher.trainer.own.trial import seen_in_a_call
 from launcher.trainer.parallel.recompute import recompute_in_backward
 from launcher.trainer.parallel.world import World
-
-EQUAL_PARTS = (
-    "return a mean over rows, or a launcher.trainer.api.CrossEntropyLoss, which counts over the whole batch; or --dp 1 --micro-batches 1; "
-    "or parts_may_differ = True, to train on the mean of the parts"
-)
 
 
 class _DrawingModules:
@@ -70,6 +67,7 @@ class DividedNetwork:
         *,
         is_validated: bool,
         parts_may_differ: bool = False,
+        check_gradients: bool = False,
     ) -> None:
         """Take over `network`, which is called with so many items of each sample; it begins as rank 0 has it. All ranks must call it.
 
@@ -92,8 +90,17 @@ class DividedNetwork:
         found = self._traced(network, arguments_of(network, items), is_validated=is_validated)
         self.is_traced = found is not None
         self._masks = self._loss_masks(found)
-        compare = partial(self._compare, network, samples, settings, parts_may_differ, is_validated=is_validated)
-        world.while_others_wait(compare if world.is_first else None)
+        check = partial(
+            self._check,
+            network,
+            samples,
+            settings,
+            may_differ=parts_may_differ,
+            is_validated=is_validated,
+            gradients=check_gradients,
+        )
+        is_divided = world.place.world_size * world.place.layout.micro_batches > 1
+        world.while_others_wait(check if world.is_first and is_divided else None)
         self.stages = stages_of_network(network, settings, world.pp.size)
         parts = self._parts(network, found)
         self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
@@ -103,7 +110,12 @@ class DividedNetwork:
         self._keys = {key: names.get(id(value)) for key, value in state.items()}  # to parameters; None: to buffers
         self.part = network if world.pp.size == 1 else parts[world.pp.index]
         self.parameters = apply_plan(
-            self.part, self.plan, self.stage, world.mp, lambda whole: of_rank_0(whole, world), device=world.device
+            self.part,
+            self.plan,
+            self.stage,
+            world.mp,
+            lambda whole: of_rank_0(whole, world.device),
+            device=world.device,
         )
         for each in (self.part, *(masks.network for masks in self._masks.values() if masks is not None)):
             move_buffers(each, world.device)
@@ -160,23 +172,22 @@ class DividedNetwork:
 
     def _traced(self, network: nn.Module, arguments: Arguments, *, is_validated: bool) -> TracedNetwork | None:
         """Return the network's calls; None, with a remark, where it cannot be traced and need not be."""
-        layout, pp = self._world.place.layout, self._world.pp.size
-        generator = torch.get_rng_state()
+        pp = self._world.pp.size
         try:
-            with self.buffers.kept():
-                found = traced_network(network, arguments, self._world.device)
+            with self.buffers.kept(), torch.random.fork_rng(devices=[]):
+                return self._traceable(
+                    traced_network(network, arguments, self._world.device), is_validated=is_validated
+                )
         except UsageError as error:
             if pp > 1:
                 raise RefusedLayoutError(f"pp = {pp}, and {error.message}", hint=f"--pp 1, or {error.hint}") from error
             if any(isinstance(module, CrossEntropyLoss) for module in network.modules()):
                 self._remark_on_masks(error)
-            found = None
-        drawn = not torch.equal(generator, torch.get_rng_state())
-        torch.set_rng_state(generator)
-        in_code = None if found is None else drawing_call(found)
-        self._check_draws(next(modules_with_own_draws(network), "its code" if drawn else in_code))
-        if found is None:
             return None
+
+    def _traceable(self, found: TracedNetwork, *, is_validated: bool) -> TracedNetwork:
+        """Refuse what a trace shows that the layout does not allow."""
+        layout, pp = self._world.place.layout, self._world.pp.size
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
                 f"pp = {pp}, and {self.class_name} asks whether it is in training, so that it cannot be validated",
@@ -200,39 +211,54 @@ class DividedNetwork:
             self._remark_on_masks(error)
             return {True: None, False: None}
 
-    def _compare(
+    def _check(
         self,
         network: nn.Module,
         samples: Samples,
         settings: NetworkSettings,
-        parts_may_differ: bool,
         *,
+        may_differ: bool,
         is_validated: bool,
+        gradients: bool,
     ) -> None:
-        """Refuse a network whose loss depends on how a batch is divided; remark on it if `parts_may_differ`, or if nobody can tell."""
+        """Refuse a network whose loss depends on how a batch is divided, or that computes what this layout cannot; remark on the rest."""
         layout, size = self._world.place.layout, settings.train.batch_size
-        if layout.dp * layout.micro_batches == 1:
-            return
-        try:
-            words = difference_of_parts(network, self._masks, samples, size, layout, is_validated=is_validated)
-        except NotComparedError as error:
-            self.remarks.append(f"{self.class_name} was not compared on a batch and its parts: {error}")
-            return
-        if words and not parts_may_differ:
-            parts = f"dp = {layout.dp}, micro_batches = {layout.micro_batches}"
-            raise RefusedLayoutError("; ".join((parts, *self.remarks, words, "both must be equal")), hint=EQUAL_PARTS)
-        self.remarks.extend([words] if words else [])
-
-    def _check_draws(self, drawing: str | None) -> None:
-        """Remark on what draws random numbers by torch, on each rank its own; refuse it where ranks must compute the same."""
-        layout = self._world.place.layout
-        if drawing is None:
-            return
-        told = f"{self.class_name} draws random numbers by torch, in {drawing}, and each rank draws its own"
-        if layout.mp > 1:
-            raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="nn.Dropout, or --mp 1")
-        if layout.dp * layout.pp * layout.micro_batches > 1:
+        parts = layout.dp * layout.micro_batches
+        collate = partial(collated, samples, device=torch.device("cpu"), dtype=self.dtype)
+        trial, rows = copy.deepcopy(network).cpu(), collate(range(size // parts))
+        _DrawingModules(trial, settings.train.seed).begin(torch.arange(len(rows[0])), 1)
+        drawing, buffer = seen_in_a_call(trial, rows)
+        if drawing:
+            told = f"{self.class_name} draws random numbers by torch, in {drawing}, and each rank draws its own"
+            if layout.mp > 1:
+                raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="nn.Dropout, or --mp 1")
             self.remarks.append(f"{told}: losses are not those of one process; nn.Dropout's are")
+        if buffer and layout.pp > 1:
+            raise RefusedLayoutError(
+                f"pp = {layout.pp}, and {self.class_name} changes the buffer {buffer}: only those of the first stage are kept",
+                hint="use --pp 1, or a module without statistics of its batches",
+            )
+        if parts > 1:
+            self.remarks = checked_division(
+                network,
+                divisions_to_check(len(samples), size, layout, collate),
+                Comparison(self._loss_of_part, is_validated=is_validated, gradients=gradients),
+                layout=f"dp = {layout.dp}, micro_batches = {layout.micro_batches}",
+                may_differ=may_differ,
+                remarks=self.remarks,
+            )
+
+    def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
+        """Return the loss of rows, in which cross entropies divide by what their masks count in the batch."""
+        masks = self._masks[network.training]
+        counts = {} if masks is None or batch is None else masks.counts(batch, torch.float64)
+        for path, values in counts.items():
+            loss = network.get_submodule(path)
+            assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
+            loss.begin([value * len(inputs[0]) / len(batch[0]) for value in values])
+        value = network(*inputs)
+        assert isinstance(value, Tensor), "a loss"
+        return value
 
     def _parts(self, network: nn.Module, found: TracedNetwork | None) -> Sequence[nn.Module]:
         """Return what each stage computes, as far as it is known: of a network that cannot be traced, all."""
@@ -262,12 +288,6 @@ class DividedNetwork:
 
 
 def _check_modules(network: nn.Module) -> None:
-    for path, module in network.named_modules():
-        of_batch = isinstance(module, nn.modules.batchnorm._BatchNorm)  # noqa: SLF001 - the class of all of them
-        if of_batch or (isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats):  # noqa: SLF001
-            raise UsageError(
-                f"{path} is a {type(module).__name__}, whose statistics would be those of a part of the batch"
-            )
     within = {
         id(layers)
         for module in network.modules()

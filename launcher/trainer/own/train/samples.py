@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout
-from launcher.mesh.coordinates import Coordinate
 from launcher.trainer.data.order import permutation
+from launcher.trainer.own.divide import Rows
 
 DIGESTED = 64  # samples by which a data set is known again
-Rows = tuple[Tensor, ...]  # of a batch: its inputs, each with the rows as its first dim
 
 
 class Samples(Protocol):
@@ -96,15 +94,6 @@ def _check_sample(number: int, sample: Any, items: int) -> None:
         raise UsageError(f"sample {number} has {len(sample)} items, and others have {items}", hint=hint)
 
 
-def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[slice]:
-    """Return the rows of a global batch that are this rank's micro batches: parts of equally many rows, dealt to dp ranks in turn."""
-    size = rows // (layout.dp * layout.micro_batches)
-    return [
-        slice(part * size, (part + 1) * size)
-        for part in range(coordinate.dp, layout.dp * layout.micro_batches, layout.dp)
-    ]
-
-
 def digest_of(samples: Samples) -> tuple[str, int]:
     """Return a digest of the number of samples and of some of them, spread over all, and how many items each has.
 
@@ -125,19 +114,3 @@ def digest_of(samples: Samples) -> tuple[str, int]:
         for value in one:
             digest.update(value.numpy().tobytes())
     return digest.hexdigest(), items
-
-
-def check_layout(layout: Layout, batch_size: int) -> None:
-    """Refuse batches that cannot be cut into parts of equally many rows.
-
-    Raises:
-        RefusedLayoutError: with the nearest sizes that can.
-    """
-    parts = layout.dp * layout.micro_batches
-    if batch_size % parts:
-        below = batch_size - batch_size % parts
-        near = " or ".join(str(size) for size in (below, below + parts) if size)
-        raise RefusedLayoutError(
-            f"batch_size = {batch_size} cannot be divided by dp * micro batches = {layout.dp} * {layout.micro_batches}",
-            hint=f"batch_size = {near}",
-        )

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from launcher.trainer.own.cut.operators import elementwise, norms, pooling, products, reductions, shapes
+from launcher.trainer.own.cut.operators import elementwise, norms, products, reductions, shapes
 from launcher.trainer.own.cut.operators.record import Value, refuse
 
 Description = Callable[..., Value]  # called with a Recorder, then as the function that it describes
@@ -47,9 +47,9 @@ _BY_NAME: dict[str, Description] = {
     "sum": reductions.reduction("sum"),
     "mse_loss": reductions.mse_loss,
     "cross_entropy": reductions.cross_entropy,
-    "max_pool2d": pooling.max_pool2d,
-    "avg_pool2d": pooling.avg_pool2d,
-    "adaptive_avg_pool2d": pooling.adaptive_avg_pool2d,
+    "max_pool2d": reductions.max_pool2d,
+    "avg_pool2d": reductions.avg_pool2d,
+    "adaptive_avg_pool2d": reductions.adaptive_avg_pool2d,
     "transpose": shapes.transpose,
     "swapaxes": shapes.transpose,
     "permute": shapes.permute,
@@ -92,8 +92,8 @@ def _norm(module: nn.LayerNorm) -> Described:
 def _pool(module: Any) -> Described:
     options = (module.kernel_size, module.stride, module.padding)
     if isinstance(module, nn.MaxPool2d):
-        return pooling.max_pool2d, (*options, module.dilation, module.ceil_mode, module.return_indices)
-    return pooling.avg_pool2d, (*options, module.ceil_mode, module.count_include_pad, module.divisor_override)
+        return reductions.max_pool2d, (*options, module.dilation, module.ceil_mode, module.return_indices)
+    return reductions.avg_pool2d, (*options, module.ceil_mode, module.count_include_pad, module.divisor_override)
 
 
 def _conv2d(module: nn.Conv2d) -> Described:

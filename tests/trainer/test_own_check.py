@@ -2,6 +2,7 @@
 
 import functools
 import random
+import re
 import warnings
 
 import numpy as np
@@ -11,7 +12,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher.trainer.own.check import Division, NotComparedError, difference
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.records import Layout
+from launcher.trainer.own.check import Comparison, NotComparedError, checked_division, difference
+from launcher.trainer.own.divide import Division, divisions_to_check
+from launcher.trainer.own.trial import seen_in_a_call
 
 ROWS, LENGTH, WORDS, HIDDEN = 8, 5, 11, 6
 
@@ -56,7 +61,7 @@ def divided(whole, dp=1, micro_batches=2):
 
 def compared(network, dp=1, micro_batches=2, **options):
     torch.manual_seed(1)
-    return difference(network, [divided(each, dp, micro_batches) for each in batches()], **options)
+    return difference(network, [divided(each, dp, micro_batches) for each in batches()], Comparison(**options))
 
 
 def ignored(net, hidden, label, mask):
@@ -289,7 +294,7 @@ def test_nothing_is_left_behind():
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    difference(net, [divided(batches()[0])], is_validated=True)
+    difference(net, [divided(batches()[0])], Comparison(is_validated=True))
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert (random.getstate(), np.random.get_state()[2]) == drawn  # noqa: NPY002
@@ -347,3 +352,73 @@ def test_moved_weights_that_the_code_cannot_take_are_left_out():
     net = Net(kind)
     nn.init.zeros_(net.head.bias)
     assert not compared(net)
+
+
+class _OverRows(torch.autograd.Function):
+    """Leaves a value as it is, and divides its gradient by the rows of the batch, as a hand-written backward may."""
+
+    @staticmethod
+    def forward(ctx, hidden):
+        ctx.rows = len(hidden)
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx, upstream):
+        return upstream / ctx.rows
+
+
+def of_own_backward(net, hidden, label, mask):
+    return plain(net, _OverRows.apply(hidden), label, mask)
+
+
+def test_gradients_are_compared_on_request():
+    """A loss that is a mean over rows may have a gradient that is not."""
+    assert not compared(Net(of_own_backward))
+    words = compared(Net(of_own_backward), gradients=True)
+    number = r"(-?[\d.e-]+)"
+    told = rf"the gradient of word\.weight over 8 rows is {number}; the mean over 2 parts of 4 is {number}: this gradient is not a mean over rows"
+    whole, mean = map(float, re.fullmatch(told, words).groups())
+    assert mean == pytest.approx(2 * whole, rel=1e-3)
+    for kind in (plain, mean_of_rows, by_length, penalised):
+        assert not compared(Net(kind), dp=2, gradients=True)
+
+
+def test_a_refusal_shows_both_losses():
+    torch.manual_seed(0)
+    network, division = Net(summed), divided(batches(rows=64)[0])
+    with pytest.raises(RefusedLayoutError) as told:
+        checked_division(network, [division], layout="dp = 2", may_differ=False)
+    assert told.value.message == (
+        "dp = 2; the loss of 64 rows is 0.825; the mean over 2 parts of 32 is 0.4125: this loss is not a mean over rows"
+    )
+    assert "parts_may_differ" in told.value.hint
+    [remark] = checked_division(network, [division], layout="dp = 2", may_differ=True)
+    assert remark in told.value.message
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(dp=2), Layout(micro_batches=4), Layout(dp=4, micro_batches=2), Layout(dp=64)]
+)
+@pytest.mark.parametrize("batch_size", [64, 512, 4096])
+def test_a_check_costs_one_batch(layout, batch_size):
+    """All rows that it computes, at once and in parts, are fewer than twice those of a batch: forward passes without backward."""
+    numbers = []
+
+    def collate(rows):
+        numbers.extend(rows)
+        return (torch.zeros(len(rows), 1),)
+
+    found = list(divisions_to_check(100_000, batch_size, layout, collate))
+    parts = layout.dp * layout.micro_batches
+    assert len(numbers) <= batch_size + 48
+    assert len(found[0].parts[0][0][0]) == batch_size // parts
+    assert all(sum(len(part[0]) for own in each.parts for part in own) == len(each.whole[0]) for each in found)
+
+
+def test_what_a_call_draws_and_changes_is_seen():
+    net = Net(attending, attention=nn.MultiheadAttention(HIDDEN, 2, dropout=0.1, batch_first=True))
+    where, changed = seen_in_a_call(net, batches()[0][:1] + batches()[0][1:2] + (batches()[0][2].float(),))
+    assert where.startswith("test_own_check.py:")
+    assert not changed
+    assert seen_in_a_call(Net(averaging), batches()[0]) == ("", "mean")
+    assert seen_in_a_call(Net(plain), batches()[0]) == ("", "")
