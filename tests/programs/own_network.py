@@ -223,6 +223,7 @@ COMPARED = [
     ("a mask", partial(compared, masked, is_equal=False)),
     ("rows that meet", partial(compared, centred, is_equal=False)),
     ("a table", partial(compared, product, is_equal=True)),
+    ("gradients of a table", partial(compared, product, is_equal=True, check_gradients=True)),
     ("flat labels", partial(compared, flat, is_equal=True)),
 ]
 

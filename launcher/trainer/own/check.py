@@ -160,7 +160,9 @@ def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
         return f"the loss of {rows} rows is {one}; the mean over {parts} is {other}: this loss is not a mean over rows"
     largest = max((float(each.abs().max()) for each in whole.gradients.values()), default=0.0)
     for name, slope in whole.gradients.items():
-        of_parts = sum(each.gradients.get(name, torch.zeros_like(slope)) for each in of_ranks) / len(losses)
+        of_parts = torch.stack([each.gradients.get(name, torch.zeros_like(slope)) for each in of_ranks]).sum(0) / len(
+            losses
+        )
         ours, theirs = _furthest(slope, of_parts)
         if not _is_close(ours, theirs, tolerance * largest):
             one, other = _shown(ours, theirs)

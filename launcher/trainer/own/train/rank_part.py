@@ -140,9 +140,7 @@ class DividedNetwork:
         """Make ready for the rows of that number in the global batch of a step; nothing is dropped without a step."""
         self._drawing.begin(row_B, step)
         for path, values in divisors.items():
-            loss = self.part.get_submodule(path)
-            assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
-            loss.begin(values)
+            _cross_entropy(self.part, path).begin(values)
 
     def compute(self, inputs: Rows, received: Tensor | None) -> Tensor:
         """Return the loss of some rows, in float32 at least; on all stages but the last what the next one takes.
@@ -251,11 +249,10 @@ class DividedNetwork:
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
         """Return the loss of rows, in which cross entropies divide by what their masks count in the batch."""
         masks = self._masks[network.training]
-        counts = {} if masks is None or batch is None else masks.counts(batch, torch.float64)
-        for path, values in counts.items():
-            loss = network.get_submodule(path)
-            assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
-            loss.begin([value * len(inputs[0]) / len(batch[0]) for value in values])
+        if masks is not None and batch is not None:
+            share = len(inputs[0]) / len(batch[0])
+            for path, values in masks.counts(batch, torch.float64).items():
+                _cross_entropy(network, path).begin([value * share for value in values])
         value = network(*inputs)
         assert isinstance(value, Tensor), "a loss"
         return value
@@ -285,6 +282,12 @@ class DividedNetwork:
         if layout.dp * layout.micro_batches == 1:  # the batch has no parts
             return
         self.remarks.append(f"{error.message}; so each part of a batch divides its loss by its own mask")
+
+
+def _cross_entropy(network: nn.Module, path: str) -> CrossEntropyLoss:
+    loss = network.get_submodule(path)
+    assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
+    return loss
 
 
 def _check_modules(network: nn.Module) -> None:
