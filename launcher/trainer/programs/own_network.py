@@ -73,17 +73,16 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self.world = world
         self._samples, self._validation, self._rate = samples, validation, optimizer.learning_rate
         train, parallel = settings.train, settings.parallel
-        digests: list[tuple[str, int]] = []
+        digests: list[str] = []
         given = [each for each in (samples, validation) if each is not None]
         world.while_others_wait(lambda: digests.extend(map(digest_of, given)))
-        self.digest, items = digests[0]
-        _check_equal(network, [digest for digest, _ in digests], settings, world)
+        self.digest = digests[0]
+        _check_equal(network, digests, settings, world)
         self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
         is_validated = validation is not None
         self._divided = DividedNetwork(
             network,
             samples,
-            items,
             settings,
             world,
             is_validated=is_validated,

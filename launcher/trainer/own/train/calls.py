@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.trainer.own.divide import Rows
 from launcher.trainer.own.trace import IN_PLACE, LINE, Tracing, class_name, nodes_of, text_of, variable_names
 from launcher.trainer.own.train.dropout import DrawnDropout
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
@@ -29,13 +29,7 @@ LEAVES = (
     DrawnDropout,
 )
 INPUTS = ("encoder_inputs", "decoder_inputs")  # of a Transformer, which only the first stage computes
-# What gives a tensor of the type of its first argument, or of all of them, where these are of the network's type.
-_KEEPS_TYPE = frozenset(
-    (operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.neg, operator.getitem, torch.matmul)
-)  # fmt: skip
-_VIEWS = frozenset(
-    ("view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "contiguous", "expand", "repeat")
-)
+RECEIVED = "received_by_stage"  # the input of a stage that is what the stage before has sent
 
 
 @frozen
@@ -98,9 +92,39 @@ class TracedNetwork:
         """Return the first call that computes with parameters for `wanted`; None where none does."""
         return next((node for node in self.needed(wanted) if self.parameters(node)), None)
 
+    def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:
+        """Return what computes `wanted`, nodes among these; with `transformer` on what has been received, unless it is first."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, Any] = {}
+        for node in self.nodes:  # all inputs: each stage is called with the whole batch
+            if node.op == "placeholder" and str(node.target).strip("*") in self.inputs:
+                copies[node] = graph.placeholder(str(node.target))
+        skipped = None if is_first else transformer
+        received = None if skipped is None else graph.placeholder(RECEIVED)
+        for node in self.needed([wanted], skipped):
+            if node in copies:
+                continue
+            if node is skipped:
+                own = {
+                    name: value for name, value in arguments_by_name(Transformer, node).items() if name not in INPUTS
+                }
+                options = {**fx.node.map_arg(own, copies.__getitem__), "encoder_inputs": None, "received": received}
+                copies[node] = graph.call_module(str(node.target), (), options)
+            else:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(fx.node.map_arg(wanted, copies.__getitem__))
+        graph.lint()
+        for name, value in self.constants.items():
+            setattr(self.network, name, value)
+        try:
+            return fx.GraphModule(self.network, graph, class_name(self.network))
+        finally:
+            for name in self.constants:
+                delattr(self.network, name)
 
-def traced_network(network: nn.Module, arguments: Arguments, device: torch.device) -> TracedNetwork:
-    """Return what a network calls when it is called with a batch on a device.
+
+def traced_network(network: nn.Module, arguments: Arguments, rows: Rows, device: torch.device) -> TracedNetwork:
+    """Return what a network calls when it is called with a batch on a device, such as these rows on the CPU.
 
     Raises:
         UsageError: it cannot be traced; the message says where and why.
@@ -118,7 +142,7 @@ def traced_network(network: nn.Module, arguments: Arguments, device: torch.devic
     is_same = text_of(training.nodes) == text_of(evaluation.nodes)
     for found in (training,) if is_same else (training, evaluation):
         _check_in_place(found)
-        _settle_types(found, device)
+        _settle_types(found, rows, device)
     return training if is_same else replace(training, evaluated=evaluation)
 
 
@@ -167,37 +191,24 @@ def _check_in_place(found: TracedNetwork) -> None:
             )
 
 
-def _settle_types(found: TracedNetwork, device: torch.device) -> None:
+def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> None:
     """Put values in the place of `tensor.dtype` and `tensor.device` where tensors depend on parameters, and of the CPU's device.
 
-    So a mask in the type of an embedding can be computed without the embedding.
+    So a mask in the type of an embedding can be computed without the embedding. A call with `rows` shows the types.
     """
-    dtype = next(found.network.parameters()).dtype
-    for node in found.nodes:
-        if node.op == "call_function" and node.target is getattr and node.args[1] in {"dtype", "device"}:
-            value = device if node.args[1] == "device" else dtype
-            is_known = node.args[1] == "device" or _is_of_network_type(found, node.args[0])
-            if is_known and found.depends_on_parameters([node]) is not None:
-                for user in list(node.users):
-                    settled = partial(_instead, node, value)
-                    user.args, user.kwargs = fx.node.map_arg((user.args, dict(user.kwargs)), settled)
-        if device.type != "cpu":  # where the network was traced
-            at = partial(_at_device, device)
-            node.args, node.kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), at)
-
-
-def _is_of_network_type(found: TracedNetwork, value: Any) -> bool:
-    """Return whether it is sure that a tensor has the type of the network's parameters; False where it may be another."""
-    if not isinstance(value, fx.Node):
-        return isinstance(value, int | float)
-    if value.op in {"call_module", "get_attr"}:
-        is_dropout = value.op == "call_module" and isinstance(found.module(value), DrawnDropout)
-        return is_dropout or bool(found.parameters(value))
-    if value.op == "call_method" and value.target in _VIEWS:
-        return _is_of_network_type(found, value.args[0])
-    if value.target is operator.getitem:
-        return _is_of_network_type(found, value.args[0])
-    return value.target in _KEEPS_TYPE and all(_is_of_network_type(found, each) for each in value.args)
+    asking = [
+        node
+        for node in found.nodes
+        if node.target is getattr and node.args[1] in {"dtype", "device"} and found.depends_on_parameters([node])
+    ]
+    with torch.no_grad():
+        values = found.part(tuple(asking))(*(each.clone() for each in rows)) if asking else ()
+    for node, value in zip(asking, values, strict=True):
+        settled = partial(_instead, node, device if isinstance(value, torch.device) else value)
+        for user in list(node.users):
+            user.args, user.kwargs = fx.node.map_arg((user.args, dict(user.kwargs)), settled)
+    for node in found.nodes if device.type != "cpu" else ():  # where the network was traced
+        node.args, node.kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), partial(_at_device, device))
 
 
 def _instead(node: fx.Node, value: Any, each: fx.Node) -> Any:

@@ -10,7 +10,6 @@ The batch is known on all stages, so what is computed from it alone is computed 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -22,8 +21,6 @@ from launcher.trainer.own.train.calls import INPUTS, TracedNetwork, arguments_by
 from launcher.trainer.own.train.dropout import DrawnDropout
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
 from launcher.trainer.own.train.modules import CrossEntropyLoss, VocabEmbedding
-
-RECEIVED = "received_by_stage"  # the input of a stage that is what the stage before has sent
 
 
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
@@ -38,7 +35,7 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
     networks = []
     for index in range(count):
         wanted = found.output if index == count - 1 else transformer
-        networks.append(_part(found, wanted, transformer, is_first=index == 0))
+        networks.append(found.part(wanted, transformer, is_first=index == 0))
     _check_dropouts(networks)
     needed = set(found.needed([found.output]))
     for node in found.nodes:
@@ -54,7 +51,7 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
 
 def whole_network(found: TracedNetwork) -> fx.GraphModule:
     """Return the network as its calls: it has the modules and parameters that are used."""
-    return _part(found, found.output, None, is_first=True)
+    return found.part(found.output)
 
 
 @frozen
@@ -91,7 +88,7 @@ def loss_masks(found: TracedNetwork, *, of_stages: bool) -> LossMasks | None:
             f"{node.meta.get(LINE, '')}: the mask of a CrossEntropyLoss depends on parameters",
             hint="a mask, and its shape, of the batch alone",
         )
-    network = _part(found, tuple(masks), None, is_first=True)
+    network = found.part(tuple(masks))
     return LossMasks(network, tuple(str(node.target) for node in losses))
 
 
@@ -132,36 +129,6 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
             hint="--pp 1, or masks, and their shapes, of the batch alone",
         )
     return call
-
-
-def _part(found: TracedNetwork, wanted: Any, transformer: fx.Node | None, *, is_first: bool) -> fx.GraphModule:
-    """Return what computes `wanted`, nodes among `found`; with `transformer` on what has been received, unless it is first."""
-    graph = fx.Graph()
-    copies: dict[fx.Node, Any] = {}
-    for node in found.nodes:  # all inputs: each stage is called with the whole batch
-        if node.op == "placeholder" and str(node.target).strip("*") in found.inputs:
-            copies[node] = graph.placeholder(str(node.target))
-    skipped = received = None
-    if transformer is not None and not is_first:
-        skipped, received = transformer, graph.placeholder(RECEIVED)
-    for node in found.needed([wanted], skipped):
-        if node in copies:
-            continue
-        if node is skipped:
-            own = {name: value for name, value in arguments_by_name(Transformer, node).items() if name not in INPUTS}
-            options = {**fx.node.map_arg(own, copies.__getitem__), "encoder_inputs": None, "received": received}
-            copies[node] = graph.call_module(str(node.target), (), options)
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(fx.node.map_arg(wanted, copies.__getitem__))
-    graph.lint()
-    for name, value in found.constants.items():
-        setattr(found.network, name, value)
-    try:
-        return fx.GraphModule(found.network, graph, class_name(found.network))
-    finally:
-        for name in found.constants:
-            delattr(found.network, name)
 
 
 def _check_dropouts(networks: Sequence[fx.GraphModule]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -13,17 +13,16 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.stages import Stage
 from launcher.trainer.model.dropout import Draws, Dropout
 from launcher.trainer.own.check import Comparison, checked_division
-from launcher.trainer.own.divide import Rows, divisions_to_check, of_rank_0
+from launcher.trainer.own.divide import Division, Rows, divisions_to_check, of_rank_0
 from launcher.trainer.own.trace import class_name
 from launcher.trainer.own.train.buffers import Buffers, move_buffers
-from launcher.trainer.own.train.calls import Arguments, TracedNetwork, arguments_of, traced_network
+from launcher.trainer.own.train.calls import RECEIVED, TracedNetwork, arguments_of, traced_network
 from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
 from launcher.trainer.own.train.modules import CrossEntropyLoss
 from launcher.trainer.own.train.network_settings import NetworkSettings
 from launcher.trainer.own.train.parameter_plan import apply_plan, check_parameters, plan_network, stages_of_network
 from launcher.trainer.own.train.pipeline_parts import (
-    RECEIVED,
     LossMasks,
     check_uses,
     loss_masks,
@@ -61,7 +60,6 @@ class DividedNetwork:
         self,
         network: nn.Module,
         samples: Samples,
-        items: int,
         settings: NetworkSettings,
         world: World,
         *,
@@ -69,7 +67,7 @@ class DividedNetwork:
         parts_may_differ: bool = False,
         check_gradients: bool = False,
     ) -> None:
-        """Take over `network`, which is called with so many items of each sample; it begins as rank 0 has it. All ranks must call it.
+        """Take over `network`, which is called with the items of samples; it begins as rank 0 has it. All ranks must call it.
 
         Raises:
             UsageError: the network cannot be served.
@@ -87,20 +85,18 @@ class DividedNetwork:
                 module.place = path
         self.buffers = Buffers(network)
         self.buffers.share(world)
-        found = self._traced(network, arguments_of(network, items), is_validated=is_validated)
+        layout, size = world.place.layout, settings.train.batch_size
+        collate = partial(collated, samples, device=torch.device("cpu"), dtype=self.dtype)
+        rows = collate(range(size // (layout.dp * layout.micro_batches)))
+        found = self._traced(network, rows, is_validated=is_validated)
         self.is_traced = found is not None
         self._masks = self._loss_masks(found)
+        how = Comparison(self._loss_of_part, is_validated=is_validated, gradients=check_gradients)
+        divisions = divisions_to_check(len(samples), size, layout, collate)
         check = partial(
-            self._check,
-            network,
-            samples,
-            settings,
-            may_differ=parts_may_differ,
-            is_validated=is_validated,
-            gradients=check_gradients,
+            self._check, network, rows, divisions, how, may_differ=parts_may_differ, seed=settings.train.seed
         )
-        is_divided = world.place.world_size * world.place.layout.micro_batches > 1
-        world.while_others_wait(check if world.is_first and is_divided else None)
+        world.while_others_wait(check if world.is_first and world.place.world_size * layout.micro_batches > 1 else None)
         self.stages = stages_of_network(network, settings, world.pp.size)
         parts = self._parts(network, found)
         self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
@@ -168,13 +164,13 @@ class DividedNetwork:
         found = {key: self.buffers.of(key) if name is None else whole[name] for key, name in self._keys.items()}
         return {key: value.detach().cpu().clone() for key, value in found.items()}
 
-    def _traced(self, network: nn.Module, arguments: Arguments, *, is_validated: bool) -> TracedNetwork | None:
+    def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
         """Return the network's calls; None, with a remark, where it cannot be traced and need not be."""
-        pp = self._world.pp.size
+        pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
         try:
             with self.buffers.kept(), torch.random.fork_rng(devices=[]):
                 return self._traceable(
-                    traced_network(network, arguments, self._world.device), is_validated=is_validated
+                    traced_network(network, arguments, rows, self._world.device), is_validated=is_validated
                 )
         except UsageError as error:
             if pp > 1:
@@ -212,19 +208,16 @@ class DividedNetwork:
     def _check(
         self,
         network: nn.Module,
-        samples: Samples,
-        settings: NetworkSettings,
+        rows: Rows,
+        divisions: Iterable[Division],
+        how: Comparison,
         *,
         may_differ: bool,
-        is_validated: bool,
-        gradients: bool,
+        seed: int,
     ) -> None:
         """Refuse a network whose loss depends on how a batch is divided, or that computes what this layout cannot; remark on the rest."""
-        layout, size = self._world.place.layout, settings.train.batch_size
-        parts = layout.dp * layout.micro_batches
-        collate = partial(collated, samples, device=torch.device("cpu"), dtype=self.dtype)
-        trial, rows = copy.deepcopy(network).cpu(), collate(range(size // parts))
-        _DrawingModules(trial, settings.train.seed).begin(torch.arange(len(rows[0])), 1)
+        layout, trial = self._world.place.layout, copy.deepcopy(network).cpu()
+        _DrawingModules(trial, seed).begin(torch.arange(len(rows[0])), 1)
         drawing, buffer = seen_in_a_call(trial, rows)
         if drawing:
             told = f"{self.class_name} draws random numbers by torch, in {drawing}, and each rank draws its own"
@@ -236,14 +229,10 @@ class DividedNetwork:
                 f"pp = {layout.pp}, and {self.class_name} changes the buffer {buffer}: only those of the first stage are kept",
                 hint="use --pp 1, or a module without statistics of its batches",
             )
-        if parts > 1:
+        if layout.dp * layout.micro_batches > 1:
+            told = f"dp = {layout.dp}, micro_batches = {layout.micro_batches}"
             self.remarks = checked_division(
-                network,
-                divisions_to_check(len(samples), size, layout, collate),
-                Comparison(self._loss_of_part, is_validated=is_validated, gradients=gradients),
-                layout=f"dp = {layout.dp}, micro_batches = {layout.micro_batches}",
-                may_differ=may_differ,
-                remarks=self.remarks,
+                network, divisions, how, layout=told, may_differ=may_differ, remarks=self.remarks
             )
 
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:

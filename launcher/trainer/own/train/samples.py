@@ -94,15 +94,15 @@ def _check_sample(number: int, sample: Any, items: int) -> None:
         raise UsageError(f"sample {number} has {len(sample)} items, and others have {items}", hint=hint)
 
 
-def digest_of(samples: Samples) -> tuple[str, int]:
-    """Return a digest of the number of samples and of some of them, spread over all, and how many items each has.
+def digest_of(samples: Samples) -> str:
+    """Return a digest of the number of samples and of some of them, spread over all.
 
     Raises:
         UsageError: there are none, or a sample is another one when it is asked for again.
     """
     if not len(samples):
         raise UsageError("there are no samples")
-    digest, items = hashlib.sha256(str(len(samples)).encode()), 0
+    digest = hashlib.sha256(str(len(samples)).encode())
     for number in np.linspace(0, len(samples) - 1, min(DIGESTED, len(samples)), dtype=int).tolist():
         one, again = (collated(samples, [number], torch.device("cpu"), torch.float32) for _ in range(2))
         if [value.numpy().tobytes() for value in one] != [value.numpy().tobytes() for value in again]:
@@ -110,7 +110,6 @@ def digest_of(samples: Samples) -> tuple[str, int]:
                 f"sample {number} is another one each time that it is asked for, and all ranks need the same",
                 hint="draw random numbers in the network, by nn.Dropout",
             )
-        items = len(one)
         for value in one:
             digest.update(value.numpy().tobytes())
-    return digest.hexdigest(), items
+    return digest.hexdigest()
