@@ -37,6 +37,8 @@ from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics import Metrics, attempt_in
 from launcher.trainer.telemetry.step_time import StepTime
 
+WARM_UP_STEPS = 3  # they open connections and allocate, so the profiler does not trace them
+
 
 def run(
     make: Callable[[], Program[AnyBatch, AnyResult]], checkpoints: CheckpointConfig, world: World, files: Files
@@ -244,9 +246,6 @@ class EarlyStopping:
         lowest = self.validations.lowest_loss
         named = "none had a finite loss" if lowest is None else f"the lowest loss is {lowest:.6f}"
         return f"ended early: {self.validations.since} validations in a row have no lower loss; {named}"
-
-
-WARM_UP_STEPS = 3  # they open connections and allocate, so they are not traced
 
 
 class StepProfiler:

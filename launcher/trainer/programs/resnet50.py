@@ -48,6 +48,7 @@ from launcher.trainer.telemetry.heartbeat import getting_on
 
 AHEAD = 3  # batches that a thread prepares while one is trained on
 MEAN, COUNT = "running_mean", "num_batches_tracked"  # of each batch norm, the latter the number of steps
+Item = TypeVar("Item")
 
 
 def train(settings: Resnet50Settings, world: World, files: Files) -> None:
@@ -61,63 +62,6 @@ def train(settings: Resnet50Settings, world: World, files: Files) -> None:
         if settings.parallel.mode not in REPLICATED:
             groups = opened.enter_context(plan_groups(settings, world))
         run(lambda: Resnet50(settings, world, files, groups), settings.checkpoint, world, files)
-
-
-Item = TypeVar("Item")
-
-
-@frozen
-class _Failed:
-    error: BaseException
-
-
-class _End:
-    pass
-
-
-def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    """Yield `items` in order, of which a thread makes up to `depth` ahead of their use, the one that it is at included.
-
-    An error of `items` is raised where the failed item would have come. The thread ends with this iterator: at the end of
-    `items`, at an error, and when the iterator is closed, after the item that the thread is at. It begins at the first item.
-
-    The thread gets on while the one that uses the items computes within torch, which needs no interpreter meanwhile.
-    """
-    made: SimpleQueue[Item | _Failed | type[_End]] = SimpleQueue()
-    places = threading.Semaphore(depth)
-    closed = threading.Event()
-    thread = threading.Thread(target=_make, args=(items, made, places, closed), name="ahead", daemon=True)
-    thread.start()
-    try:
-        while not isinstance(item := made.get(), _Failed):
-            if item is _End:
-                return
-            yield item  # type: ignore[misc]
-            places.release()
-        raise item.error
-    finally:
-        closed.set()
-        places.release()
-        thread.join()
-
-
-def _make(
-    items: Iterable[Item],
-    made: SimpleQueue[Item | _Failed | type[_End]],
-    places: threading.Semaphore,
-    closed: threading.Event,
-) -> None:
-    try:
-        iterator = iter(items)
-        while places.acquire() and not closed.is_set():
-            try:
-                item = next(iterator)
-            except StopIteration:
-                made.put(_End)
-                return
-            made.put(item)
-    except BaseException as error:  # noqa: BLE001 - raised again where the items are used
-        made.put(_Failed(error))
 
 
 class Resnet50(NetworkProgram[TrainingBatch]):
@@ -286,3 +230,57 @@ def placements_at(settings: Resnet50Settings, layout: Layout, coordinate: Coordi
         return {name: Placement.uncut(shape) for name, shape in model_shapes(settings).items()}
     plan = sharding_plan(traced_network(settings, layout.dp), settings, layout.mp)
     return placements_of(plan, coordinate.mp)
+
+
+@frozen
+class _Failed:
+    error: BaseException
+
+
+class _End:
+    pass
+
+
+def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
+    """Yield `items` in order, of which a thread makes up to `depth` ahead of their use, the one that it is at included.
+
+    An error of `items` is raised where the failed item would have come. The thread ends with this iterator: at the end of
+    `items`, at an error, and when the iterator is closed, after the item that the thread is at. It begins at the first item.
+
+    The thread gets on while the one that uses the items computes within torch, which needs no interpreter meanwhile.
+    """
+    made: SimpleQueue[Item | _Failed | type[_End]] = SimpleQueue()
+    places = threading.Semaphore(depth)
+    closed = threading.Event()
+    thread = threading.Thread(target=_make, args=(items, made, places, closed), name="ahead", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := made.get(), _Failed):
+            if item is _End:
+                return
+            yield item  # type: ignore[misc]
+            places.release()
+        raise item.error
+    finally:
+        closed.set()
+        places.release()
+        thread.join()
+
+
+def _make(
+    items: Iterable[Item],
+    made: SimpleQueue[Item | _Failed | type[_End]],
+    places: threading.Semaphore,
+    closed: threading.Event,
+) -> None:
+    try:
+        iterator = iter(items)
+        while places.acquire() and not closed.is_set():
+            try:
+                item = next(iterator)
+            except StopIteration:
+                made.put(_End)
+                return
+            made.put(item)
+    except BaseException as error:  # noqa: BLE001 - raised again where the items are used
+        made.put(_Failed(error))
