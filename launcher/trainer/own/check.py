@@ -35,7 +35,7 @@ NOISE = 0.05  # standard deviation by which weights are moved
 CALLS_THAT_DRAW = 8  # after the first, to see whether the loss depends on what is drawn
 EQUAL_PARTS = (
     "return a mean over rows (launcher.trainer.api.CrossEntropyLoss counts over the whole batch), hold what is not a batch as a buffer, "
-    "use --dp 1 --micro-batches 1, or pass parts_may_differ=True to train on the mean over the parts"
+    "have `sharded` normalise by each copy's rows with batch_norm_is_shared=False, use --dp 1 --micro-batches 1, or pass parts_may_differ=True to train on the mean over the parts"
 )
 
 
@@ -82,7 +82,7 @@ def checked_division(
         return [*remarks, f"a batch was not compared with its parts: {error}"]
     if words and not may_differ:
         raise RefusedLayoutError("; ".join((layout, *remarks, words)), hint=EQUAL_PARTS)
-    return [*remarks, words] if words else list(remarks)
+    return [*remarks, f"{words}; the mean over the parts is trained"] if words else list(remarks)
 
 
 def difference(network: nn.Module, divisions: Iterable[Division], how: Comparison = PLAIN) -> str:
