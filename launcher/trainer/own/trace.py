@@ -174,12 +174,8 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     )
 
 
-def tensors_of(network: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    yield from network.named_parameters()
-    yield from network.named_buffers()
-
-
 def attribute_of(network: nn.Module, path: str) -> Any:
+    """Return what a network has at a path with dots."""
     *modules, name = path.split(".")
     return getattr(network.get_submodule(".".join(modules)), name)
 

@@ -24,7 +24,7 @@ from launcher.trainer.own.cut.operators.table import (
     fact_of,
     known,
 )
-from launcher.trainer.own.trace import LINE, Tracing, attribute_of, class_name, nodes_of, own_name, tensors_of
+from launcher.trainer.own.trace import LINE, Tracing, attribute_of, class_name, nodes_of, own_name
 
 
 @frozen
@@ -68,7 +68,10 @@ class _Trace:
         self._operators: list[Operator] = []
         self._leaves: dict[str, Leaf] = {}
         self._calls: dict[str, Call] = {}
-        self._tensors = {id(tensor): own_name(network, name) for name, tensor in tensors_of(network)}
+        self._tensors = {
+            id(tensor): own_name(network, name)
+            for name, tensor in (*network.named_parameters(), *network.named_buffers())
+        }
         self._parameters: dict[str, nn.Parameter] = {}
         self._buffers: dict[str, Tensor] = {}
         self._taken: set[str] = set(self._tensors.values())

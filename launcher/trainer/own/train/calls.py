@@ -14,7 +14,16 @@ from torch import Tensor, fx, nn
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.trainer.own.divide import Rows
-from launcher.trainer.own.trace import IN_PLACE, LINE, Tracing, class_name, nodes_of, text_of, variable_names
+from launcher.trainer.own.trace import (
+    IN_PLACE,
+    LINE,
+    Tracing,
+    attribute_of,
+    class_name,
+    nodes_of,
+    text_of,
+    variable_names,
+)
 from launcher.trainer.own.train.dropout import DrawnDropout
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
 from launcher.trainer.own.train.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
@@ -69,8 +78,7 @@ class TracedNetwork:
         if node.op == "call_module":
             return list(self.module(node).parameters())
         if node.op == "get_attr" and str(node.target) not in self.constants:
-            path, _, name = str(node.target).rpartition(".")
-            tensor = getattr(self.network.get_submodule(path), name)
+            tensor = attribute_of(self.network, str(node.target))
             return [tensor] if isinstance(tensor, nn.Parameter) else []
         return []
 

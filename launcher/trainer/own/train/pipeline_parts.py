@@ -49,11 +49,6 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
     return networks
 
 
-def whole_network(found: TracedNetwork) -> fx.GraphModule:
-    """Return the network as its calls: it has the modules and parameters that are used."""
-    return found.part(found.output)
-
-
 @frozen
 class LossMasks:
     """Computes the masks of a network's cross entropies from the inputs of a batch alone."""

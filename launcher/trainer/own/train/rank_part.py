@@ -27,7 +27,6 @@ from launcher.trainer.own.train.pipeline_parts import (
     check_uses,
     loss_masks,
     stage_networks,
-    whole_network,
 )
 from launcher.trainer.own.train.samples import Samples, collated
 from launcher.trainer.own.trial import seen_in_a_call
@@ -250,7 +249,7 @@ class DividedNetwork:
         """Return what each stage computes, as far as it is known: of a network that cannot be traced, all."""
         if found is None:
             return [network]
-        return [whole_network(found)] if self._world.pp.size == 1 else stage_networks(found, self._world.pp.size)
+        return [found.part(found.output)] if self._world.pp.size == 1 else stage_networks(found, self._world.pp.size)
 
     def _check_cut(self, found: TracedNetwork | None) -> None:
         """Refuse other uses of cut parameters than those of the modules that know of it."""
