@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -37,10 +35,8 @@ from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.network import NetworkResult
 from launcher.trainer.programs.program import Program, Validated, line_of
-from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.saved import gather
 from launcher.trainer.telemetry.heartbeat import getting_on
-from launcher.trainer.telemetry.recording import Recorder
 
 NAME = OWN_NETWORK  # in checkpoints and saved models
 
@@ -208,15 +204,6 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._divided.part.train()
         loss = total / count
         return Validated(loss, f"validation loss is {loss:.6f}")
-
-    def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        del attempt
-        assert path is None, "no report is asked for"
-
-        def report_of(_recorder: Recorder, _step: int) -> NoReturn:
-            raise AssertionError("nothing is recorded without a path")
-
-        return StepRecorder(path, self.world.place.global_rank, report_of, None)
 
     def settle(self) -> None:
         self._divided.buffers.settle(self.world)

@@ -106,9 +106,10 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     def weights(self) -> dict[str, Tensor] | None:
         """Return the tensors of the trained model, buffers included, on rank 0; None elsewhere. All ranks must call it."""
 
-    @abstractmethod
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        """Return what records a step in this attempt of the run for `tlaunch plan operators`, where there is a path."""
+        """Return what records a step in this attempt of the run for `tlaunch plan operators`, if there is a path; nothing by default."""
+        del path, attempt
+        return StepRecorder()
 
     def settle(self) -> None:
         """Make `buffers` what is to be saved of the present state, the same on all ranks. All ranks must call it."""
