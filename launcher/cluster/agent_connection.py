@@ -9,10 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import address_of, addresses_of, names_of
-from launcher.core.messages import (
+from launcher.control.messages import (
     MAX_FIRST_LINE_BYTES,
     PROTOCOL,
     Challenge,
@@ -23,8 +20,11 @@ from launcher.core.messages import (
     Ready,
     to_line,
 )
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Server
 from launcher.engines.host_match import ServerIndex
+from launcher.supervise.channel import Channel, ChannelClosedError
 
 UNAUTHENTICATED_S = 10.0  # a connection that has not authenticated by then is closed
 BACKLOG = 4096

@@ -28,36 +28,23 @@ from launcher.cluster.job import Plan
 from launcher.cluster.recorder import ServersRecorder
 from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
 from launcher.cluster.server_evidence import ServerEvidence
-from launcher.control import events as happened
-from launcher.control import orders
+from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
-from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
-from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
-from launcher.core.messages import (
-    AttemptOver,
-    Begin,
-    Decision,
+from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, AttemptEnded, EvidenceReport, Setup
+from launcher.control.messages import (
     Done,
     EventReport,
-    EvidenceReport,
-    EvidenceRequest,
     FileChunk,
     FileSnapshot,
-    Finish,
-    ForwardSignal,
     GivingUp,
     Message,
-    ProbeRequest,
-    ProbeResult,
-    ProbeTarget,
     Refused,
-    SignalWanted,
     Stacks,
-    Stop,
     TakenIn,
     Waiting,
 )
+from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
+from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
 from launcher.core.proc import identify
 from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
@@ -159,7 +146,7 @@ class Coordinator:
         for key, _ in self._selector.select(max(0.0, first_s - time.monotonic())):
             key.data()
         if self._exclusions is not None and (excluded := self._exclusions.look()) is not None:
-            self._report(happened.ExclusionsChanged(excluded))
+            self._report(events.ExclusionsChanged(excluded))
 
     def _on_words(self, peer: AgentConnection) -> None:
         gathers = self._controller.phase is Phase.GATHERING
@@ -197,7 +184,7 @@ class Coordinator:
             peer.lose("refused")
         elif peer.ready is not None:
             peer.send(TakenIn())
-            self._report(happened.ServerJoined(index, peer.ready.master_port))
+            self._report(events.ServerJoined(index, peer.ready.master_port))
 
     def _take(self, peer: AgentConnection, message: Message) -> None:
         index = peer.server_index
@@ -205,15 +192,15 @@ class Coordinator:
         match message:
             case EventReport(line=line):
                 for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._evidence.servers[index], index):
-                    self._report(happened.RankEnded(ended.global_rank, ended.status))
-            case EvidenceReport(attempt=attempt) if attempt == self._controller.attempt:
-                understood = self._evidence.take(index, message.evidence, peer.pings.clock)
-                self._report(happened.EvidenceReport(index, message.port, understood))
-            case AttemptOver(attempt=attempt) if attempt != self._controller.attempt:
+                    self._report(ended)
+            case EvidenceReport() | AttemptEnded() if message.attempt != self._controller.attempt:
                 pass  # it is late
-            case AttemptOver() | SignalWanted() | ProbeResult():
-                peer.over = peer.over or isinstance(message, AttemptOver)
-                self._report(_event_of(message, index))
+            case EvidenceReport() | AttemptEnded() | events.ProbeResult() | events.SignalReceived() if (
+                message.server == index
+            ):
+                understood = not isinstance(message, EvidenceReport) or self._evidence.take(message, peer.pings.clock)
+                peer.over = peer.over or isinstance(message, AttemptEnded)
+                self._report(message if understood else events.RankFailed(index))
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 peer.given_up = True
                 self._note_loss(index, reason, peer)
@@ -246,12 +233,12 @@ class Coordinator:
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
-            self._report(happened.SignalReceived(number))
+            self._report(events.SignalReceived(number))
 
     def _on_head_lost(self) -> None:
         self._selector.unregister(self._head.death_fd)
         self._recorder.event_log.forget_head()
-        self._report(happened.EndWanted(Cause.HEAD_LOST))
+        self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def _on_loss(self, server_index: int, peer: AgentConnection) -> None:
         phase = self._controller.phase
@@ -262,7 +249,7 @@ class Coordinator:
             if error is not None:
                 self._refuse(error)
             return
-        self._report(happened.ServerGone(server_index))
+        self._report(events.ServerGone(server_index))
         if not peer.done and phase is not Phase.LEAVING:
             self._registration.note_unheard(peer, self._spec.supervision.grace_s)
             self._note_loss(server_index, peer.lost or "", peer)
@@ -273,7 +260,7 @@ class Coordinator:
             reason = f"the launcher's machine stood still for {still_s:.0f} s, and the agent gave it up"
         ranks = [device.global_rank for device in self._evidence.servers[server_index].devices]
         exits = self._recorder.progress.current.exits
-        loss = happened.ServerLost(server_index, reason, is_own_fault=still_s > 0)
+        loss = events.ServerLost(server_index, reason, is_own_fault=still_s > 0)
         if not ranks:  # no failure of ranks follows from its loss
             self._report(loss)
         elif all(rank in exits and not exits[rank].failed for rank in ranks) and not self._plan.brings_all:
@@ -291,16 +278,16 @@ class Coordinator:
             )
             self._report(loss)
         if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
-            peer.send(Finish(Cause.HEAD_LOST, EXIT_FAILURE))
+            peer.send(orders.Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
     def _refuse(self, error: TlaunchError) -> None:
         """Start nothing, also where an attempt was to be repeated."""
         self._registration.refusal = error
-        self._report(happened.CannotBegin(error))
+        self._report(events.CannotBegin(error))
 
     # --- the controller ---
 
-    def _report(self, event: happened.Event) -> None:
+    def _report(self, event: events.Event) -> None:
         drive(self._controller, event, self._carry_out)
 
     def _step(self) -> None:
@@ -312,28 +299,33 @@ class Coordinator:
                     engine = self._starter.exited() if self._departure.by_itself else None
                     self._connections.forget_all()
                     self._departure = None
-                    self._report(happened.ServersLeft(engine))
+                    self._report(events.ServersLeft(engine))
             case _:
                 due_s = self._controller.due_s
                 is_due = due_s is not None and time.monotonic() >= due_s
                 limit_s = 2 * self._plan.silence_s / BEATS
                 quiet = self._registration.quiet(limit_s) | self._disks.stalled if is_due else ()
-                self._report(happened.Tick(quiet))
+                self._report(events.Tick(quiet))
 
-    def _carry_out(self, order: orders.Order) -> happened.Event | None:
+    def _carry_out(self, order: orders.Order) -> events.Event | None:
         match order:
             case orders.Record(event=event):
                 self._recorder.record(event)
                 if isinstance(event, DevicesChanged) and self._exclusions is not None:
                     self._exclusions.note(event)
-            case orders.BeginAttempt(number=number, master_port=port, allotment=allotment):
-                self._begin_attempt(Begin(number, port, allotment))
-            case orders.CollectEvidence(servers=servers):
-                for peer in map(self._registration.peers.__getitem__, servers):
-                    peer.send(EvidenceRequest(self._controller.attempt))
-                    peer.ask()  # an answer shows that it was there after the failure
+            case orders.BeginAttempt():
+                self._begin_attempt(order)
+            case orders.CollectEvidence(server=server):
+                self._registration.peers[server].send(order)
+                self._registration.peers[server].ask()  # an answer shows that it was there after the failure
             case orders.ProbeReach():
                 self._probe(order)
+            case orders.EndRanks() | orders.ForwardSignal():
+                self._connections.send_all(order)
+            case orders.Finish():
+                self._registration.takes_back = False
+                self._connections.send_all(order)
+                self._departure = Departure(self._controller.outcome, self._registration, self._starter.engine)
             case orders.Diagnose(apart=apart):
                 found = self._disks.remarked(self._evidence.diagnosed(apart))
                 engine_killed = self._starter.killed() if self._evidence.lost else None
@@ -341,35 +333,19 @@ class Coordinator:
             case orders.GatherServers():
                 self._registration.unheard.forget()
                 self._start_agents()
-            case _:
-                self._tell_all(order)
-        return None
-
-    def _tell_all(self, order: orders.Order) -> None:
-        match order:
-            case orders.EndRanks(cause=cause, verdict=verdict):
-                stop = Stop(cause, order.signal, order.server, order.restarts)
-                attempt = self._controller.attempt
-                decided = None if verdict is None else Decision(attempt, verdict, cause, order.restarts)
-                self._connections.send_all(decided or stop)
-            case orders.ForwardSignal(number=number):
-                self._connections.send_all(ForwardSignal(number))
-            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason, hint=hint):
-                self._registration.takes_back = False
-                self._connections.send_all(Finish(cause, exit_code, reason, hint))
-                outcome, engine = self._controller.outcome, self._starter.engine
-                self._departure = Departure(outcome, self._registration, engine)
             case _:  # agents learn by `Finish` that nothing is started again
                 pass
+        return None
 
     def _probe(self, order: orders.ProbeReach) -> None:
         resolved, peers = dict(self._plan.resolved), self._registration.peers
-        targets = tuple(
-            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports, echoes=True)
-            for to, ports in order.targets
-        )
+        addresses = [
+            addresses_to_try(self._servers[target.server], peers.get(target.server), resolved)
+            for target in order.targets
+        ]
+        targets = (replace(target, addresses=found) for target, found in zip(order.targets, addresses, strict=True))
         if order.server in peers:
-            peers[order.server].send(ProbeRequest(order.number, targets, order.timeout_s))
+            peers[order.server].send(replace(order, targets=tuple(targets)))
 
     # --- the beginning and the end ---
 
@@ -395,31 +371,21 @@ class Coordinator:
             ports = {index: each.master_port for index, each in ready.items() if each.master_port is not None}
             port = ports.get(self._spec.ranks[0].server_index)
             master_port = port or self._controller.master_port or self._spec.master_port
-            self._report(happened.ServersReady(master_port, tuple(ports.items())))
+            self._report(events.ServersReady(master_port, tuple(ports.items())))
         elif missing := self._starter.barrier.missing():
             limit_s = self._plan.join_timeout_s
             self._recorder.record(Awaiting(missing, self._starter.barrier.seconds, limit_s))
             self._connections.send_all(Waiting(missing, limit_s))
 
-    def _begin_attempt(self, begin: Begin) -> None:
+    def _begin_attempt(self, order: orders.BeginAttempt) -> None:
         self._starter.note_begin()
-        self._evidence = self._no_evidence(servers_of_attempt(self._servers, begin.allotment))
+        self._evidence = self._no_evidence(servers_of_attempt(self._servers, order.allotment))
         self._registration.has_begun = True
         for peer in self._registration.peers.values():
             peer.over, peer.has_begun = False, peer.ready is not None
-        self._recorder.record(AttemptStarted(begin.attempt, begin.master_port, begin.allotment))
-        self._connections.send_all(begin, ready=True)  # one that is about to join would take it for its first
+        self._recorder.record(AttemptStarted(order.number, order.master_port, order.allotment))
+        self._connections.send_all(order, ready=True)  # one that is about to join would take it for its first
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
         """Return the evidence of an attempt that begins. `servers`: with the ranks that they have in it."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
-
-
-def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:
-    match message:
-        case AttemptOver(left=left, master_port=port):
-            return happened.AttemptEnded(server, left, port)
-        case SignalWanted(signal=number):
-            return happened.SignalReceived(number, server)
-        case ProbeResult(number=number, unreached=unreached, ports=ports, lossy=lossy):
-            return happened.ProbeResult(server, number, unreached, ports, lossy)

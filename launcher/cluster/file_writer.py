@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.recorder import FileReceiver
+from launcher.control.messages import ChunkAck, FileChunk, FileSnapshot
 from launcher.core.frozen import frozen
-from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk

@@ -14,9 +14,7 @@ from launcher.cluster.meeting_check import unresolved
 from launcher.cluster.program_check import refusal
 from launcher.cluster.stacks import StacksRelay
 from launcher.cluster.unheard import Unheard, longest_s
-from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import addresses_of
-from launcher.core.messages import (
+from launcher.control.messages import (
     MAX_LINE_BYTES,
     AskStacks,
     Freed,
@@ -28,6 +26,8 @@ from launcher.core.messages import (
     is_proof,
     proof_of,
 )
+from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.interfaces import addresses_of
 from launcher.core.records import Server
 from launcher.core.resources import fingerprint
 from launcher.engines.host_match import ServerIndex

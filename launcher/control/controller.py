@@ -37,7 +37,7 @@ from launcher.control.inquiry import Inquiry
 from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, Wish
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, Trouble
+from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, RankEnded, Trouble
 from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
@@ -68,7 +68,7 @@ class RunController:
         self.master_port = 0  # where the ranks of the next attempt meet
         self._paused = False
         self.phase = Phase.GATHERING
-        self.attempt = setup.first_attempt
+        self.attempt = 0
         elastic = setup.supervision.elastic
         self._membership = None if elastic is None else Membership(elastic)
         self._last_failed: frozenset[int] = frozenset()  # devices, of the last failure
@@ -134,7 +134,7 @@ class RunController:
         if isinstance(event, events.EvidenceReport | events.ProbeResult):
             self._inquiry.take(event)
         match event:
-            case events.RankEnded(global_rank=rank, status=status):
+            case RankEnded(global_rank=rank, status=status):
                 self.outcome.exits[rank] = status
             case events.RankFailed(server=server) | events.EvidenceReport(server=server):
                 self._ask_others(server)
@@ -242,8 +242,7 @@ class RunController:
         self.phase = Phase.JUDGING
         self._inquiry.open(self._now_s)
         awaited = self._inquiry.awaited(self._reporting)
-        if others := tuple(sorted(awaited - {server})):
-            self._orders.append(orders.CollectEvidence(others))
+        self._orders += map(orders.CollectEvidence, sorted(awaited - {server}))
 
     def _on_diagnosis(self, found: events.Diagnosed) -> None:
         wish, self._wish = self._wish, None

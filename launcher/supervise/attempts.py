@@ -95,8 +95,8 @@ class Attempts:
         match order:
             case orders.Record(event=event):
                 self._event_log.record(event)
-            case orders.BeginAttempt(number=number, master_port=port, allotment=allotment):
-                self.begin(number, port, allotment)
+            case orders.BeginAttempt():
+                self._begin(order)
             case orders.CollectEvidence():
                 self.monitor.collect()
             case orders.EndRanks(cause=cause, verdict=verdict, restarts=restarts):
@@ -114,7 +114,8 @@ class Attempts:
             case _:
                 pass
 
-    def begin(self, number: int, master_port: int, allotment: Allotment | None = None) -> None:
+    def _begin(self, order: orders.BeginAttempt) -> None:
+        number, master_port, allotment = order.number, order.master_port, order.allotment
         self._scheduler.close()
         self._group.take_back()
         if self._port.holder is None:

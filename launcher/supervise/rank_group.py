@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from launcher.core import env
 from launcher.core.engine_rank import may_use_open_mpi
-from launcher.core.events import RankEnded, RankStarted, Trouble
+from launcher.core.events import RankStarted, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.proc import stat
 from launcher.core.records import RankSpec
@@ -165,6 +165,6 @@ class RankGroup:
         )  # fmt: skip
 
     def _keep(self, ended: RankExit) -> RankExit:
-        self._event_log.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)
+        self._event_log.record(ended.event, ended.ended_ns)
         self.exits.append(ended)
         return ended

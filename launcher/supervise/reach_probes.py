@@ -25,7 +25,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from launcher.core.messages import ProbeResult, ProbeTarget
+from launcher.control.events import ProbeResult
+from launcher.control.orders import ProbeReach
 from launcher.core.proc import PROC
 
 BACKLOG = 4096
@@ -67,7 +68,7 @@ class ReachProbes:
         self._callers: dict[int, tuple[socket.socket, int]] = {}  # by descriptor, with the bytes that have come
         self._echoed: dict[int, bool] = {}  # by server: whether large packets arrived
         self._why: dict[int, str] = {}  # of servers that were not reached yet
-        self._number: int | None = None  # of what is to be answered
+        self._order: ProbeReach | None = None  # that is to be answered
         self._deadline = 0.0  # monotonic
 
     @property
@@ -80,18 +81,18 @@ class ReachProbes:
     @property
     def timeout_s(self) -> float | None:
         """The seconds until what has not answered is given up; None if no probe is under way."""
-        return None if self._number is None else max(0.0, self._deadline - time.monotonic())
+        return None if self._order is None else max(0.0, self._deadline - time.monotonic())
 
-    def begin(self, number: int, targets: Iterable[ProbeTarget], timeout_s: float) -> None:
+    def begin(self, order: ProbeReach) -> None:
         """Try all targets, and forget what was begun before."""
         self._forget()
-        self._number, self._deadline = number, time.monotonic() + timeout_s
+        self._order, self._deadline = order, time.monotonic() + order.timeout_s
         self._why, self._echoed = {}, {}
-        for target in targets:
-            self._why[target.server_index] = "no answer"
+        for target in order.targets:
+            self._why[target.server] = "no answer"
             for address in target.addresses:
-                for number_of_port, port in enumerate(target.ports):
-                    self._connect(target.server_index, address, port, echoes=target.echoes and number_of_port == 0)
+                for number, port in enumerate(target.ports):
+                    self._connect(target.server, address, port, echoes=number == 0)
 
     def step(self) -> ProbeResult | None:
         """Return the answer, once it is known of every target. Accept connections of other servers meanwhile."""
@@ -102,7 +103,7 @@ class ReachProbes:
                 self._hear(descriptor)
             elif descriptor in self._open:
                 self._take(self._open[descriptor])
-        if self._number is None:
+        if self._order is None:
             return None
         if self._open and time.monotonic() < self._deadline:
             return None
@@ -110,7 +111,7 @@ class ReachProbes:
             if probe.large_s is not None and time.monotonic() - probe.large_s >= MIN_LARGE_S:
                 self._echoed.setdefault(probe.server_index, False)
         lossy = tuple(sorted(index for index, arrived in self._echoed.items() if not arrived))
-        answer = ProbeResult(self._number, tuple(sorted(self._why.items())), lossy=lossy)
+        answer = ProbeResult(self._order.server, self._order.number, tuple(sorted(self._why.items())), lossy=lossy)
         self._forget()
         return answer
 
@@ -218,7 +219,7 @@ class ReachProbes:
         for probe in self._open.values():
             probe.connection.close()
         self._open.clear()
-        self._number = None
+        self._order = None
 
 
 def _received(connection: socket.socket) -> bytes:

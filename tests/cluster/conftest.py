@@ -15,10 +15,10 @@ from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.job import Plan
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.registration import Registration, take_first_words
-from launcher.core.channel import Channel
-from launcher.core.messages import Challenge, to_line
+from launcher.control.messages import Challenge, to_line
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.engines.command import EngineCommand
+from launcher.supervise.channel import Channel
 from launcher.supervise.event_log import EventLog
 from tests.conftest import PATIENCE_S
 from tests.servers import servers

@@ -11,11 +11,11 @@ import pytest
 
 from launcher.cluster import agent_connection
 from launcher.cluster.agent_connection import AgentConnection, Clock, differences, listen, server_of
-from launcher.core.channel import Channel
+from launcher.control.messages import Hello, Ping, Pong
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.interfaces import addresses_of
-from launcher.core.messages import Hello, Ping, Pong
 from launcher.engines.host_match import ServerIndex
+from launcher.supervise.channel import Channel
 from tests.conftest import PATIENCE_S
 from tests.servers import servers
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from types import SimpleNamespace
 
 from launcher.cluster.file_writer import FileWriter
-from launcher.core.messages import FileChunk
+from launcher.control.messages import FileChunk
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
 from tests.conftest import PATIENCE_S

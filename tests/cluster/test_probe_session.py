@@ -11,10 +11,10 @@ import pytest
 
 from launcher.cluster.join import Session
 from launcher.cluster.probe_server import serve_probes
-from launcher.core.channel import Channel
+from launcher.control.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
 from launcher.core.events import Cause
-from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
 from launcher.core.proc import SPARE
+from launcher.supervise.channel import Channel
 from tests.conftest import PATIENCE_S
 
 PREAMBLE = """
