@@ -17,32 +17,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from launcher.cluster.agent_connection import AgentConnection, addresses_to_try
+from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.agent_starter import AgentStarter
 from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
 from launcher.cluster.departure import Departure
 from launcher.cluster.disk_watch import DiskWatch
-from launcher.cluster.file_writer import FileWriter, Written
+from launcher.cluster.file_writer import FileWriter
 from launcher.cluster.job import Plan
 from launcher.cluster.recorder import ServersRecorder
-from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
+from launcher.cluster.registration import DuplicateServerError, Registration
 from launcher.cluster.server_evidence import ServerEvidence
-from launcher.control import events, orders
+from launcher.control import events, messages, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, AttemptEnded, EvidenceReport, Setup
-from launcher.control.messages import (
-    Done,
-    EventReport,
-    FileChunk,
-    FileSnapshot,
-    GivingUp,
-    Message,
-    Refused,
-    Stacks,
-    TakenIn,
-    Waiting,
-)
+from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
 from launcher.core.proc import identify
@@ -50,7 +38,7 @@ from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
 from launcher.supervise.disk import TURN_S
-from launcher.supervise.event_loop import SignalPipe, drive
+from launcher.supervise.event_loop import drive, run_signals
 from launcher.supervise.exclusions import WatchedExclusions
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
@@ -87,9 +75,7 @@ class Coordinator:
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileWriter(spec, self._disks.disk)
         self._departure: Departure | None = None  # once agents have been ordered to end
-        forwarded = frozenset(spec.supervision.forward_signals)
-        numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
-        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
+        self._signal_pipe = run_signals(spec.supervision)
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(
             self._registration, self._selector, plan.silence_s, on_words=self._on_words, on_loss=self._on_loss
@@ -158,76 +144,59 @@ class Coordinator:
             elif error is not None and gathers:
                 self._refuse(error)
         elif gathers:
-            server_id = self._servers[peer.server_index].server_id
-            error = take_first_words(peer, server_id, peer.take(), lambda message: self._take(peer, message))
+            error = self._registration.take_first_words(peer, lambda message: self._take(peer, message))
             if error is not None:
                 self._refuse(error)
         elif peer.ready is None and self._registration.takes_back:
-            self._take_back(peer)
+            self._take_back(peer, peer.server_index)
         else:  # also an agent that never got ready before the run ended: what is not read wakes this loop for ever
             for message in peer.take():
                 self._take(peer, message)
 
-    def _take_back(self, peer: AgentConnection) -> None:
+    def _take_back(self, peer: AgentConnection, index: int) -> None:
         """Hear a server that joins an elastic run which goes on without it."""
-        index = peer.server_index
-        assert index is not None, "it has been welcomed"
-        server_id = self._servers[index].server_id
-        error = take_first_words(peer, server_id, peer.take(), lambda _message: None)
-        if error is None and peer.ready is not None:
-            error = self._registration.unlike() or self._registration.unshared()
-            if error is not None:
-                peer.send(Refused(error.message, error.hint, error.exit_code))
-                peer.ready = None  # it has not joined, and cannot be lost
-        if error is not None:
+        if (error := self._registration.take_back(peer)) is not None:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
         elif peer.ready is not None:
-            peer.send(TakenIn())
+            peer.send(messages.TakenIn())
             self._report(events.ServerJoined(index, peer.ready.master_port))
 
-    def _take(self, peer: AgentConnection, message: Message) -> None:
+    def _take(self, peer: AgentConnection, message: messages.Message) -> None:
         index = peer.server_index
         assert index is not None, "it has been welcomed"
         match message:
-            case EventReport(line=line):
+            case messages.EventReport(line=line):
                 for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._evidence.servers[index], index):
                     self._report(ended)
-            case EvidenceReport() | AttemptEnded() if message.attempt != self._controller.attempt:
+            case events.EvidenceReport() | events.AttemptEnded() if message.attempt != self._controller.attempt:
                 pass  # it is late
-            case EvidenceReport() | AttemptEnded() | events.ProbeResult() | events.SignalReceived() if (
+            case events.EvidenceReport() | events.AttemptEnded() | events.ProbeResult() | events.SignalReceived() if (
                 message.server == index
             ):
-                understood = not isinstance(message, EvidenceReport) or self._evidence.take(message, peer.pings.clock)
-                peer.over = peer.over or isinstance(message, AttemptEnded)
+                understood = not isinstance(message, events.EvidenceReport) or self._evidence.take(
+                    message, peer.pings.clock
+                )
+                peer.over = peer.over or isinstance(message, events.AttemptEnded)
                 self._report(message if understood else events.RankFailed(index))
-            case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
+            case messages.GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 peer.given_up = True
                 self._note_loss(index, reason, peer)
-            case Stacks():
+            case messages.Stacks():
                 self._registration.stacks_relay.take(index, message)
-            case Done():
+            case messages.Done():
                 peer.done = True
                 self._recorder.note_end(message)
-            case FileChunk() | FileSnapshot() if peer.ready is not None and not peer.ready.shares_files:
-                self._write_file(index, message, peer)
-
-    def _write_file(self, server_index: int, message: FileChunk | FileSnapshot, peer: AgentConnection) -> None:
-        self._files.write(server_index, message, peer)
-        if self._departure is not None:
-            self._departure.extend()
+            case messages.FileChunk() | messages.FileSnapshot() if (
+                peer.ready is not None and not peer.ready.shares_files
+            ):
+                self._files.write(index, message, peer)
+                if self._departure is not None:
+                    self._departure.extend()
 
     def _on_files(self) -> None:
-        self._files.take(lambda trouble: self._recorder.record(Trouble(trouble)), self._on_written)
-
-    def _on_written(self, written: Written) -> None:
-        peer = written.peer
-        peer.send(written.ack)
-        if written.ack.shares and peer.ready is not None and not peer.ready.shares_files:
-            peer.ready = replace(peer.ready, shares_files=True)
-            server_id = self._servers[written.server_index].server_id
-            why = f"server {server_id} shares the run directory {self._spec.run_dir}, which it could not see at first"
-            self._recorder.record(Trouble(f"{why}: its files are no longer copied"))
+        for trouble in self._files.answer():
+            self._recorder.record(Trouble(trouble))
         if self._departure is not None:
             self._departure.extend()
 
@@ -241,18 +210,14 @@ class Coordinator:
         self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def _on_loss(self, server_index: int, peer: AgentConnection) -> None:
-        phase = self._controller.phase
-        if phase is not Phase.GATHERING and peer.ready is None:  # it was about to join, and has none of the ranks
-            return
-        if phase is Phase.GATHERING:
-            error = self._starter.turned_back(server_index, peer.lost or "")
-            if error is not None:
+        if self._controller.phase is Phase.GATHERING:
+            if (error := self._starter.turned_back(server_index, peer.lost or "")) is not None:
                 self._refuse(error)
-            return
-        self._report(events.ServerGone(server_index))
-        if not peer.done and phase is not Phase.LEAVING:
-            self._registration.note_unheard(peer, self._spec.supervision.grace_s)
-            self._note_loss(server_index, peer.lost or "", peer)
+        elif peer.ready is not None:  # else it was about to join, and has none of the ranks
+            self._report(events.ServerGone(server_index))
+            if not peer.done and self._controller.phase is not Phase.LEAVING:
+                self._registration.note_unheard(peer, self._spec.supervision.grace_s)
+                self._note_loss(server_index, peer.lost or "", peer)
 
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
         still_s = self._connections.stood_still_s(peer)
@@ -318,8 +283,10 @@ class Coordinator:
             case orders.CollectEvidence(server=server):
                 self._registration.peers[server].send(order)
                 self._registration.peers[server].ask()  # an answer shows that it was there after the failure
-            case orders.ProbeReach():
-                self._probe(order)
+            case orders.ProbeReach(server=server) if server in self._registration.peers:
+                addresses_of = self._registration.addresses_of
+                targets = (replace(target, addresses=addresses_of(target.server)) for target in order.targets)
+                self._registration.peers[server].send(replace(order, targets=tuple(targets)))
             case orders.EndRanks() | orders.ForwardSignal():
                 self._connections.send_all(order)
             case orders.Finish():
@@ -337,16 +304,6 @@ class Coordinator:
                 pass
         return None
 
-    def _probe(self, order: orders.ProbeReach) -> None:
-        resolved, peers = dict(self._plan.resolved), self._registration.peers
-        addresses = [
-            addresses_to_try(self._servers[target.server], peers.get(target.server), resolved)
-            for target in order.targets
-        ]
-        targets = (replace(target, addresses=found) for target, found in zip(order.targets, addresses, strict=True))
-        if order.server in peers:
-            peers[order.server].send(replace(order, targets=tuple(targets)))
-
     # --- the beginning and the end ---
 
     def _start_agents(self) -> None:
@@ -362,20 +319,19 @@ class Coordinator:
         elif self._registration.complete:
             if self._starter.barrier.reported:
                 self._recorder.record(Awaiting((), self._starter.barrier.seconds))
-            ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
             if self._spec.supervision.elastic is not None:
                 if (unshared := self._registration.unshared()) is not None:
                     self._refuse(unshared)
                     return
                 self._registration.takes_back = True
-            ports = {index: each.master_port for index, each in ready.items() if each.master_port is not None}
+            ports = self._registration.held_ports
             port = ports.get(self._spec.ranks[0].server_index)
             master_port = port or self._controller.master_port or self._spec.master_port
             self._report(events.ServersReady(master_port, tuple(ports.items())))
         elif missing := self._starter.barrier.missing():
             limit_s = self._plan.join_timeout_s
             self._recorder.record(Awaiting(missing, self._starter.barrier.seconds, limit_s))
-            self._connections.send_all(Waiting(missing, limit_s))
+            self._connections.send_all(messages.Waiting(missing, limit_s))
 
     def _begin_attempt(self, order: orders.BeginAttempt) -> None:
         self._starter.note_begin()

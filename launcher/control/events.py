@@ -20,6 +20,12 @@ ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.S
 KILLS_AT_ONCE = signal.SIGQUIT
 PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
+
+def ends_run(number: int, supervision: Supervision) -> bool:
+    """Return whether a signal ends the run: SIGQUIT, and those that are not forwarded to its ranks."""
+    return number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(supervision.forward_signals)
+
+
 Pair = tuple[int, int]  # the servers of a connection, by index: from, to
 
 
@@ -32,11 +38,6 @@ class Setup:
     engine_anew: bool = False  # another attempt needs the engine's processes anew
     evidence_limit_s: float = 0.0  # for all servers to report, from the first report on; 0: no limit
     look_again_s: float = 0.0  # how much longer a server is waited for that may be lost
-
-    @property
-    def asks_to_stop(self) -> frozenset[int]:
-        """The signals that end the run: those that are not forwarded to its ranks."""
-        return ASKS_TO_STOP.difference(self.supervision.forward_signals)
 
 
 @frozen

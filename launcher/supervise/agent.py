@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.control.events import KILLS_AT_ONCE
 from launcher.control.orders import BeginAttempt
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
@@ -23,7 +23,7 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog, RunRecorder
-from launcher.supervise.event_loop import Listening, SignalPipe
+from launcher.supervise.event_loop import Listening, run_signals
 from launcher.supervise.port import HeldPort
 from launcher.supervise.share import ServerShare, SpecifyAttempt
 from launcher.supervise.spawner import Spawner
@@ -91,9 +91,7 @@ class Agent:
             from launcher.supervise.link_services import LinkServices  # noqa: PLC0415 - one server needs none of it
 
             self._services = LinkServices(link, run_dir, self._event_log)
-        forwarded = frozenset(spec.supervision.forward_signals)
-        numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
-        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
+        self._signal_pipe = run_signals(spec.supervision)
         self._selector = selectors.DefaultSelector()
         self._listening = Listening(self._selector)
         self._group = RunGroup(os.getpid())

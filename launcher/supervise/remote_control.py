@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from launcher.control.events import (
-    ASKS_TO_STOP,
     CONTINUES,
     KILLS_AT_ONCE,
     PAUSES,
     AttemptEnded,
     EvidenceReport,
     SignalReceived,
+    ends_run,
 )
 from launcher.control.messages import GivingUp, Message
 from launcher.control.orders import BeginAttempt, CollectEvidence, EndRanks, Finish, ForwardSignal, ProbeReach
@@ -111,7 +111,7 @@ class RemoteControl:
 
     def on_own_signal(self, number: int) -> bool:
         """Report to the coordinator a signal that came here and is meant for all. Return True if it was acted on here."""
-        ends = number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(self._spec.supervision.forward_signals)
+        ends = ends_run(number, self._spec.supervision)
         if self._link is not None and (ends or self._link.by_hand):
             self._link.send(SignalReceived(number, self._server_index))
             if not ends:
@@ -121,12 +121,11 @@ class RemoteControl:
 
     def on_signal(self, number: int) -> None:
         """Act on a signal that came here, or to all servers."""
-        forwarded = self._spec.supervision.forward_signals
-        if number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(forwarded):
+        if ends_run(number, self._spec.supervision):
             self._stop(EndRanks(Cause.STOPPED, signal=number))
             if number == KILLS_AT_ONCE:
                 self._attempts.carry_out(ForwardSignal(number))
-        elif number in forwarded:
+        elif number in self._spec.supervision.forward_signals:
             self._attempts.carry_out(ForwardSignal(number))
             self._event_log.record(Forwarded(number))
         elif number in {PAUSES, CONTINUES} and self._attempts.paused != (number == PAUSES):
