@@ -12,6 +12,7 @@ from dataclasses import replace
 from launcher.control.messages import (
     MAX_FIRST_LINE_BYTES,
     PROTOCOL,
+    AgentEvent,
     Challenge,
     Hello,
     Message,
@@ -158,7 +159,7 @@ class AgentConnection:
         self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
     def take(self) -> list[Message]:
-        """Return what has come, but for answers to `ask`, which are kept here."""
+        """Return what has come, but for answers to `ask`, which are kept here, and events of another server."""
         taken: list[Message] = []
         try:
             for message in self.channel.receive():
@@ -166,7 +167,11 @@ class AgentConnection:
                     self.disk_silent_s = message.disk_silent_s
                     if self.pings.take(message):
                         self.ask()
-                else:
+                elif (
+                    self.server_index is None
+                    or not isinstance(message, AgentEvent)
+                    or message.server == self.server_index
+                ):
                     taken.append(message)
             if self._mute is None:
                 self.channel.flush()

@@ -117,8 +117,8 @@ class Coordinator:
         if news := self._disks.look(self._registration.peers):
             self._recorder.record(Trouble(news))
         self._connections.disk_stalls = self._disks.some_stalls
-        if self._departure is not None and self._disks.some_stalls:
-            self._departure.extend()
+        if self._disks.some_stalls:
+            self._extend_departure()
         if self._recorder.event_log.backlog:
             self._recorder.event_log.send()
         gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
@@ -171,14 +171,12 @@ class Coordinator:
                     self._report(ended)
             case events.EvidenceReport() | events.AttemptEnded() if message.attempt != self._controller.attempt:
                 pass  # it is late
-            case events.EvidenceReport() | events.AttemptEnded() | events.ProbeResult() | events.SignalReceived() if (
-                message.server == index
-            ):
-                understood = not isinstance(message, events.EvidenceReport) or self._evidence.take(
-                    message, peer.pings.clock
-                )
-                peer.over = peer.over or isinstance(message, events.AttemptEnded)
+            case events.EvidenceReport():
+                understood = self._evidence.take(message, peer.pings.clock)
                 self._report(message if understood else events.RankFailed(index))
+            case events.AttemptEnded() | events.ProbeResult() | events.SignalReceived():
+                peer.over = peer.over or isinstance(message, events.AttemptEnded)
+                self._report(message)
             case messages.GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 peer.given_up = True
                 self._note_loss(index, reason, peer)
@@ -191,12 +189,14 @@ class Coordinator:
                 peer.ready is not None and not peer.ready.shares_files
             ):
                 self._files.write(index, message, peer)
-                if self._departure is not None:
-                    self._departure.extend()
+                self._extend_departure()
 
     def _on_files(self) -> None:
         for trouble in self._files.answer():
             self._recorder.record(Trouble(trouble))
+        self._extend_departure()
+
+    def _extend_departure(self) -> None:
         if self._departure is not None:
             self._departure.extend()
 

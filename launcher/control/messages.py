@@ -235,10 +235,11 @@ class Done:
     events_lost: int = 0
 
 
+AgentEvent = AttemptEnded | EvidenceReport | ProbeResult | SignalReceived  # each says of which server
 Message = (
-    Challenge | Hello | Welcome | Refused | Ready | Waiting | TakenIn | BeginAttempt | EventReport | CollectEvidence | EvidenceReport | ProbeReach
-    | ProbeResult | EndRanks | AttemptEnded | ForwardSignal | SignalReceived | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done
-    | FileChunk | FileSnapshot | ChunkAck | AskStacks | TakeStacks | Stacks | AllStacks | Freed
+    Challenge | Hello | Welcome | Refused | Ready | Waiting | TakenIn | BeginAttempt | EventReport | CollectEvidence | ProbeReach | EndRanks
+    | AgentEvent | ForwardSignal | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
+    | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
