@@ -47,7 +47,7 @@ from launcher.core.events import (
     TimestampedEvent,
 )
 from launcher.core.events import to_line as event_line
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.resources import fingerprint
 
 CHUNK_BYTES = 1 << 20

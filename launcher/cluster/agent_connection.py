@@ -22,7 +22,7 @@ from launcher.control.messages import (
     to_line,
 )
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import address_of, addresses_of, names_of
+from launcher.core.machine.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Server
 from launcher.engines.host_match import ServerIndex
 from launcher.supervise.channel import Channel, ChannelClosedError

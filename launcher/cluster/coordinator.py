@@ -33,7 +33,7 @@ from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of

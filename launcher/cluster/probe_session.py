@@ -28,7 +28,7 @@ from launcher.control.orders import Finish
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
-from launcher.core.proc import limit_to, make_room_for_servers, own_limit
+from launcher.core.machine.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import Server
 from launcher.doctor.join_failure import (
     JoinFailure,

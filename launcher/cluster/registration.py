@@ -34,7 +34,7 @@ from launcher.control.messages import (
     proof_of,
 )
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import addresses_of
+from launcher.core.machine.interfaces import addresses_of
 from launcher.core.records import Server
 from launcher.core.resources import fingerprint
 from launcher.engines.host_match import ServerIndex

@@ -13,7 +13,7 @@ from launcher.control.inquiry import cut_off
 from launcher.control.orders import Apart
 from launcher.core.codec import decode
 from launcher.core.events import Cause, Trouble
-from launcher.core.interfaces import names_of
+from launcher.core.machine.interfaces import names_of
 from launcher.core.records import Server
 from launcher.core.report import RankExit
 from launcher.core.text import ranges

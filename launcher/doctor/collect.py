@@ -18,7 +18,7 @@ from pathlib import Path
 
 from launcher import __version__
 from launcher.core.codec import digest_of_file
-from launcher.core.engine_rank import (
+from launcher.core.machine.engine_rank import (
     SLURM,
     MpiLibrary,
     is_of_open_mpi_4,
@@ -27,7 +27,7 @@ from launcher.core.engine_rank import (
     variables_for,
     why_apart,
 )
-from launcher.core.proc import davinci_ids, nvidia_ids, own_directory
+from launcher.core.machine.proc import davinci_ids, nvidia_ids, own_directory
 from launcher.doctor import network
 from launcher.doctor.facts import Facts, Folder, Limit, Request
 from launcher.doctor.network import RESOLVE_S, resolve

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core import interfaces as own
-from launcher.core.interfaces import address_of, addresses_of
+from launcher.core.machine import interfaces as own
+from launcher.core.machine.interfaces import address_of, addresses_of
 from launcher.doctor.facts import Interface, Port, Resolved
 
 NET = Path("/proc/net")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import TimestampedEvent, from_line
-from launcher.core.proc import PROC
+from launcher.core.machine.proc import PROC
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.port import HeldPort

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.core.engine_rank import (
+from launcher.core.errors import RefusedError, TlaunchError
+from launcher.core.machine.engine_rank import (
     OPEN_MPI,
     SLURM,
     MpiLibrary,
@@ -24,7 +25,6 @@ from launcher.core.engine_rank import (
     variables_for,
     why_apart,
 )
-from launcher.core.errors import RefusedError, TlaunchError
 from launcher.logs.terminal import escaped
 from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries

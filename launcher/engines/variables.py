@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.core import env
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import interface_variables
+from launcher.core.machine.interfaces import interface_variables
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.placement import Share

@@ -8,7 +8,7 @@ from enum import Enum
 from launcher.core import events
 from launcher.core.events import COORDINATOR, Cause, TimestampedEvent
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.records import Allotment
 from launcher.core.report import Attempt, RankExit
 from launcher.core.verdict import Verdict

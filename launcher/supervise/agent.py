@@ -18,7 +18,7 @@ from launcher.control.events import KILLS_AT_ONCE
 from launcher.control.orders import BeginAttempt
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId, identify, is_readable
+from launcher.core.machine.proc import ProcessId, identify, is_readable
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 
-from launcher.core.proc import PROC
+from launcher.core.machine.proc import PROC
 from launcher.core.text import shell_words
 from launcher.preload.masking import masked_argv
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.core import env
-from launcher.core.engine_rank import may_use_open_mpi
 from launcher.core.events import RankStarted, Trouble
 from launcher.core.frozen import frozen
-from launcher.core.proc import stat
+from launcher.core.machine.engine_rank import may_use_open_mpi
+from launcher.core.machine.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir

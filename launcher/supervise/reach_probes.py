@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from launcher.control.events import ProbeResult
 from launcher.control.orders import ProbeReach
-from launcher.core.proc import PROC
+from launcher.core.machine.proc import PROC
 
 BACKLOG = 4096
 GREETING, ACKNOWLEDGED = b"?", b"+"

@@ -14,7 +14,7 @@ import pytest
 from launcher.core.arrivals import RECORD
 from launcher.core.codec import encode
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.records import Allotment, Elastic, Layout
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir

@@ -14,7 +14,7 @@ from launcher.cli.commands.ckpt import COMMANDS as CKPT_COMMANDS
 from launcher.cli.commands.table import COMMANDS as TABLE_COMMANDS
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from tests.programs import acted_run
 
 from .transcript import typed_lines

@@ -21,8 +21,8 @@ from launcher.cli.text.rank_view import RankView
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
+from launcher.core.machine.proc import Usage, identify
 from launcher.core.metrics import StepMetrics, to_line
-from launcher.core.proc import Usage, identify
 from launcher.core.run_dir import RunDir
 from launcher.runs.engine_ranks import note_process
 from tests.conftest import PATIENCE_S

@@ -15,7 +15,7 @@ from launcher.cluster.agent_connection import AgentConnection, Clock, difference
 from launcher.control.events import AttemptEnded, EvidenceReport, ProbeResult, SignalReceived
 from launcher.control.messages import Done, Hello, Ping, Pong
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import addresses_of
+from launcher.core.machine.interfaces import addresses_of
 from launcher.engines.host_match import ServerIndex
 from launcher.supervise.channel import Channel
 from tests.conftest import PATIENCE_S

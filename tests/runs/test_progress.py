@@ -4,7 +4,7 @@ import pytest
 
 from launcher.core import events
 from launcher.core.events import COORDINATOR, AttemptStarted, Cause, RankEnded, RankStarted, Stopping, TimestampedEvent
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
 from launcher.runs.progress import AttemptEnd, Progress, State
 

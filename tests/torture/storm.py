@@ -30,7 +30,7 @@ from typing import Any
 from play import command_line, lines, reap
 from storm_programs import PYTHON, SHELL, Program
 
-from launcher.core.proc import every_process, stat
+from launcher.core.machine.proc import every_process, stat
 from launcher.supervise.spawn import become_subreaper
 
 ROOT = Path(__file__).resolve().parents[2]

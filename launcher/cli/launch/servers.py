@@ -31,7 +31,7 @@ from launcher.control.messages import TakenIn, Waiting
 from launcher.core.codec import json_text
 from launcher.core.devices import device_name
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.resources import START
 from launcher.core.run_dir import RunDir

@@ -17,7 +17,7 @@ from typing import Protocol, TextIO
 from launcher.cli.text.log_format import Format, LineOptions
 from launcher.cli.text.stdout import StreamWriter
 from launcher.core.errors import UnreadableError
-from launcher.core.proc import make_room
+from launcher.core.machine.proc import make_room
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
