@@ -32,7 +32,7 @@ from launcher.control import events, messages, orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
-from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
+from launcher.core.events import AgentStarted, Awaiting, Cause, DevicesChanged, Trouble
 from launcher.core.machine.proc import identify
 from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
@@ -339,7 +339,7 @@ class Coordinator:
         self._registration.has_begun = True
         for peer in self._registration.peers.values():
             peer.over, peer.has_begun = False, peer.ready is not None
-        self._recorder.record(AttemptStarted(order.number, order.master_port, order.allotment))
+        self._recorder.record(order.event)
         self._connections.send_all(order, ready=True)  # one that is about to join would take it for its first
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:

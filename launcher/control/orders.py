@@ -28,6 +28,11 @@ class BeginAttempt:
     master_port: int
     allotment: Allotment | None = None  # of an elastic run
 
+    @property
+    def event(self) -> events.AttemptStarted:
+        """The event to record when this is carried out."""
+        return events.AttemptStarted(self.number, self.master_port, self.allotment)
+
 
 @frozen
 class CollectEvidence:

@@ -16,9 +16,9 @@ from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core import env
 from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.core.atomic import write_text
-from launcher.core.events import AttemptStarted, Cause, Trouble
+from launcher.core.events import Cause, Trouble
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment, RankSpec, whole_allotment
+from launcher.core.records import RankSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
@@ -47,9 +47,7 @@ _HEADER = b"Traceback (most recent call last):"
 class LocalAttempt:
     """The attempt that runs, as far as it is on this server."""
 
-    number: int
-    master_port: int
-    allotment: Allotment | None  # of an elastic run
+    order: orders.BeginAttempt
     ranks: Sequence[RankSpec]  # here
     world_size: int
     began_ns: int  # since 1970
@@ -88,7 +86,7 @@ class Attempts:
     @property
     def number(self) -> int:
         """The number of the present attempt."""
-        return self.present.number
+        return self.present.order.number
 
     @property
     def master_port(self) -> int:
@@ -132,8 +130,8 @@ class Attempts:
             self._write(files)
             ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._share.server_index)
         run_dir = RunDir(spec.run_dir)  # of what ranks write
-        began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
-        self.present = LocalAttempt(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
+        began_ns = self._event_log.record(order.event)
+        self.present = LocalAttempt(order, ranks, len(spec.ranks), began_ns)
         variables = {
             env.TLAUNCH_ATTEMPT: str(number),
             env.TORCHELASTIC_RESTART_COUNT: str(number),
@@ -205,15 +203,15 @@ class Attempts:
         present = self.present
         self.over.append(
             Attempt(
-                number=present.number,
-                master_port=present.master_port,
+                number=present.order.number,
+                master_port=present.order.master_port,
                 started_ns=present.began_ns,
                 ended_ns=time.time_ns(),
                 cause=self.monitor.cause,
                 exits=tuple(self.rank_group.exits),
                 verdict=self.monitor.verdict,
                 killed=self.monitor.ender.killed,
-                allotment=present.allotment,
+                allotment=present.order.allotment,
             )
         )
         left = bool(self.monitor.ender.left())
