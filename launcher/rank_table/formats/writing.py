@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.core.records import HOST_RANK, Cluster, Device, Options
 from launcher.rank_table.hostfiles import is_host_name
 
 PLAIN = ("hostfile", "rankfile", "nodelist")
@@ -78,8 +78,10 @@ Limit = Callable[[Cluster], Iterator[Reason]]
 def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
     ranks = [device.global_rank for device in devices_of(cluster) if device.device_id == HOST_RANK]
     if ranks:
-        few = few_of("rank", ranks)
-        yield Reason(f"{few} run on the host itself (device_id -1), which only v1.1 has", "convert it to v1.1")
+        few = ", ".join(map(str, ranks[:3]))
+        more = f" and {len(ranks) - 3} more" if len(ranks) > 3 else ""
+        message = f"rank{'s' if len(ranks) > 1 else ''} {few}{more} run on the host itself (device_id -1), which only v1.1 has"
+        yield Reason(message, "keep the v1.1 table, or remove these ranks")
 
 
 def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
@@ -91,13 +93,6 @@ def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
             message = f"device {twice} of {server.server_id[:60]!r} has two ranks"
             yield Reason(message, "give each device one rank first")
             return
-
-
-def one_address_each(cluster: Cluster) -> Iterator[Reason]:
-    several = [device for device in devices_of(cluster) if device.device_ip is not None and "," in device.device_ip]
-    if several:
-        message = f"a device has one address, and rank {several[0].global_rank} has {several[0].device_ip!r:.60}"
-        yield Reason(message, "only v1.0 and v1.2 take several, with commas between them")
 
 
 def equal_servers(cluster: Cluster) -> Iterator[Reason]:
@@ -120,36 +115,20 @@ def plain_host_names(cluster: Cluster) -> Iterator[Reason]:
             return
 
 
-def pairs_of(cluster: Cluster) -> Iterator[tuple[Server, Device]]:
-    return ((server, device) for server in cluster.servers for device in server.devices)
-
-
 def devices_of(cluster: Cluster) -> Iterator[Device]:
-    return (device for _, device in pairs_of(cluster))
-
-
-def few_of(what: str, values: list[int] | list[str]) -> str:
-    """Name the first few: "rank 3", "ranks 3, 4, 5 and 9 more"."""
-    few = ", ".join(map(str, values[:3]))
-    more = f" and {len(values) - 3} more" if len(values) > 3 else ""
-    return f"{what}{'s' if len(values) > 1 else ''} {few}{more}"
+    return (device for server in cluster.servers for device in server.devices)
 
 
 @frozen
 class Target:
     """One way to write a cluster down. Invariant: `write` gets only clusters without keys outside `keys`."""
 
-    name: str  # as Format.value has it, or "hostfile", "rankfile", "nodelist"
+    name: str  # `Format.value`, or the name of a file for another launcher
     write: Callable[[Cluster], str]
     keys: frozenset[str] = frozenset()  # what it has a place for, beside servers, devices and ranks
     limits: tuple[Limit, ...] = ()
-    completed: Callable[[Cluster], Cluster] = lambda cluster: cluster  # adds what it demands and others have not
     advice: Callable[[Cluster], Iterator[str]] = lambda _: iter(())  # what a person should know about the result
-
-    @property
-    def is_table(self) -> bool:
-        """False: it names hosts and slots for another launcher, and what else is known stays in the table."""
-        return self.name not in PLAIN
+    is_table: bool = True  # False: it names hosts and slots for another launcher; all else stays in the table
 
 
 DEVICE_LIMITS = (no_host_ranks, one_rank_per_device)
