@@ -31,7 +31,7 @@ MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machi
 MAX_DEGREE = 10**6  # of one axis
 MIN_TABLE_BYTES = 1 << 10
 CHIP_NAMES = ("auto", "910", "a2", "a3", "a5", "300i", "none")
-CONSUMER_NAMES = ("hccl", "mindspore", "msrun", "serving", "mindie")
+CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
 
 # --- rank tables ---
