@@ -15,9 +15,17 @@ from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Options, Server
 from launcher.core.text import did_you_mean, near
-from launcher.rank_table.formats.rank_list.write import V2_0
-from launcher.rank_table.formats.server_list.write import V1_0, V1_2
-from launcher.rank_table.formats.writing import DEVICE_LIMITS, PLAIN, Reason, Target, equal_servers, plain_host_names
+from launcher.rank_table.formats.writing import (
+    DEVICE_LIMITS,
+    PLAIN,
+    V1_0,
+    V1_2,
+    V2_0,
+    Reason,
+    Target,
+    equal_servers,
+    plain_host_names,
+)
 from launcher.rank_table.generate import HARDWARE, marked_as_cpu
 from launcher.rank_table.hostfiles import write_hostfile, write_mpich_hostfile, write_rankfile
 from launcher.rank_table.nodelists import order_of_slurm, write_nodelist

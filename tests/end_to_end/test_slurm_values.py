@@ -167,7 +167,7 @@ def test_all_arrives_by_an_mpirun_that_is_given_converted_files(mpirun, tmp_path
     table = place.write_table(own_address())
     files = {each: tmp_path / f"-{each}{ODD_NAME}".replace(",", "") for each in dict.fromkeys(("hostfile", kind))}
     for each, path in files.items():
-        place(*TLAUNCH, "table", "convert", table, "--to", each, "-o", path)
+        place(*TLAUNCH, "table", "convert", place.directory / table, "--to", each, "-o", path)
     mpirun.directory = place.directory
     named = [word for each, path in files.items() for word in (f"--{each}", path)]
     binding = ("--bind-to", "none") if kind == "hostfile" else ()  # a rankfile's slot is a core

@@ -1,4 +1,4 @@
-"""The common parts of all writers: the layout of the text, and the limits of a format.
+"""How clusters are written as tables of each format, and the limits of a format.
 
 Fixed order of keys, one line per device, a newline at the end: equal clusters give equal bytes on every node.
 """
@@ -11,8 +11,17 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.core.records import HOST_RANK, Cluster, Device, Options
+from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
 from launcher.rank_table.hostfiles import is_host_name
+from launcher.rank_table.table_format import (
+    DEVICE_OPTIONS,
+    RANK_LAYERS,
+    RANK_NUMBERS,
+    RANK_OPTIONS,
+    RANK_TABLE_OPTIONS,
+    SERVER_OPTIONS,
+    SUPER_POD,
+)
 
 PLAIN = ("hostfile", "rankfile", "nodelist")
 
@@ -132,3 +141,101 @@ class Target:
 
 
 DEVICE_LIMITS = (no_host_ranks, one_rank_per_device)
+
+
+def write_v1_0(cluster: Cluster) -> str:
+    return _table(cluster, "1.0", {})
+
+
+def write_v1_2(cluster: Cluster) -> str:
+    """Write a v1.2 table. Without super_pod_list HCCL treats each server as a super pod of its own."""
+    pods: dict[
+        str, list[dict[str, str]]
+    ] = {}  # in the order of their first server, each with its servers in file order
+    for server in cluster.servers:
+        if server.super_pod_id is not None:
+            pods.setdefault(server.super_pod_id, []).append({"server_id": server.server_id})
+    entries = [{"super_pod_id": name, "server_list": Rows(members)} for name, members in pods.items()]
+    return _table(cluster, "1.2", {"super_pod_list": Rows(entries)} if entries else {})
+
+
+def _table(cluster: Cluster, version: str, more: dict[str, Rows]) -> str:
+    servers = Rows(map(_server, cluster.servers))
+    head = {"version": version, "server_count": str(len(cluster.servers)), "server_list": servers}
+    return table_text({**head, **more, "status": "completed"})
+
+
+def _server(server: Server) -> dict[str, Any]:
+    devices = (
+        {
+            "device_id": str(device.device_id),
+            "device_ip": device.device_ip,
+            "super_device_id": device.super_device_id,
+            **picked(device.options, DEVICE_OPTIONS),
+            "rank_id": str(device.global_rank),
+        }
+        for device in server.devices
+    )
+    return {
+        "server_id": server.server_id,
+        "device": Rows(devices),
+        "host_ip": server.host_ip,
+        "host_nic_ip": server.host_nic_ip,
+        **picked(server.options, SERVER_OPTIONS),
+    }
+
+
+def super_pods_for_all(cluster: Cluster) -> Iterator[Reason]:
+    without = [server.server_id for server in cluster.servers if server.super_pod_id is None]
+    if without and len(without) < len(cluster.servers):
+        message = f"{len(without)} of {len(cluster.servers)} servers are in no super pod: {without[0][:60]!r}"
+        yield Reason(message, "put every server into one, or --drop super_pod")
+
+
+_KEYS = frozenset({"device_ip", "super_device_id", "host_ip", "host_nic_ip", *DEVICE_OPTIONS, *SERVER_OPTIONS})
+V1_0 = Target("v1.0", write_v1_0, _KEYS, DEVICE_LIMITS)
+V1_2 = Target("v1.2", write_v1_2, _KEYS | SUPER_POD, (*DEVICE_LIMITS, super_pods_for_all))
+
+
+def write_v2_0(cluster: Cluster) -> str:
+    """Write the ranks server by server, so that the order of the servers survives."""
+    options = picked(cluster.options, RANK_TABLE_OPTIONS)
+    head = {"version": "2.0", "status": "completed", **options, "rank_count": cluster.device_count}
+    return table_text({**head, "rank_list": Rows(map(_a5_rank, devices_of(cluster)))})
+
+
+def _a5_rank(device: Device) -> dict[str, Any]:
+    options = dict(device.options)
+    numbers = {key: int(options[key]) for key in RANK_NUMBERS if key in options}
+    layers = {key: parsed(options[key]) for key in RANK_LAYERS if key in options}
+    return {"rank_id": device.global_rank, "device_id": device.device_id, **numbers, **layers}
+
+
+def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
+    """Refuse ranks without layers, which cannot be made up: they describe how the machines are cabled."""
+    hint = "only a v2.0 table describes the layers of the network; have it made where the devices are"
+    for server in cluster.servers:
+        for device in server.devices:
+            if wrong := _layer_fault(server, device):
+                yield Reason(f"rank {device.global_rank}: {wrong}", hint)
+                return  # the first is enough: all ranks have them, or none
+
+
+def _layer_fault(server: Server, device: Device) -> str | None:
+    options = dict(device.options)
+    missing = [key for key in ("local_id", "level_list") if key not in options]
+    if missing:
+        return f"it has no {' and no '.join(missing)}"
+    for key in RANK_NUMBERS:
+        if key in options and not (options[key].isascii() and options[key].isdecimal()):
+            return f"{key} {options[key][:20]!r} is no whole number"
+    levels = parsed(options["level_list"])
+    first = levels[0] if isinstance(levels, list) and levels else None
+    instance = first.get("net_instance_id") if isinstance(first, dict) else None
+    if instance != server.server_id:
+        return f"its first layer is {str(instance)[:60]!r}, and its server {server.server_id[:60]!r}"
+    return None
+
+
+_V2_0_KEYS = frozenset({*RANK_OPTIONS, *RANK_TABLE_OPTIONS})
+V2_0 = Target("v2.0", write_v2_0, _V2_0_KEYS, (no_host_ranks, network_layers_for_all))
