@@ -63,7 +63,8 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
             devices = (replace(device, global_rank=device.global_rank + offset) for device in server.devices)
             servers.append(replace(server, devices=tuple(devices)))
         offset += each.device_count
-    cluster, marks = Cluster(tuple(servers), options=options), ()
+    cluster = Cluster(tuple(servers), options=options)
+    marks: tuple[str, ...] = ()
     if not profile.hardware.is_ascend:
         cluster, marks = marked_without_ascend(cluster, format_name)
     converted = convert_cluster(cluster, format_name, called=_CALLED)

@@ -107,7 +107,7 @@ class Shapes:
         faulty, unknown = known
         for name in faulty:
             code, finding = _finding(shape, pointer, fields, name)
-            if name == DEVICE_ID not in fields and (free := next(self._free_ids, None)) is not None:
+            if code == "RT204" and name == DEVICE_ID and (free := next(self._free_ids, None)) is not None:
                 finding = replace(finding, hint=f'add "{DEVICE_ID}": "{free}", or the id that the driver shows')
             self.note(code, finding)
         for key in unknown:
