@@ -1,4 +1,4 @@
-"""Rank tables: read, check, explain, and write them."""
+"""Rank tables: read, check, explain, and write them. Importing this package does not load pydantic."""
 
 from launcher.core.records import Cluster
 from launcher.rank_table.catalogue import Severity

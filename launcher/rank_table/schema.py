@@ -1,6 +1,7 @@
 """The shape of a table's objects: which keys there must be, and of which type. Imported only when a table is read.
 
-Strict, as HCCL is: where it asks for a string, a number is refused. What the strings say is left to the rules.
+Strict, as HCCL is: where it asks for a string, a number is refused. What the strings say is left to the rules. Pydantic
+finds the faults; it is loaded only for an object that is not evidently right, since its import takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -12,22 +13,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.rank_table.catalogue import Finding, Found
 from launcher.rank_table.document import LongInteger
 from launcher.rank_table.model import Fields, read_decimal
 from launcher.rank_table.positions import Pointer
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 # Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
 MAX_FAULTS = 1000
 DEVICE_ID = "device_id"
 LAB_DEVICES = 8  # of a server in a lab's table, each in an instance of its own
 OPTIONAL_LISTS = frozenset({"super_pod_list"})
-_WANTED = {str: "a string", int: "an integer", bool: "true or false", list: "a list", dict: "an object"}
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "list_type": "a list",
+    "bool_type": "true or false",
+}
 _WHY = {
-    str: "HCCL reads numbers from strings only in this format",
-    int: "HCCL reads numbers without quotes in this format",
+    "string_type": "HCCL reads numbers from strings only in this format",
+    "int_type": "HCCL reads numbers without quotes in this format",
 }
 _Signature = tuple[type["Shape"], tuple[str, ...]] | tuple[type["Shape"], tuple[str, ...], tuple[type, ...]]
 
@@ -47,15 +56,24 @@ def needed(example: str) -> Any:
 
 
 class Field(NamedTuple):
-    kind: type  # the exact type of its values; `object` for any
+    kind: type  # of its values; `object` where it does not matter
+    annotation: Any  # the same for pydantic
     example: str | None  # None: it may be missing
 
     def suits(self, fields: Fields, name: str) -> bool:
+        """Return whether it is evidently right. What is not may be right as well."""
         return type(fields[name]) is self.kind or self.kind is object if name in fields else self.example is None
 
 
 # By the texts of declarations: to evaluate them takes longer.
-_KINDS = {"str": str, "int": int, "bool": bool, "list[Any]": list, "dict[str, Any]": dict, "Any": object}
+_KINDS: Mapping[str, tuple[type, Any]] = {
+    "str": (str, str),
+    "int": (int, int),
+    "bool": (bool, bool),
+    "list[Any]": (list, list[Any]),
+    "dict[str, Any]": (dict, dict[str, Any]),
+    "Any": (object, Any),
+}
 
 
 class Shape:
@@ -73,8 +91,19 @@ class Shape:
         for base in reversed(cls.__mro__):
             for name, text in getattr(base, "__annotations__", {}).items():
                 value = vars(base)[name]
-                declared[name] = Field(_KINDS[text], value if isinstance(value, _Needed) else None)
+                declared[name] = Field(*_KINDS[text], value if isinstance(value, _Needed) else None)
         return declared
+
+    @classmethod
+    @cache
+    def model(cls) -> type[BaseModel]:
+        """Return the same for pydantic."""
+        from pydantic import ConfigDict, create_model  # noqa: PLC0415 - most tables have no fault
+
+        fields: dict[str, Any] = {
+            name: (field.annotation, None if field.example is None else ...) for name, field in cls.fields().items()
+        }
+        return create_model(cls.__name__, __config__=ConfigDict(strict=True, extra="ignore"), **fields)
 
 
 class Shapes:
@@ -82,7 +111,7 @@ class Shapes:
 
     def __init__(self, at_most: int = MAX_FAULTS) -> None:
         self._at_most = at_most
-        self._known: dict[_Signature, tuple[list[str], list[str]]] = {}
+        self._known: dict[_Signature, tuple[list[tuple[str, str]], list[str]]] = {}
         self._faults: list[Found] = []
         self.complete = True  # every list that a table must have is there, and every entry of the lists was read
         self.full = False  # so much is wrong that the rest is not looked at
@@ -100,14 +129,12 @@ class Shapes:
             signature = (shape, tuple(fields), tuple(map(type, fields.values())))
         known = self._known.get(signature)
         if known is None:
-            declared = shape.fields()
-            faulty = [name for name, field in declared.items() if not field.suits(fields, name)]
-            known = self._known[signature] = faulty, [key for key in fields if key not in declared]
+            known = self._known[signature] = _shape_faults(shape, fields)
             self.keys.update(fields)
-        faulty, unknown = known
-        for name in faulty:
-            code, finding = _finding(shape, pointer, fields, name)
-            if code == "RT204" and name == DEVICE_ID and (free := next(self._free_ids, None)) is not None:
+        faults, unknown = known
+        for kind, name in faults:
+            code, finding = _finding(shape, pointer, fields, kind, name)
+            if kind == "missing" and name == DEVICE_ID and (free := next(self._free_ids, None)) is not None:
                 finding = replace(finding, hint=f'add "{DEVICE_ID}": "{free}", or the id that the driver shows')
             self.note(code, finding)
         for key in unknown:
@@ -166,16 +193,30 @@ def _free_ids(pointer: Pointer, entries: list[Any]) -> Iterator[int]:
     return (number for number in count(first % LAB_DEVICES) if number not in used)
 
 
-def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, name: str) -> Found:
-    """Return the fault of a field that is missing or has another type."""
-    kind, example = shape.fields()[name]
-    if name not in fields:
+def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, str]], list[str]]:
+    declared = shape.fields()
+    unknown = [key for key in fields if key not in declared]
+    if all(field.suits(fields, name) for name, field in declared.items()):
+        return [], unknown
+    from pydantic import ValidationError  # noqa: PLC0415 - most tables have no fault
+
+    try:
+        shape.model().model_validate(fields)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        return [(detail["type"], str(detail["loc"][0])) for detail in details], unknown
+    return [], unknown
+
+
+def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, name: str) -> Found:
+    if kind == "missing":
+        example = shape.fields()[name].example
         return "RT204", Finding(pointer, f"{name} is missing here", f'add "{name}": {example}')
-    wanted = _WANTED[kind]
+    wanted = _WANTED.get(kind, "an object")
     message = f"{name} must be {wanted}, not {shown(fields[name])}"
     if name == "version":
-        return "RT205", Finding((*pointer, name), message, f"write {example}, in quotes")
-    if kind is int and isinstance(fields[name], LongInteger):
+        return "RT205", Finding((*pointer, name), message, f"write {shape.fields()[name].example}, in quotes")
+    if kind == "int_type" and isinstance(fields[name], LongInteger):
         message = f"{name} has {fields[name].digits} digits, and HCCL keeps no such number"
         return "RT205", Finding((*pointer, name), message, "write a number of at most 10 digits")
     rewrite = None if name.endswith("_ip") else _retyped(kind, fields[name])
@@ -197,11 +238,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _retyped(kind: type, value: Any) -> str | None:
+def _retyped(kind: str, value: Any) -> str | None:
     """Return the value as JSON of the wanted type: numbers need only quotes, or none. None where that is not enough."""
-    if kind is str and isinstance(value, int) and not isinstance(value, bool):
+    if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
         return f'"{json.dumps(value)}"'
-    if kind is int and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
+    if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
         return str(int(value))
     return None
 

@@ -19,7 +19,7 @@ from tests.programs import acted_run
 
 from .transcript import typed_lines
 
-HEAVY = ("torch", "numpy", "rich", "psutil")
+HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 
 # One of each kind of end: what goes well, and what does not.

@@ -106,9 +106,7 @@ def test_what_is_completed_imports_little(launcher):
     ):
         asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": f"tlaunch {words}"}
         count = str(len(words.split()))
-        slow = (
-            "import atexit, sys; atexit.register(lambda: print(sorted({'rich', 'torch', 'jinja2'} & set(sys.modules))))"
-        )
+        slow = "import atexit, sys; atexit.register(lambda: print(sorted({'pydantic', 'rich', 'torch', 'jinja2'} & set(sys.modules))))"
         done = launcher.ended(
             [sys.executable, "-c", f"{slow}; from launcher.cli.main import main; sys.exit(main())"],
             env={**asked, "COMP_CWORD": count},

@@ -151,7 +151,7 @@ def test_a_loss_of_torch_is_a_number(rank):
 
 
 def test_the_import_loads_nothing_of_others():
-    heavy = "{'click', 'rich', 'psutil', 'torch', 'numpy', 'jinja2'}"
+    heavy = "{'click', 'rich', 'pydantic', 'psutil', 'torch', 'numpy', 'jinja2'}"
     program = f"import sys; from launcher import beat, metric; beat(1); metric(1); print({heavy} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -179,7 +179,7 @@ def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
 def test_collecting_imports_no_torch(places):
     code = (
         "import sys; from launcher.doctor.collect import collect; from launcher.doctor.facts import Request; "
-        "collect(Request()); print([name for name in ('torch', 'numpy', 'mpi4py', 'click') if name in sys.modules])"
+        "collect(Request()); print([name for name in ('torch', 'numpy', 'mpi4py', 'pydantic', 'click') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=places.cwd, check=True)
     assert done.stdout.strip() == "[]"

@@ -236,6 +236,19 @@ def test_table_may_come_through_a_pipe(tmp_path, table):
         assert writer.wait(timeout=60) == 0
 
 
+def test_a_table_without_faults_loads_no_pydantic(tmp_path, table):
+    """Its import takes longer than all the rest. It is loaded for a table whose shape is not evidently right."""
+    (tmp_path / "sound.json").write_text(json.dumps(table(2, 2)))
+    (tmp_path / "faulty.json").write_text(json.dumps({**table(2, 2), "status": 1}))
+    program = (
+        "import sys; from pathlib import Path; from launcher.rank_table import read_rank_table\n"
+        "for name in ('sound', 'faulty'): print(read_rank_table(Path(f'{name}.json')).valid, 'pydantic' in sys.modules)"
+    )
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True False", "False True"]
+
+
 def test_an_empty_file_without_the_json_ending_is_refused_like_any_other(tmp_path):
     """The warning about the name finds no place in an empty text, and that is no crash."""
     (tmp_path / "table").touch()
