@@ -1,5 +1,7 @@
 """This machine as the kernel shows it: processes, open files, full disks, the control group, accelerators.
 
+This is the only module that parses /proc for launcher, agent, fork server and ranks. None of them imports psutil: its import takes as long
+as the start of a rank from the fork server, and a psutil.py in the working directory could break them. `status`, `ps` and `top` use this module, too.
 Where there is no /proc, answers about processes are None or empty. No driver is asked, so nothing can hang.
 """
 
@@ -31,6 +33,7 @@ _DAVINCI = re.compile(r"davinci([0-9]{1,6})")  # Ascend; davinci_manager is no d
 _NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # nvidiactl and nvidia-uvm are no devices
 _OCTAL = re.compile(r"\\([0-7]{3})")  # spaces and the like in the table of mounts
 SPARE = 64  # for everything else that is open
+_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
 class Mount(NamedTuple):
@@ -145,6 +148,29 @@ def has_open(pid: int, descriptor: int) -> bool:
                 if is_written and os.readlink(link) == path and os.path.samestat(os.stat(link), wanted):  # noqa: PTH115, PTH116
                     return True
     return False
+
+
+def open_links(pid: int) -> Iterator[str]:
+    """Yield what the open descriptors of a process lead to: paths, and sockets as "socket:[INODE]"."""
+    directory = f"{PROC}/{pid}/fd"
+    with suppress(OSError):
+        for name in os.listdir(directory):  # noqa: PTH208 - many names, and no use for paths
+            with suppress(OSError):
+                yield os.readlink(f"{directory}/{name}")  # noqa: PTH115
+
+
+def tcp_sockets() -> dict[str, tuple[int, bool]]:
+    """Return the TCP sockets by their links, as `open_links` yields them: the local port, and whether the socket listens."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError, ValueError, IndexError), open(PROC / "net" / name, encoding="ascii") as file:  # noqa: PTH123
+            next(file)
+            for line in file:
+                fields = line.split()
+                if fields[9] != "0":  # no process has it open any more
+                    port = int(fields[1].rpartition(":")[2], 16)
+                    found[f"socket:[{fields[9]}]"] = (port, fields[3] == _LISTENS)
+    return found
 
 
 @cache
