@@ -1,7 +1,8 @@
 """This machine as the kernel shows it: processes, open files, full disks, the control group, accelerators.
 
-This is the only module that parses /proc for launcher, agent, fork server and ranks. None of them imports psutil: its import takes as long
-as the start of a rank from the fork server, and a psutil.py in the working directory could break them. `status`, `ps` and `top` use this module, too.
+The launcher, the agent, the fork server and ranks read processes here and do not import psutil: the import would delay every start, and a
+psutil.py in the working directory could break supervision. `ps`, `status` and `top` share this reading. The doctor uses psutil.
+
 Where there is no /proc, answers about processes are None or empty. No driver is asked, so nothing can hang.
 """
 
@@ -17,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from stat import S_IWUSR
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
@@ -216,8 +217,11 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
     }
 
 
-def core_wait_s(pid: int) -> float | None:
-    """Return for how long its main thread could run and had no core since its start; None where that is not known."""
+def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
+    """Return for how long a process's main thread, or this thread, could run and had no core; None if that is not known.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux.
+    """
     try:
         with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - for every rank at every look
             return int(file.read(256).split()[1]) / 1e9

@@ -95,7 +95,8 @@ def dot_of(reports: Sequence[StrategyReport]) -> str:
     boxes = _boxes(reports)
     shown, last = _folded(boxes)
     layouts = dict.fromkeys(_layout(boxes[name].operator.output) for name in shown.values())
-    fills = dict(zip(layouts, _colours(layouts), strict=True))
+    colours = itertools.cycle(FILLS)
+    fills = {layout: WHOLE if layout.startswith("whole") else next(colours) for layout in layouts}
     by_layer: dict[_Layer | None, list[str]] = {}
     for name in dict.fromkeys(shown.values()):
         by_layer.setdefault(_split(name)[0], []).append(name)
@@ -218,11 +219,6 @@ def _layout(tensor: ReportTensor) -> str:
     # Indices of an expression are local to it: the i of one operator is the n of another.
     by = ", ".join(f"dim {dim} by {axis}" for dim, axis in enumerate(tensor.by) if axis in AXES)
     return f"{tensor.cuts}: {by}" if by else str(tensor.cuts)
-
-
-def _colours(layouts: Mapping[str, None]) -> Iterator[str]:
-    fills = itertools.cycle(FILLS)
-    return (WHOLE if layout.startswith("whole") else next(fills) for layout in layouts)
 
 
 def _in_words(tensor: ReportTensor) -> str:
