@@ -106,7 +106,8 @@ def dot_of(reports: Sequence[StrategyReport]) -> str:
         is_cluster = layer is not None and len(names) > 1
         lines += [f"  subgraph cluster_{number} {{", f"  label={_quoted(named)}"] if is_cluster else []
         for name in names:
-            title = _split(name)[1] if layer is None or is_cluster else ".".join(filter(None, (named, _split(name)[1])))
+            inner = _split(name)[1]
+            title = inner if is_cluster else ".".join(filter(None, (named, inner)))
             lines.append(_node(boxes[name], title or named, fills, boxes))
         lines += ["  }"] if is_cluster else []
     return "\n".join([*lines, *dict.fromkeys(_edges(boxes, shown)), "}\n"])
@@ -145,17 +146,14 @@ def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int
 
 
 def _content(layer: _Layer, inner: str, box: _Box) -> object:
-    """Return all of an operator that equal layers have in common: everything except the names of other layers."""
-
-    def unnamed(tensor: ReportTensor) -> ReportTensor:
-        return replace(tensor, name="")
+    """Return what equal layers have in common of an operator: everything except names of layers and of other operators."""
 
     def source(edge: ReportEdge) -> str | None:
         from_layer, name = _split(edge.source)
         return name if from_layer == layer else None
 
     operator = box.operator
-    tensors = [unnamed(each) for each in (*operator.inputs, operator.output)]
+    tensors = [replace(each, name="") for each in (*operator.inputs, operator.output)]
     edges = [(source(edge), edge.input, edge.steps) for edge in box.edges]
     collectives = [replace(one, operator="") for one in box.collectives]
     return inner, operator.kind, operator.stage, operator.calls, tensors, edges, collectives
@@ -164,14 +162,14 @@ def _content(layer: _Layer, inner: str, box: _Box) -> object:
 def _node(box: _Box, title: str, fills: Mapping[str, str], boxes: Mapping[str, _Box]) -> str:
     operator, output = box.operator, box.operator.output
     data = dict.fromkeys(edge.source for edge in box.edges if edge.source not in boxes)
-    told = {"takes": data} | {
+    notes = {"takes": data} | {
         phase: dict.fromkeys(one.kind for one in box.collectives if one.phase == phase) for phase in PHASES
     }
     lines = (
         title,
         f"{operator.kind} {written(operator.strategy)}",
         f"-> {output.cuts}, part {_sizes(output.size)}" if output.size else "-> a number",
-        "; ".join(f"{name} {', '.join(words)}" for name, words in told.items() if words),
+        "; ".join(f"{name} {', '.join(words)}" for name, words in notes.items() if words),
     )
     label = _quoted(*(cut_off(printable(line), MAX_CHARS) for line in lines if line), end="\\l")
     tooltip = _quoted(*_tooltip(box), end="\\n")
