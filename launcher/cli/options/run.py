@@ -217,7 +217,6 @@ RUN_GROUPS = {
         ),
         click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
         mindspore_option,
-        click.option("--full-teardown", is_flag=True, help="Let forked ranks take apart what was imported once, too, when they end."),
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
             help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
