@@ -24,7 +24,7 @@ Examples:
   tlaunch logs --rank 0,3-5 -n 20
   tlaunch logs --rank first-failed
   tlaunch logs -f --collapse
-  tlaunch logs --merge --since 10m --grep 'loss|error' -C 2
+  tlaunch logs --merge --since 10m --grep 'loss|error'
   tlaunch logs -f -i --grep warning -v heartbeat
   tlaunch logs -f --collapse -H 'loss [0-9.]+'
   tlaunch logs --errors --attempt 0
@@ -75,11 +75,6 @@ cannot be written; 130 Ctrl-C.
     "-H", "--highlight", multiple=True, metavar="REGEX", help="Mark what matches, and leave out no line. Repeatable."
 )
 @click.option("-i", "--ignore-case", is_flag=True, help="Let letters match those of the other case.")
-@click.option("-A", "after", type=IntRange(0), default=0, metavar="N", help="Show N lines after each match.")
-@click.option("-B", "before", type=IntRange(0), default=0, metavar="N", help="Show N lines before each match.")
-@click.option(
-    "-C", "around", type=IntRange(0), default=0, metavar="N", help="Show N lines before and after each match."
-)
 @click.option(
     "--level",
     metavar="LEVEL",

@@ -39,7 +39,7 @@ def show_all(chosen: ChosenLogs) -> None:
             )
 
 
-def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown | None]:
+def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown]:
     logs, options = chosen.logs, chosen.options
     selection = Selection(chosen.selector, chosen.shape)
     of_rank = {rank: log.whole() for rank, log in logs.of_rank.items()}
@@ -50,7 +50,7 @@ def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown | None]:
         lines = selection.of(arrange(of_rank))
     if options.collapsed:
         return collapse(lines, of_rank)
-    return selection.with_gaps(lines) if options.surroundings else lines
+    return lines
 
 
 def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[Line]:
