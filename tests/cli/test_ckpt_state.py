@@ -1,4 +1,4 @@
-"""`tlaunch ckpt merge`, `reshard`, `diff` and `prune`: what they say, make and leave."""
+"""`tlaunch ckpt merge`, `diff` and `prune`: what they say, make and leave."""
 
 import hashlib
 import json
@@ -122,8 +122,6 @@ def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
             "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output taken",
             "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output runs/20260101-000000-a/checkpoints/step-5/model",
             "ckpt merge runs/20260101-000000-a --output model",
-            "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output taken",
-            "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output step-7",
             "ckpt merge no-such-run --output model",
             "ckpt diff runs/20260101-000000-a/checkpoints/step-5 runs/20260101-000000-a/checkpoints/step-7",
             "ckpt prune runs/20260101-000000-a/checkpoints/step-5 --keep 1",
@@ -144,15 +142,6 @@ def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
         (None, True),
         (5, False),
     ]
-
-
-def test_a_layout_that_does_not_fit_is_refused(launcher, run, snapshot):
-    """As `tlaunch run` refuses it, before the trainer is asked."""
-    run(5)
-    words = "ckpt reshard runs/20260101-000000-a --output new"
-    assert launcher.refused(3, f"{words} --mp 3", f"{words} --pp 9", f"{words} --dp 0") == snapshot
-    write(launcher.directory / "other", SHAPES, numbered(SHAPES), program="another")
-    launcher.refused(2, "ckpt reshard other --output new")
 
 
 def test_diff(launcher, run, snapshot):

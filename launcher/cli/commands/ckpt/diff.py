@@ -24,7 +24,7 @@ from launcher.core.text import printable
 
 EPILOG = """\b
 Examples:
-  tlaunch ckpt diff runs/latest/checkpoints/step-500 resharded
+  tlaunch ckpt diff runs/latest/checkpoints/step-500 imported
   tlaunch ckpt diff RUN1 RUN2 --json | jq '.tensors[].largest_relative'
 
 A and B are directories of checkpoints, or of some or a run, of which the newest is meant. The state is the same if a training
