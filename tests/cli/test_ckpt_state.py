@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -142,6 +143,17 @@ def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
         (None, True),
         (5, False),
     ]
+
+
+@pytest.mark.parametrize("words", ["diff {run} {run}", "merge {run} --average 2 --output model"])
+def test_what_computes_needs_numpy(launcher, run, monkeypatch, words):
+    """Other commands do not."""
+    run(5, 7)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    told = launcher.call("ckpt", *words.format(run="runs/20260101-000000-a").split(), code=2).stderr
+    assert told.startswith("error: numpy is not installed")
+    assert told.endswith('hint: pip install "tlaunch[train]"\n')
+    launcher.call("ckpt", "merge", "runs/20260101-000000-a", "--output", "model", code=0)
 
 
 def test_diff(launcher, run, snapshot):
