@@ -12,7 +12,7 @@ from launcher.cli.text.stdout import say
 from launcher.logs.collapse import Shown, collapse
 from launcher.logs.lines import Line
 from launcher.logs.merge import merge
-from launcher.logs.tracebacks import first_tracebacks
+from launcher.logs.tracebacks import MARKS, first_tracebacks
 
 
 def show_all(chosen: ChosenLogs) -> None:
@@ -26,7 +26,7 @@ def show_all(chosen: ChosenLogs) -> None:
     for log in logs.of_rank.values():
         log.before_read = writer.flush_late
     if options.errors:
-        writer.write_errors(first_tracebacks({rank: log.whole() for rank, log in logs.of_rank.items()}))
+        writer.write_errors(first_tracebacks({rank: log.whole_from(MARKS) for rank, log in logs.of_rank.items()}))
     elif options.plain:
         for global_rank, log in logs.of_rank.items():
             writer.write_blocks(global_rank, log.blocks())
