@@ -75,7 +75,9 @@ def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
     both = [name for name in mine if name in its]
     shapes = [Fact(name, mine[name], its[name], matters=True) for name in both if mine[name] != its[name]]
     alike = [name for name in both if mine[name] == its[name]]
-    tensors = [(kind, name) for name in alike for kind in _common_kinds(first.index, second.index, name)]
+    tensors = [
+        (kind, name) for name in alike for kind in first.index.kinds_of(name) if kind in second.index.kinds_of(name)
+    ]
     found = (_tensor_difference(first, second, kind, name) for kind, name in tensors)
     return Difference(
         tuple(_facts(first.index, second.index)),
@@ -121,11 +123,6 @@ def _decides(section: str, name: str) -> bool:
 
 def _tokenizer(index: Index) -> str:
     return index.files[TOKENIZER].sha256 if TOKENIZER in index.files else _ABSENT
-
-
-def _common_kinds(first: Index, second: Index, name: str) -> list[str]:
-    """Return the kinds of values that two checkpoints have of a parameter or buffer."""
-    return [kind for kind in first.kinds_of(name) if kind in second.kinds_of(name)]
 
 
 def _tensor_difference(first: StoredBoxes, second: StoredBoxes, kind: str, name: str) -> TensorDifference | None:

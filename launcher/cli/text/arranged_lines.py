@@ -67,7 +67,7 @@ class ArrangedFeed:
         if self._stage is None:
             self._put(chain.from_iterable(last.values()))
         else:
-            self._put(merge({global_rank: iter(lines) for global_rank, lines in last.items()}))
+            self._put(merge(last))
 
     def rank_ended(self, global_rank: int) -> None:
         if global_rank in self._logs.of_rank:
@@ -118,6 +118,6 @@ class Selection:
             if (kept := self._format.of_long(line)) is not None:
                 yield kept
 
-    def last(self, lines: Iterable[Line], count: int) -> deque[Line]:
-        """Return the last `count` lines to show; no more of them are in memory."""
-        return deque(self.of(lines), maxlen=count)
+    def last(self, lines: Iterable[Line], count: int) -> Iterator[Line]:
+        """Yield the last `count` lines to show. It keeps no more of them in memory, and reads `lines` when the first is asked for."""
+        yield from deque(self.of(lines), maxlen=count)
