@@ -68,8 +68,6 @@ def run_variables(
     yield Variable(env.TLAUNCH_PP, str(layout.pp), Origin.LAYOUT, "--pp")
     yield Variable(env.TLAUNCH_MICRO_BATCHES, str(layout.micro_batches), Origin.LAYOUT, "--micro-batches")
     yield Variable(env.TLAUNCH_ATTEMPT, "0", Origin.TLAUNCH, attempt)
-    if supervision.full_teardown:
-        yield Variable(env.TLAUNCH_FULL_TEARDOWN, "1", Origin.TLAUNCH, "--full-teardown")
     yield Variable(env.TLAUNCH_MAX_RESTARTS, restarts, Origin.TLAUNCH, "--max-restarts")
 
 

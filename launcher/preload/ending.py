@@ -35,7 +35,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FULL = "TLAUNCH_FULL_TEARDOWN"
 # By these a library is loaded that may wait for the end of the C library, as profilers do; or CPython is to report at its end.
 _WAITING_FOR_THE_END = (
     "LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "GCOV_PREFIX", "PYTHONMALLOCSTATS",
@@ -88,8 +87,6 @@ class Ending:
 
     def begin(self) -> None:
         """Note where the rank begins. Call in the forked process, with the program's environment."""
-        if os.environ.get(FULL):
-            self._is_full = True
         self._last_module = next(reversed(sys.modules))
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True

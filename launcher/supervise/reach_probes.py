@@ -27,14 +27,13 @@ from dataclasses import dataclass
 
 from launcher.control.events import ProbeResult
 from launcher.control.orders import ProbeReach
-from launcher.core.machine.proc import PROC
+from launcher.core.machine.proc import open_links, tcp_sockets
 
 BACKLOG = 4096
 GREETING, ACKNOWLEDGED = b"?", b"+"
 LARGE = bytes(16 << 10)  # more than one packet of any network
 MIN_LARGE_S = 1.0  # without an answer, after which large packets count as lost
 MAX_OPEN = 512  # connections at once, so that a small limit of open files is enough
-_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 _BEGUN = {0, errno.EINPROGRESS}
 _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
@@ -232,18 +231,5 @@ def _received(connection: socket.socket) -> bytes:
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
     """Return the ports on which these processes listen for others."""
-    inodes: dict[str, int] = {}
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError, ValueError, IndexError):
-            for line in (PROC / "net" / name).read_text(encoding="ascii").splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENS:
-                    inodes[fields[9]] = int(fields[1].rpartition(":")[2], 16)
-    found = set()
-    for pid in pids:
-        with suppress(OSError):
-            for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - many names, and no use for paths
-                with suppress(OSError):
-                    inode = os.readlink(f"{PROC}/{pid}/fd/{name}")  # noqa: PTH115
-                    found.add(inodes.get(inode.removeprefix("socket:[").removesuffix("]")))
-    return tuple(sorted(port for port in found if port is not None))
+    listening = {link: port for link, (port, is_listening) in tcp_sockets().items() if is_listening}
+    return tuple(sorted({listening[link] for pid in pids for link in open_links(pid) if link in listening}))

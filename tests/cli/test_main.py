@@ -24,7 +24,7 @@ HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 # One of each kind of end: what goes well, and what does not.
 SMOKE = """
---version; rnu; validate t.json; table fix no.json; render hostfile --devices 2; logs a; report a
+--version; rnu; validate t.json; table fix no.json; render bash --devices 2 -- true; logs a; report a
 run --dry-run --devices 2 --master-port 29876 -- true
 """
 

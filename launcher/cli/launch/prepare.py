@@ -168,7 +168,6 @@ def _request(
             hang_timeout_s=options.hang_timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks else program.preload(options),
-            full_teardown=options.full_teardown,
             elastic=elastic,
             scheduler=scheduler,
         ),
