@@ -74,7 +74,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
     "ckpt": (
         "launcher.cli.commands.ckpt:ckpt",
-        "List, check, compare, join, divide and convert checkpoints of the bundled trainer.",
+        "List, check, compare, join and convert checkpoints of the bundled trainer.",
     ),
     "translate": ("launcher.cli.commands.translate:translate", "Translate the lines of stdin by a trained model."),
     "evaluate": (

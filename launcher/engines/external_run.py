@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from launcher.core import env
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.machine.engine_rank import EngineRank
 from launcher.core.records import Layout
 from launcher.core.run_dir import is_run_name
 from launcher.core.text import counted

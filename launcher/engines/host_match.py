@@ -11,7 +11,7 @@ from itertools import chain
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import (
+from launcher.core.machine.interfaces import (
     Address,
     address_of,
     addresses_of,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import TimestampedEvent, from_line
-from launcher.core.proc import PROC
+from launcher.core.machine.proc import PROC
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.port import HeldPort
@@ -21,7 +21,7 @@ from launcher.supervise.tree import RunGroup, forget_bystanders, spare_bystander
 from launcher.supervise.watcher import Watcher
 
 if TYPE_CHECKING:
-    from launcher.core.records import Allotment
+    from launcher.control.orders import BeginAttempt
     from launcher.supervise.agent import LauncherLink
     from launcher.supervise.link import Link
     from launcher.supervise.mpi_proxy import MpiProxies
@@ -96,14 +96,13 @@ def start_agent(
     *,
     server_index: int = THIS_SERVER,
     link: Link | None = None,
-    first_attempt: int = 0,
-    first_allotment: Allotment | None = None,
+    first: BeginAttempt | None = None,
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
-    `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and `members`; they are closed
+    `first`: as `Agent`. `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and `members`; they are closed
     here. This process becomes a subreaper, so that nothing escapes even if the agent is killed.
 
     Raises:
@@ -120,8 +119,7 @@ def start_agent(
             head=head,
             port=port,
             link=link,
-            first_attempt=first_attempt,
-            first_allotment=first_allotment,
+            first=first,
             members=members,
             specify=specify,
         ).run()

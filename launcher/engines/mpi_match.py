@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.core.engine_rank import (
+from launcher.core.errors import RefusedError, TlaunchError
+from launcher.core.machine.engine_rank import (
     OPEN_MPI,
     SLURM,
     MpiLibrary,
@@ -24,7 +25,7 @@ from launcher.core.engine_rank import (
     variables_for,
     why_apart,
 )
-from launcher.core.errors import RefusedError, TlaunchError
+from launcher.core.machine.proc import PROC, stat
 from launcher.logs.terminal import escaped
 from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries
@@ -139,10 +140,12 @@ def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
 
 def _ancestors() -> Iterator[Path]:
     pid = os.getppid()
-    with suppress(OSError, ValueError, IndexError):
+    with suppress(OSError):
         for _ in range(_MAX_ANCESTORS):
-            yield Path(f"/proc/{pid}/exe").readlink()
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            yield (PROC / str(pid) / "exe").readlink()
+            if (found := stat(pid)) is None:
+                return
+            pid = found.parent
 
 
 def _ways_out(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[str, str]) -> Iterator[str]:

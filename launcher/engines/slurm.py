@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.interfaces import address_of, addresses_of, names_of
+from launcher.core.machine.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Server
 from launcher.core.text import some_of
 from launcher.doctor.facts import Resolved

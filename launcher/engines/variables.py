@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.core import env
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import interface_variables
+from launcher.core.machine.interfaces import interface_variables
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.placement import Share
@@ -68,8 +68,6 @@ def run_variables(
     yield Variable(env.TLAUNCH_PP, str(layout.pp), Origin.LAYOUT, "--pp")
     yield Variable(env.TLAUNCH_MICRO_BATCHES, str(layout.micro_batches), Origin.LAYOUT, "--micro-batches")
     yield Variable(env.TLAUNCH_ATTEMPT, "0", Origin.TLAUNCH, attempt)
-    if supervision.full_teardown:
-        yield Variable(env.TLAUNCH_FULL_TEARDOWN, "1", Origin.TLAUNCH, "--full-teardown")
     yield Variable(env.TLAUNCH_MAX_RESTARTS, restarts, Origin.TLAUNCH, "--max-restarts")
 
 

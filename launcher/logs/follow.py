@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from launcher.core.proc import mounts
+from launcher.core.machine.proc import mounts
 from launcher.logs.lines import OVERWRITES, Begun, LineReader
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, fair_shares
 

@@ -15,7 +15,7 @@ import math
 import re
 import signal
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from time import localtime, strftime
 from types import FrameType
@@ -47,12 +47,8 @@ class Selector:
         until_ns: int | None = None,
         matches: Sequence[Matcher] = (),
         excludes: Sequence[Matcher] = (),
-        before: int = 0,
-        after: int = 0,
     ) -> None:
-        """Select from `level` (one of `levels.LEVELS`) up, between two times, with lines `before` and `after` a match of any expression.
-
-        What one of `excludes` matches is not there, neither as a match nor beside one.
+        """Select lines from `level` (one of `levels.LEVELS`) up, between two times, that any of `matches` and none of `excludes` finds.
 
         Raises UsageError where the first time is after the second.
         """
@@ -63,14 +59,13 @@ class Selector:
         self._since_ns = since_ns
         self._until_ns = until_ns
         self._matches, self._excludes = matches, excludes
-        self._greps: defaultdict[int, Grep] = defaultdict(lambda: Grep(before, after))  # by global rank
         self.matched = False  # whether any line did
         self.without_time: set[int] = set()  # ranks with lines that were left out because their time is unknown
         self.dated: set[int] = set()  # ranks with a line that carried a time
         self.undated: set[int] = set()  # ranks with a line before any that did
 
-    def put(self, line: Line) -> list[Line | None]:
-        """Return the lines to show now that `line` has come; None where lines of the next one's rank are left out.
+    def accepts(self, line: Line) -> bool:
+        """Return whether to show a line.
 
         Raises UsageError where the regular expression takes too long.
         """
@@ -84,26 +79,26 @@ class Selector:
         ):  # the parts of text that is overwritten (progress bars), with \r between
             text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
         if self._level and self._levels[line.global_rank].of(line, text) < self._level:
-            return []
+            return False
         if self._since_ns is not None or self._until_ns is not None:
             if line.time_ns is None:
                 self.without_time.add(line.global_rank)
-                return []
+                return False
             early = self._since_ns is not None and line.time_ns < self._since_ns
             if early or (self._until_ns is not None and line.time_ns > self._until_ns):
-                return []
+                return False
         parts = text.split("\r")
         if any(excludes(part) for excludes in self._excludes for part in parts):
-            return []
+            return False
         if not self._matches:
-            return [line]
+            return True
         is_match = any(matches(part) for matches in self._matches for part in parts)
         self.matched |= is_match
-        return self._greps[line.global_rank].put(line, is_match=is_match)
+        return is_match
 
     @property
     def searches(self) -> bool:
-        """True if only what matches is wanted, and what surrounds it."""
+        """True if only lines that match are wanted."""
         return bool(self._matches)
 
     @property
@@ -165,32 +160,6 @@ def _exact_ns(text: str, near_ns: int) -> int | None:
 
 
 # --- text ---
-
-
-class Grep:
-    """Selects lines of one rank that match, with those around them, as `grep -B before -A after` does."""
-
-    def __init__(self, before: int, after: int) -> None:
-        self._before, self._after = before, after
-        self._last: deque[Line] = deque()  # at most `before`, which are shown if the next line matches
-        self._left_out = False  # lines since the last one that was shown
-        self._shown = False  # a line, ever
-        self._after_left = 0  # lines to show whatever they hold
-
-    def put(self, line: Line, *, is_match: bool) -> list[Line | None]:
-        """Return the lines to show now. None stands between two groups of lines, where grep writes `--`."""
-        if not is_match and self._after_left == 0:
-            self._last.append(line)
-            if len(self._last) > self._before:
-                self._last.popleft()
-                self._left_out = True
-            return []
-        gap = self._left_out and self._shown and (self._before or self._after)
-        given = [*([None] if gap else []), *self._last, line]
-        self._last.clear()
-        self._left_out, self._shown = False, True
-        self._after_left = self._after if is_match else self._after_left - 1
-        return given
 
 
 class Matcher:

@@ -44,6 +44,7 @@ _CRASHES = (
     b"IndentationError: ",
     b"TabError: ",
 )
+MARKS = (HEADER.encode(), *_CRASHES)  # every failure that `first_tracebacks` finds has one
 _LINES_OF_PLACE = 3
 _PLACE = b'  File "'
 _NUMBER = re.compile(r"0[xX][\da-fA-F]+|\d+")

@@ -11,7 +11,7 @@ order of CPython's `Py_FinalizeEx`:
     5. the C library flushes its streams, and the process ends without calling what libraries have registered
 
 Nothing is assumed of what a program does with preloaded modules: the garbage collector knows all that was made since
-`gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest. It does so too
+`gc.freeze`. Where something of it outlives step 3 whose end could be seen, CPython does the rest. It does so too
 where a step fails, and it does all where the program has failed, `begin` finds a reason, or `_needs_python` does: a library that
 was loaded since the fork, above all, whose end is its own affair. Whenever CPython goes on while something is there whose end
 could be seen, it finalises frozen objects, too, since one of them may hold it.
@@ -19,6 +19,7 @@ could be seen, it finalises frozen objects, too, since one of them may hold it.
 
 from __future__ import annotations
 
+import _io
 import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
 import _thread
 import _warnings
@@ -30,13 +31,10 @@ import os
 import posix
 import sys
 
-from . import traces
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FULL = "TLAUNCH_FULL_TEARDOWN"
 # By these a library is loaded that may wait for the end of the C library, as profilers do; or CPython is to report at its end.
 _WAITING_FOR_THE_END = (
     "LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "GCOV_PREFIX", "PYTHONMALLOCSTATS",
@@ -49,6 +47,10 @@ _KNOWN = _PACKAGES | {"launcher"} | sys.stdlib_module_names
 _LIBRARIES = frozenset(
     {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
 )
+# Types whose end shows though they have no `__del__`, and some with a `__del__` that does not show.
+_WRITING = frozenset({"sqlite3.Connection", "_dbm.dbm", "_gdbm.gdbm"})
+_SILENT = frozenset({"_socket.socket", "socket.socket", "torch.multiprocessing.reductions.StorageWeakRef"})
+_RUNNING = ("gi_frame", "cr_frame", "ag_frame")  # of generators and their like; None once they have ended
 
 
 class Ending:
@@ -57,7 +59,7 @@ class Ending:
     def __init__(self) -> None:
         self.is_success = False  # the program has ended with exit code 0
         self._is_for_python = atexit._ncallbacks() > 0  # those would be called after `run`
-        self._is_full = traces.are_left()  # CPython is to finalise what is frozen, too
+        self._is_full = _traces_are_left()  # CPython is to finalise what is frozen, too
         self._is_frozen = False
         self._last_module = ""
         self._libraries: set[str] = set()
@@ -74,7 +76,7 @@ class Ending:
         try:
             __import__(name)
         finally:
-            self._is_full |= traces.are_left()
+            self._is_full |= _traces_are_left()
             self._is_for_python |= _is_any_unknown(_libraries() - libraries)
 
     def freeze(self) -> None:
@@ -85,8 +87,6 @@ class Ending:
 
     def begin(self) -> None:
         """Note where the rank begins. Call in the forked process, with the program's environment."""
-        if os.environ.get(FULL):
-            self._is_full = True
         self._last_module = next(reversed(sys.modules))
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True
@@ -105,7 +105,7 @@ class Ending:
                 posix._exit(0)  # `os._exit` may be the program's own
         except BaseException:
             pass
-        if self._is_full or traces.are_left(frozenset(own)):  # CPython goes on
+        if self._is_full or _traces_are_left(frozenset(own)):  # CPython goes on
             gc.unfreeze()
 
     def _own_modules(self) -> list[str]:
@@ -136,7 +136,7 @@ class Ending:
             _leave_out_detached_streams()
         if not any(one is self._since_the_fork for one in gc.get_objects()):  # the program has called gc.freeze
             return False
-        return not traces.are_left(frozenset(own)) and _are_flushed()
+        return not _traces_are_left(frozenset(own)) and _are_flushed()
 
 
 def _leave_out_finalizers() -> None:
@@ -246,3 +246,53 @@ def _clear_values(values: dict[str, Any]) -> None:
 
 def _root(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
+    """Return whether the end of something that the garbage collector has in view could be seen.
+
+    A user sees buffers that are written, `__del__`, and the `finally` of a generator. `modules`: a weak reference whose callback is a function of one of them counts, too. So does an object whose own methods
+    fail when they are asked.
+    """
+    silent: set[type] = set()
+    try:
+        for one in gc.get_objects():
+            kind = type(one)
+            if kind in silent:
+                continue
+            if issubclass(kind, _weakref.ref):
+                if getattr(one.__callback__, "__module__", None) in modules:
+                    return True
+            elif not _has_an_end(kind):
+                silent.add(kind)
+            elif not _is_silent(one, kind):
+                return True
+    except BaseException:
+        return True
+    return False
+
+
+def _has_an_end(kind: type) -> bool:
+    """Return whether something happens when an object of this type is no longer held."""
+    return any("__del__" in vars(base) or _name(base) in _WRITING for base in kind.__mro__)
+
+
+def _is_silent(one: Any, kind: type) -> bool:
+    if issubclass(kind, _io._IOBase):
+        # Other modules' classes of files have methods of any kind.
+        is_plain = kind.__module__ == "_io" and (kind is _io.FileIO or one.closed or not one.writable())
+        return is_plain or _is_standard(one)
+    for frame in _RUNNING:
+        if hasattr(kind, frame):
+            return getattr(one, frame) is None
+    return _name(kind) in _SILENT
+
+
+def _is_standard(file: Any) -> bool:
+    """Return whether it is, or belongs to, a stream that is flushed by itself."""
+    streams = sys.__stdout__, sys.__stderr__
+    return any(file is stream or file is getattr(stream, "buffer", None) for stream in streams if stream is not None)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

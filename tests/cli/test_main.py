@@ -14,7 +14,7 @@ from launcher.cli.commands.ckpt import COMMANDS as CKPT_COMMANDS
 from launcher.cli.commands.table import COMMANDS as TABLE_COMMANDS
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from tests.programs import acted_run
 
 from .transcript import typed_lines
@@ -24,7 +24,7 @@ HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 # One of each kind of end: what goes well, and what does not.
 SMOKE = """
---version; rnu; validate t.json; table fix no.json; render hostfile --devices 2; logs a; report a
+--version; rnu; validate t.json; table fix no.json; render bash --devices 2 -- true; logs a; report a
 run --dry-run --devices 2 --master-port 29876 -- true
 """
 
@@ -68,7 +68,7 @@ json.dump(sorted(sys.modules), sys.stderr)
         # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
         (
             "run --devices 2 -- true",
-            {*HEAVY, "launcher.core.messages", "launcher.supervise.port_holder", "launcher.supervise.survey"},
+            {*HEAVY, "launcher.control.messages", "launcher.supervise.port_holder", "launcher.supervise.survey"},
         ),
     ],
     ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"],

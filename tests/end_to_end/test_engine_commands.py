@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.interfaces import address_of
+from launcher.core.machine.interfaces import address_of
 from launcher.core.records import Device, Server
 from launcher.engines.host_match import Host
 from launcher.engines.mpi import find_mpirun, mpi_command

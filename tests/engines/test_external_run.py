@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.machine.engine_rank import EngineRank
 from launcher.core.records import Layout
 from launcher.engines.external_run import MIN_PORT, PORTS, check_size, master_port, run_name, unused
 

@@ -21,12 +21,12 @@ from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.types import as_usage_error, complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
-from launcher.core.engine_rank import EngineRank, read_engine_rank
 from launcher.core.env import MASTER_PORT, TLAUNCH_SERVER
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import names_of
-from launcher.core.proc import identify
+from launcher.core.machine.engine_rank import EngineRank, read_engine_rank
+from launcher.core.machine.interfaces import names_of
+from launcher.core.machine.proc import identify
 from launcher.core.records import Cluster, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launcher.core.errors import RefusedTableError
 from launcher.core.records import Allotment, Cluster, RunSpec
 from launcher.engines.assemble import Request, allotted_cluster, assemble_attempt, attempt_table
 
@@ -32,11 +31,7 @@ def attempt_specs(request: Request, table_format: str, run_name: str, master_por
 
 
 def table_of_part(part: Cluster, table_format: str) -> str:
-    """Return the text of a table of some devices of a cluster, in the format that the whole table has if that can be."""
-    from launcher.rank_table import render_table  # most runs use every device
-    from launcher.rank_table.convert import convert_cluster
+    """Return the text of a table of some devices of a cluster, in the format of the whole table unless that is only read."""
+    from launcher.rank_table.convert import convert_cluster, rewritten_format  # most runs use every device
 
-    try:
-        return convert_cluster(part, table_format).text
-    except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
-        return render_table(part)
+    return convert_cluster(part, rewritten_format(table_format)).text

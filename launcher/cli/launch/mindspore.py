@@ -8,7 +8,7 @@ from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.program import Program
 from launcher.core import env
 from launcher.core.errors import UsageError
-from launcher.core.proc import davinci_ids
+from launcher.core.machine.proc import davinci_ids
 
 # Without the current directory, in which a program's own modules may have names of the library's.
 INIT = "import sys; sys.path[:1] = []; from mindspore.communication import init; init()"

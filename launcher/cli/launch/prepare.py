@@ -19,7 +19,7 @@ from launcher.cli.launch.trainer_program import trainer_program
 from launcher.cli.text.style import screen_of
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.proc import DEVICE_FILES, davinci_ids, nvidia_ids
+from launcher.core.machine.proc import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.core.records import Cluster, Elastic, Layout, Supervision
 from launcher.engines.assemble import OWN_TABLE, Request, servers_with_agents, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
@@ -168,7 +168,6 @@ def _request(
             hang_timeout_s=options.hang_timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks else program.preload(options),
-            full_teardown=options.full_teardown,
             elastic=elastic,
             scheduler=scheduler,
         ),

@@ -31,7 +31,7 @@ MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machi
 MAX_DEGREE = 10**6  # of one axis
 MIN_TABLE_BYTES = 1 << 10
 CHIP_NAMES = ("auto", "910", "a2", "a3", "a5", "300i", "none")
-CONSUMER_NAMES = ("hccl", "mindspore", "msrun", "serving", "mindie")
+CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
 
 # --- rank tables ---
@@ -217,7 +217,6 @@ RUN_GROUPS = {
         ),
         click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
         mindspore_option,
-        click.option("--full-teardown", is_flag=True, help="Let forked ranks take apart what was imported once, too, when they end."),
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
             help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",

@@ -43,13 +43,13 @@ def check_no_colon(name: str) -> None:
 
 
 def hosts_hold_runs_of_ranks(job: Job) -> None:
-    """Refuse ranks that do not fill the hosts of a hostfile from the first to the last."""
+    """Refuse ranks that do not fill the workers of an MPIJob from the first to the last."""
     seen: set[str] = set()
     for block in job.blocks:
         if block.name in seen:
             raise RefusedLayoutError(
                 f"the ranks of server {block.name} do not follow each other, which a hostfile cannot say",
-                hint="`tlaunch render rankfile` can, and so can mpirun",
+                hint="--flavor job takes any order",
             )
         seen.add(block.name)
 
@@ -143,36 +143,24 @@ def image_is_given(job: Job) -> None:
 @frozen
 class Kind:
     name: str
-    help: str
     templates: Mapping[str, str]  # by flavor, the first is the default; one flavor "" if it has no flavors
-    starts: bool = True  # it holds a COMMAND
+    started_by: str  # the command that starts a job from a file of that kind, before the file's name
     is_script: bool = False
     in_image: bool = False  # COMMAND is started in a container, whatever this machine has
-    started_by: str = ""  # the command that starts a job from a file of that kind, before the file's name
     limits: tuple[Callable[[Job], None], ...] = ()  # each raises where the kind cannot express a job
 
 
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("bash", "a run.sh for each server to run; needs no tlaunch there", {"": "bash.sh.j2"},
-             is_script=True, started_by="bash", limits=(no_equals_sign_in_program,)),
-        Kind("hostfile", "the servers and their slots", {"openmpi": "hostfile.openmpi.j2", "mpich": "hostfile.mpich.j2"},
-             starts=False, limits=(plain_host_names, hosts_hold_runs_of_ranks)),
-        Kind("rankfile", "which rank on which server, for Open MPI", {"": "rankfile.j2"},
-             starts=False, limits=(plain_host_names,)),
-        Kind("mpirun", "one mpirun command, a process of it per device",
-             {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"},
-             is_script=True, started_by="bash",
+        Kind("bash", {"": "bash.sh.j2"}, "bash", is_script=True, limits=(no_equals_sign_in_program,)),
+        Kind("mpirun", {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"}, "bash", is_script=True,
              limits=(plain_host_names, no_address_of_ipv6, no_lone_colon, a_shell_exports_secrets)),
-        Kind("msrun", "a script with MindSpore's msrun, for each server to run; needs no tlaunch there", {"": "msrun.sh.j2"},
-             is_script=True, started_by="bash", limits=(msrun_numbers_ranks_alike, msrun_starts_by_python, a_shell_exports_variables)),
-        Kind("slurm", "a script for sbatch: `tlaunch run` with an agent per node, or a task per device",
-             {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True, started_by="sbatch",
+        Kind("msrun", {"": "msrun.sh.j2"}, "bash", is_script=True,
+             limits=(msrun_numbers_ranks_alike, msrun_starts_by_python, a_shell_exports_variables)),
+        Kind("slurm", {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, "sbatch", is_script=True,
              limits=(plain_host_names, no_lone_colon_for_srun, a_shell_exports_secrets)),
-        Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
-             {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True, started_by="kubectl apply -f",
-             limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program,
-                     fits_an_mpi_job)),
+        Kind("kubernetes", {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, "kubectl apply -f", in_image=True,
+             limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program, fits_an_mpi_job)),
     )
 }  # fmt: skip

@@ -84,7 +84,7 @@ def pods_note(cluster: Cluster) -> str:
         return ""
     return (
         f"warning: the rank table has {escaped(found)}, and Kubernetes may place the pod of that server on another node; "
-        "bind pods to nodes in a template of your own (--templates), or leave the addresses out of the table"
+        "bind the pods to nodes in the job file, or leave the addresses out of the table"
     )
 
 

@@ -15,9 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout
 from launcher.corpus.images import ImageFiles, find_images
-from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.resnet50.checks import REPLICATED
 from launcher.recipes.resnet50.config import Resnet50Settings
 from launcher.trainer.data.images import (
@@ -35,14 +33,13 @@ from launcher.trainer.model.resnet import initial_weight, resnet50
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced, trace
-from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
 from launcher.trainer.programs.program import Validated, line_of
 from launcher.trainer.programs.replicated import ReplicatedTraining
-from launcher.trainer.programs.sharded import ShardedTraining, placements_of, sharding_plan
+from launcher.trainer.programs.sharded import ShardedTraining
 from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -222,14 +219,6 @@ def model_shapes(settings: Resnet50Settings) -> Mapping[str, tuple[int, ...]]:
     with torch.device("meta"):
         model = resnet50(settings.model.classes)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-
-
-def placements_at(settings: Resnet50Settings, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:
-    """Return the placements of a rank's parameters. What a search finds, it finds by the default costs here."""
-    if settings.parallel.mode in REPLICATED:
-        return {name: Placement.uncut(shape) for name, shape in model_shapes(settings).items()}
-    plan = sharding_plan(traced_network(settings, layout.dp), settings, layout.mp)
-    return placements_of(plan, coordinate.mp)
 
 
 @frozen

@@ -37,12 +37,6 @@ from launcher.trainer.session import Session, StepResult, model_shapes, placemen
 from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
 from launcher.trainer.telemetry.step_time import StepTime
 
-__all__ = [
-    "model_shapes",
-    "placements_at",
-    "train",
-]  # the first two are what `launcher.trainer.checkpoint.owners` asks for
-
 
 def train(settings: TransformerSettings, world: World, files: Files) -> None:
     """Train on one rank; every rank must call it.

@@ -106,7 +106,10 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
         f"validation: {number(index.validation_loss, '.6f')}",
         f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]
-    rows = [(name, _shape(shape), index.dtype, str(pieces[name])) for name, shape in index.tensors.items()]
+    rows = [
+        (name, " x ".join(map(str, shape)) or "-", index.dtype, str(pieces[name]))
+        for name, shape in index.tensors.items()
+    ]
     lines += ["", *aligned(("PARAMETER", "SHAPE", "TYPE", "BOXES"), rows, right=frozenset({"BOXES"}))]
     write_out("".join(f"{line}\n" for line in lines))
     return EXIT_OK
@@ -158,7 +161,3 @@ def _columns(path: Path, index: Index | str, *, is_best: bool) -> tuple[str, ...
 
 def _age(checkpoint: Path) -> str:
     return duration(max(0.0, time.time() - checkpoint.stat().st_mtime))
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) or "-"

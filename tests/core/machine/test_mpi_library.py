@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.engine_rank import (
+from launcher.core.machine.engine_rank import (
     is_of_open_mpi_4,
     library_called,
     library_of_python,

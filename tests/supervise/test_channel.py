@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from launcher.core.channel import CHUNK_BYTES, Channel, ChannelClosedError
-from launcher.core.messages import Begin, Done, EventReport, Ping, to_line
+from launcher.control.messages import BeginAttempt, Done, EventReport, Ping, to_line
+from launcher.supervise.channel import CHUNK_BYTES, Channel, ChannelClosedError
 from tests.conftest import PATIENCE_S
 
 
@@ -61,10 +61,10 @@ def test_a_message_in_pieces_is_one_message(pair):
 def test_messages_in_one_heap_are_told_one_by_one(pair):
     """What a reader leaves is there the next time, though no selector would tell of it."""
     channel, other = pair
-    other.sendall(to_line(Begin(0, 1)) + to_line(Begin(1, 2)) + to_line(Begin(2, 3))[:5])
-    assert hear(channel, 1) == [Begin(0, 1)]
+    other.sendall(to_line(BeginAttempt(0, 1)) + to_line(BeginAttempt(1, 2)) + to_line(BeginAttempt(2, 3))[:5])
+    assert hear(channel, 1) == [BeginAttempt(0, 1)]
     assert channel.has_message
-    assert hear(channel, 1) == [Begin(1, 2)]
+    assert hear(channel, 1) == [BeginAttempt(1, 2)]
     assert not channel.has_message
 
 

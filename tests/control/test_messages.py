@@ -5,9 +5,10 @@ import typing
 
 import pytest
 
-from launcher.core import messages as m
+from launcher.control import messages as m
+from launcher.control.messages import Refused, from_line, is_proof, proof_of, to_line
+from launcher.control.orders import ProbeTarget
 from launcher.core.events import Cause
-from launcher.core.messages import Refused, from_line, is_proof, proof_of, to_line
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
 
 VERDICT = Verdict(
@@ -18,12 +19,12 @@ ALL = (
     m.Challenge(1, "n"), m.Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
     m.Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ()), m.Welcome("p", 1, "run", 20.0, "job"),
     Refused("no", "hint", 3), m.Ready(7), m.Ready(), m.Ready(1, False, {"train.py": "a"}), m.Ready(meeting=("10.0.0.1",)), m.Waiting(("h1", "h2")),
-    m.Waiting(("h1",), 300.0), m.TakenIn(), m.Begin(2, 29500), m.EventReport('{"schema": 2}\n'), m.EvidenceRequest(1),
-    m.EvidenceReport(1, {"ranks": []}), m.EvidenceReport(1, {"ranks": []}, 40001),
-    m.ProbeRequest(1, (m.ProbeTarget(2, ("10.0.0.2",), (40001, 29500), echoes=True),), 2.0),
-    m.ProbeResult(1, ((2, "no answer"),), (29500,), (3,)), m.Decision(1, VERDICT, Cause.HUNG, restarts=True),
-    m.AttemptOver(1, left=False, master_port=9), m.Stop(Cause.STOPPED, 2, "h2"), m.ForwardSignal(20),
-    m.SignalWanted(15), m.GivingUp("killed"), m.Ping(1 << 62), m.Pong(1, 2), m.Finish(Cause.FAILED, 3), m.Finish(Cause.FAILED, 3, "why", "do this"),
+    m.Waiting(("h1",), 300.0), m.TakenIn(), m.BeginAttempt(2, 29500), m.EventReport('{"schema": 2}\n'), m.CollectEvidence(1),
+    m.EvidenceReport(0, 1, {"ranks": []}), m.EvidenceReport(0, 1, {"ranks": []}, 40001),
+    m.ProbeReach(0, 1, (ProbeTarget(2, (40001, 29500), ("10.0.0.2",)),), 2.0),
+    m.ProbeResult(0, 1, ((2, "no answer"),), (29500,), (3,)), m.EndRanks(Cause.HUNG, VERDICT, restarts=True),
+    m.AttemptEnded(0, 1, left=False, master_port=9), m.EndRanks(Cause.STOPPED, signal=2, server="h2"), m.ForwardSignal(20),
+    m.SignalReceived(15, 0), m.GivingUp("killed"), m.Ping(1 << 62), m.Pong(1, 2), m.Finish(Cause.FAILED, 3), m.Finish(Cause.FAILED, 3, "why", "do this"),
     m.ProbeQuestion(1, {"topic": "facts"}), m.ProbeAnswer(1, {"cpus": 2}), m.Done((1, 2), 4),
     m.FileChunk("log", 3, 0, 5, "eA==", anew=True), m.FileSnapshot("heartbeat", 3, None, 7),
     m.ChunkAck("log", 3, 5, trouble=True), m.AskStacks("p", "n", ((0, 3), (7, 7))), m.AskStacks("p", "n"),

@@ -10,7 +10,14 @@ from ipaddress import ip_address
 import psutil
 import pytest
 
-from launcher.core.interfaces import Held, are_on_loopback, held_addresses, interface_of, interface_variables, traffic
+from launcher.core.machine.interfaces import (
+    Held,
+    are_on_loopback,
+    held_addresses,
+    interface_of,
+    interface_variables,
+    traffic,
+)
 from launcher.core.records import Device, Server
 
 LOOPBACK = ("lo", "127.0.0.1/8"), ("lo", "::1/128")
@@ -108,7 +115,7 @@ def test_an_alias_is_an_address_of_its_interface():
         pytest.skip("making interfaces needs root, unshare and ip")
     setup = 'ip addr add 10.9.0.1/24 dev lo && ip addr add 10.9.1.1/16 dev lo label lo:1 && exec "$@"'
     program = (
-        "from launcher.core.interfaces import held_addresses as held\n"
+        "from launcher.core.machine.interfaces import held_addresses as held\n"
         "print(*[(one.interface, one.label, str(one.address), one.prefix) for one in held()])"
     )
     words = ["unshare", "--net", "sh", "-c", setup, "sh", sys.executable, "-c", program]

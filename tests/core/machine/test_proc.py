@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.core.proc import SPARE, ProcessId, catches, every_process, identify, mounts, stat, usage_of
+from launcher.core.machine.proc import SPARE, ProcessId, catches, every_process, identify, mounts, stat, usage_of
 
 # A leader that sleeps; its child in another session, and an orphan in its own, hold 50 MB each and burn 0.1 s of CPU.
 TREE = """
@@ -105,7 +105,7 @@ def test_hundreds_of_leaders_cost_one_scan():
 
 LIMITED = """
 import resource
-from launcher.core.proc import make_room
+from launcher.core.machine.proc import make_room
 
 hard = 400
 for soft, files, opened in {cases}:

@@ -5,16 +5,20 @@
     Hello            ───────────>                   the agent's host; proves that it knows the run's token
                      <───────────  Welcome          which server it is, and what to start there; or Refused
     Ready            ───────────>                   everything is in place on this server; or Refused
-                     <───────────  Begin            all servers are ready: start the ranks of attempt 0
+                     <───────────  BeginAttempt     all servers are ready: start the ranks of attempt 0
     EventReport ...  ───────────>                   events, as they are written to the server's own events.jsonl
     EvidenceReport   ───────────>                   a rank failed or hangs here, with what is known of all ranks
-                     <───────────  EvidenceRequest  ... to all other servers, which answer with their EvidenceReport
-                     <───────────  ProbeRequest     if no rank failed by itself: which servers reach which?
+                     <───────────  CollectEvidence  ... to all other servers, which answer with their EvidenceReport
+                     <───────────  ProbeReach       if no rank failed by itself: which servers reach which?
     ProbeResult      ───────────>                   the servers that this one does not reach
-                     <───────────  Decision         the root cause; ranks are ended, and perhaps started again
-    AttemptOver      ───────────>                   no process of the ranks is left on this server
-                     <───────────  Begin            the next attempt, once all servers have sent AttemptOver; or Finish
+                     <───────────  EndRanks         with the root cause; ranks are perhaps started again
+    AttemptEnded     ───────────>                   no process of the ranks is left on this server
+                     <───────────  BeginAttempt     the next attempt, once all servers have sent AttemptEnded; or Finish
     Done             ───────────>                   the agent closes the connection
+
+What the run controller takes and orders travels as it is: its events (launcher/control/events.py) from an agent, which
+speaks for its own server alone, and its orders (launcher/control/orders.py) from the coordinator. Both sides keep the
+sequence, so an order concerns the attempt that the agent was told to begin last.
 
 An agent that does not see the coordinator's run directory sends it what ranks write, and waits for each answer:
     FileChunk        ───────────>                   new bytes of a file that grows
@@ -23,8 +27,8 @@ An agent that does not see the coordinator's run directory sends it what ranks w
 
 An agent that has lost the coordinator connects once more when its ranks have ended, and sends only `Freed`.
 
-The coordinator sends `Ping` at intervals, which the agent answers with `Pong`, and may send `Stop` and `ForwardSignal`. An agent
-whose launcher got a signal for all servers sends `SignalWanted`; one that has lost its launcher sends `GivingUp`.
+The coordinator sends `Ping` at intervals, which the agent answers with `Pong`, and may send `EndRanks` without a verdict and
+`ForwardSignal`. An agent whose launcher got a signal for all servers sends `SignalReceived`; one that has lost its launcher sends `GivingUp`.
 
 A client that has the key of an active run (launcher/cluster/stacks.py) may ask for the stacks of its ranks:
     client                         coordinator                    agents
@@ -44,13 +48,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, get_args
 
+from launcher.control.events import AttemptEnded, EvidenceReport, ProbeResult, SignalReceived
+from launcher.control.orders import BeginAttempt, CollectEvidence, EndRanks, Finish, ForwardSignal, ProbeReach
 from launcher.core.codec import decode, encode
-from launcher.core.events import Cause
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment
-from launcher.core.verdict import Verdict
 
-PROTOCOL = 5  # another number: the two sides do not understand each other
+PROTOCOL = 6  # another number: the two sides do not understand each other
 MAX_LINE_BYTES = 256 << 20
 MAX_FIRST_LINE_BYTES = 1 << 20  # before the sender has proved that it knows the token
 
@@ -120,13 +123,6 @@ class TakenIn:
 
 
 @frozen
-class Begin:
-    attempt: int
-    master_port: int
-    allotment: Allotment | None = None  # of an elastic run
-
-
-@frozen
 class EventReport:
     line: str  # as in launcher.core.events
 
@@ -166,84 +162,6 @@ class ChunkAck:
 
 
 @frozen
-class EvidenceRequest:
-    attempt: int
-
-
-@frozen
-class EvidenceReport:
-    """The evidence of one server about a failed attempt: see launcher.supervise.diagnosis.servers."""
-
-    attempt: int
-    evidence: Any
-    port: int | None = None  # on which this server can be reached for a moment, for a check of whether it can
-
-
-@frozen
-class ProbeTarget:
-    server_index: int
-    addresses: tuple[str, ...]  # any of them will do
-    ports: tuple[int, ...]  # and any of these
-    echoes: bool = False  # the first of these ports: see launcher.supervise.reach_probes
-
-
-@frozen
-class ProbeRequest:
-    """A request to connect to all targets at once. Nothing is sent to a port that may be a rank's."""
-
-    number: int
-    targets: tuple[ProbeTarget, ...]
-    timeout_s: float
-
-
-@frozen
-class ProbeResult:
-    number: int
-    unreached: tuple[tuple[int, str], ...]  # server_index, and why
-    ports: tuple[int, ...] = ()  # on which ranks of this server listen
-    lossy: tuple[int, ...] = ()  # servers that are reached, and with whom large packets are lost
-
-
-@frozen
-class Decision:
-    attempt: int
-    verdict: Verdict
-    cause: Cause
-    restarts: bool
-
-
-@frozen
-class AttemptOver:
-    attempt: int
-    left: bool  # something of it cannot be killed
-    master_port: int | None = None  # held for the next attempt's rank 0, on its server
-
-
-@frozen
-class Stop:
-    """An order to end the ranks by the grace rule, although none has failed."""
-
-    cause: Cause
-    signal: int | None = None
-    server: str | None = None  # as in Stopping
-    restarts: bool = False  # the same agents start them again, on other devices
-
-
-@frozen
-class ForwardSignal:
-    """A signal for every agent, as a launcher would send it: SIGQUIT, SIGTSTP, SIGCONT, or one that is forwarded to ranks."""
-
-    signal: int
-
-
-@frozen
-class SignalWanted:
-    """A signal to this server's launcher or agent that concerns the whole run: an end, a pause, one to forward."""
-
-    signal: int
-
-
-@frozen
 class GivingUp:
     """A notice that this server's part of the run cannot continue; its ranks are being ended."""
 
@@ -269,14 +187,6 @@ class Pong:
     sent_ns: int  # as asked
     here_ns: int  # the agent's wall clock when it answered
     disk_silent_s: float = 0.0  # how long the agent's disk with the run directory has not answered
-
-
-@frozen
-class Finish:
-    cause: Cause
-    exit_code: int
-    reason: str | None = None  # why no rank was started
-    hint: str | None = None  # of that reason
 
 
 @frozen
@@ -325,10 +235,11 @@ class Done:
     events_lost: int = 0
 
 
+AgentEvent = AttemptEnded | EvidenceReport | ProbeResult | SignalReceived  # each says of which server
 Message = (
-    Challenge | Hello | Welcome | Refused | Ready | Waiting | TakenIn | Begin | EventReport | EvidenceRequest | EvidenceReport | Decision | AttemptOver
-    | Stop | ForwardSignal | SignalWanted | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
-    | ProbeRequest | ProbeResult | AskStacks | TakeStacks | Stacks | AllStacks | Freed
+    Challenge | Hello | Welcome | Refused | Ready | Waiting | TakenIn | BeginAttempt | EventReport | CollectEvidence | ProbeReach | EndRanks
+    | AgentEvent | ForwardSignal | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
+    | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 

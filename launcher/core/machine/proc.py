@@ -1,5 +1,8 @@
 """This machine as the kernel shows it: processes, open files, full disks, the control group, accelerators.
 
+The launcher, the agent, the fork server and ranks read processes here and do not import psutil: the import would delay every start, and a
+psutil.py in the working directory could break supervision. `ps`, `status` and `top` share this reading. The doctor uses psutil.
+
 Where there is no /proc, answers about processes are None or empty. No driver is asked, so nothing can hang.
 """
 
@@ -15,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from stat import S_IWUSR
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
@@ -31,6 +34,7 @@ _DAVINCI = re.compile(r"davinci([0-9]{1,6})")  # Ascend; davinci_manager is no d
 _NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # nvidiactl and nvidia-uvm are no devices
 _OCTAL = re.compile(r"\\([0-7]{3})")  # spaces and the like in the table of mounts
 SPARE = 64  # for everything else that is open
+_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
 class Mount(NamedTuple):
@@ -147,6 +151,29 @@ def has_open(pid: int, descriptor: int) -> bool:
     return False
 
 
+def open_links(pid: int) -> Iterator[str]:
+    """Yield what the open descriptors of a process lead to: paths, and sockets as "socket:[INODE]"."""
+    directory = f"{PROC}/{pid}/fd"
+    with suppress(OSError):
+        for name in os.listdir(directory):  # noqa: PTH208 - many names, and no use for paths
+            with suppress(OSError):
+                yield os.readlink(f"{directory}/{name}")  # noqa: PTH115
+
+
+def tcp_sockets() -> dict[str, tuple[int, bool]]:
+    """Return the TCP sockets by their links, as `open_links` yields them: the local port, and whether the socket listens."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError, ValueError, IndexError), open(PROC / "net" / name, encoding="ascii") as file:  # noqa: PTH123
+            next(file)
+            for line in file:
+                fields = line.split()
+                if fields[9] != "0":  # no process has it open any more
+                    port = int(fields[1].rpartition(":")[2], 16)
+                    found[f"socket:[{fields[9]}]"] = (port, fields[3] == _LISTENS)
+    return found
+
+
 @cache
 def boot_id() -> str:
     """Return an id that changes with every boot; empty if the system has none."""
@@ -190,8 +217,11 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
     }
 
 
-def core_wait_s(pid: int) -> float | None:
-    """Return for how long its main thread could run and had no core since its start; None where that is not known."""
+def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
+    """Return for how long a process's main thread, or this thread, could run and had no core; None if that is not known.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux.
+    """
     try:
         with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - for every rank at every look
             return int(file.read(256).split()[1]) / 1e9

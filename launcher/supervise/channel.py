@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from launcher.core.messages import MAX_LINE_BYTES, Message, from_line, to_line
+from launcher.control.messages import MAX_LINE_BYTES, Message, from_line, to_line
 
 CLOSED = "the connection was closed"
 CHUNK_BYTES = 1 << 18

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.core.engine_rank import EngineRank, read_engine_rank, read_task
 from launcher.core.errors import UsageError
+from launcher.core.machine.engine_rank import EngineRank, read_engine_rank, read_task
 
 PID = 4242
 OPEN_MPI_4 = {

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.proc import status
+from launcher.core.machine.proc import status
 
 ROOT = 0
 SUDO_UID = "SUDO_UID"  # set by sudo: the user who called it
