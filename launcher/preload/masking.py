@@ -60,6 +60,7 @@ _NEVER_COUNTS = re.compile("pass|pw|secret|phrase|api|private", re.IGNORECASE)
 _WEAK = frozenset(
     ("key", "keys", "token", "auth", "signature", "salt", "private", "pass", "pat", "pw", "cookie", "secret")
 )
+_PASSWORDS = frozenset(("pass", "pw", "secret"))  # of these, quoted values are masked whatever they look like
 _RANDOM = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w+/=-]{12,}")
 _CODE = re.compile(
     r"(?:str|bytes|int|bool|float|None|True|False|Any|Optional|Tensor)\b|[A-Za-z_][\w.]*[(\[]|[a-z_]+\.[a-z_]+"
@@ -118,7 +119,7 @@ _ASSIGNED = re.compile(
     rf"""(?P<before>(?<![\w.-])(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)(?P<gap>[ \t]*)=>?(?!=)[ \t]*){_VALUE}""", re.ASCII
 )
 _PWD = re.compile(r"""(?P<before>(?:^|;)[ \t]*(?!PWD=)(?i:pwd)=)(?P<value>[^\s;"'$`/~.][^\s;"']*)""", re.MULTILINE)
-_OPTION = re.compile(rf"""(?P<before>(?<![^\s=])(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+(?!-))){_VALUE}""", re.ASCII)
+_OPTION = re.compile(rf"""(?P<before>(?<![^\s=])(?P<name>--?[A-Za-z][\w.-]*)(?:=|[ \t]+(?!-))){_VALUE}""", re.ASCII)
 _PROXY = re.compile(r"""(?P<before>\b\w*proxy["']?[=:][ \t]*["']?)[^\s"'/@]+@""", re.IGNORECASE)
 _LOGIN = re.compile(r"(?P<before>\blogin\s+\S+\s+password\s+)[^\s:=]\S*")  # of a .netrc
 _ELEMENT = re.compile(r"(?P<before><(?P<name>[A-Za-z_][\w.-]*)>)(?P<value>[^<>\n]+)(?=</)")
@@ -292,11 +293,14 @@ def _is_hidden_value(match: re.Match[str]) -> bool:
 
 def _assigns(name: str, value: str, *, gap: str) -> bool:
     """Return True for `password=x` and `password = "x"`, False for Python such as `key=len` and `password = prompt`."""
+    is_quoted = value[0] in "\\\"'"
     if name.lower() in _WEAK:
-        return not gap and (name != "key" and _RANDOM.match(value.strip("\"'")) is not None)
+        if is_quoted and not gap and name.lower() in _PASSWORDS:
+            return True
+        return name != "key" and (is_quoted or not gap) and _RANDOM.match(value.strip("\"'")) is not None
     if value.rstrip("),") == name:
         return False
-    return not gap or value[0] in "\\\"'" or _IDENTIFIER.fullmatch(value) is None
+    return not gap or is_quoted or _IDENTIFIER.fullmatch(value) is None
 
 
 def _masked_credentials(match: re.Match[str]) -> str:
