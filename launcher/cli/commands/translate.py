@@ -46,7 +46,7 @@ ended a process of it.
 @decoding_options
 @runs_dir_option
 def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
-    """Translate the lines of stdin by a trained model.
+    """Translate lines from stdin with a trained model.
 
     MODEL is a run, whose final model or newest checkpoint is meant, a checkpoint of any layout, or a directory of a trained
     model.
