@@ -1,4 +1,4 @@
-"""What a user could see of the end of an object: buffers that are written, `__del__`, `finally` of a generator."""
+"""Find objects whose finalisation a user could notice: unwritten buffers, `__del__`, `finally` in a generator."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Types whose end shows though they have no `__del__`, and some with a `__del__` that does not show.
+# Types with a visible finalisation but no `__del__`, and types whose `__del__` has no visible effect.
 _WRITING = frozenset({"sqlite3.Connection", "_dbm.dbm", "_gdbm.gdbm"})
 _SILENT = frozenset({"_socket.socket", "socket.socket", "torch.multiprocessing.reductions.StorageWeakRef"})
-_RUNNING = ("gi_frame", "cr_frame", "ag_frame")  # of generators and their like; None once they have ended
+_RUNNING = ("gi_frame", "cr_frame", "ag_frame")  # frames of generators and coroutines; None once they have ended
 
 
 def are_left(modules: frozenset[str] = frozenset()) -> bool:
-    """Return whether the end of something that the garbage collector has in view could be seen.
+    """Return True if the garbage collector knows an object whose finalisation could be noticed.
 
-    `modules`: a weak reference whose callback is a function of one of them counts, too. So does an object whose own methods
-    fail when they are asked.
+    `modules`: weak references whose callbacks are functions of these modules also count. So do objects whose methods
+    raise when inspected.
     """
     silent: set[type] = set()
     try:
@@ -42,13 +42,13 @@ def are_left(modules: frozenset[str] = frozenset()) -> bool:
 
 
 def _has_an_end(kind: type) -> bool:
-    """Return whether something happens when an object of this type is no longer held."""
+    """Return True if an action runs when an object of this type is freed."""
     return any("__del__" in vars(base) or _name(base) in _WRITING for base in kind.__mro__)
 
 
 def _is_silent(one: Any, kind: type) -> bool:
     if issubclass(kind, _io._IOBase):
-        # Other modules' classes of files have methods of any kind.
+        # File classes of other modules can have arbitrary methods.
         is_plain = kind.__module__ == "_io" and (kind is _io.FileIO or one.closed or not one.writable())
         return is_plain or _is_standard(one)
     for frame in _RUNNING:
@@ -58,7 +58,7 @@ def _is_silent(one: Any, kind: type) -> bool:
 
 
 def _is_standard(file: Any) -> bool:
-    """Return whether it is, or belongs to, a stream that is flushed by itself."""
+    """Return True for a standard stream or its buffer, which is flushed separately."""
     streams = sys.__stdout__, sys.__stderr__
     return any(file is stream or file is getattr(stream, "buffer", None) for stream in streams if stream is not None)
 
