@@ -178,7 +178,8 @@ def mpi_command(
     directory: where to write mpirun's hostfile, unless mpirun could not read it there.
 
     Raises:
-        UsageError: a server's name cannot be written to a hostfile, no hostfile can be written, or a word of `agent` would end its command.
+        UsageError: a server's name cannot be written to a hostfile, no hostfile can be written, or a word of `agent`
+            would end its command.
     """
     if ":" in agent:
         raise UsageError("an agent's command has the argument ':', where mpirun would start another program")
