@@ -153,7 +153,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     if said is not None:
         if said not in {server.server_id for server in used.servers}:
             raise UsageError(
-                f"--server {said}: the rank table does not have this server",
+                f"--server {said}: the rank table has no such server",
                 hint=f"its servers are {some_of([server.server_id for server in used.servers], SHOWN)}",
             )
         if said != rank.server_id:

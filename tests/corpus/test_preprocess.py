@@ -105,7 +105,7 @@ def test_files_that_cannot_be_a_pair_are_refused(run, fr, en, names, message):
         "<srcset setid='s' srclang='de'>",
         ["its language is en, but it was given as the French", "its language is de, but it was given as the Eng"],
     ),
-    ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["is of set newstest2013, but "]),
+    ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["belongs to set newstest2013, but "]),
 ])  # fmt: skip
 def test_what_files_say_about_themselves_is_compared_with_the_options(run, fr_header, en_header, warnings):
     """A language or set that contradicts the options is a warning, not an error."""
