@@ -113,7 +113,7 @@ def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) ->
 
 
 def no_filled_pairs(path: Path | str) -> UnreadableError:
-    """Return the error for a file in which no pair has text on both sides."""
+    """Return the error for a file without a pair that has text on both sides."""
     return UnreadableError(
         f"{path}: no sentence pairs: the file is empty, or each pair has an empty side", hint=MAKE_ONE
     )

@@ -1,8 +1,8 @@
 """Draw a small set of images in CIFAR-10's binary format: ten classes, each a figure with a texture and a colour.
 
-No single pixel identifies a class: figures vary in position and size, textures in phase and in which part is light, colours
-in hue and brightness, backgrounds in everything, and all of it is noisy. Two classes share each figure and hue, so a model
-that does not see textures, such as a linear one, is right on at most half of the images.
+No single pixel identifies a class: figures vary in position and size, textures in phase and light-dark order, colours
+in hue and brightness, backgrounds in everything, and all of it is noisy. Two classes share each figure and hue, so a
+model that does not see textures, such as a linear one, is right on at most half of the images.
 
     class    0  1  2  3  4  5  6  7  8  9
     hue      0  1  2  3  4  0  1  2  3  4

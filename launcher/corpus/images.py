@@ -50,7 +50,7 @@ class ImageFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files of records, in the order in which images are numbered."""
+        """The files of records, in the order of image numbers."""
         return tuple(file.path for file in (*self.train, self.test))
 
 
@@ -60,8 +60,8 @@ def find_images(path: Path) -> ImageFiles:
     Each file is read once, for its labels. It may have any number of records.
 
     Raises:
-        UnreadableError: the directory or a file is missing or unreadable, a file ends within a record, or a label is
-            not that of a class.
+        UnreadableError: the directory or a file is missing or unreadable, a file ends within a record,
+            or a label is out of range.
     """
     directory = _directory(path)
     names = (*TRAIN_FILES, TEST_FILE, META_FILE)

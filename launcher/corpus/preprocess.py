@@ -55,7 +55,7 @@ def preprocess(
     """Write both directions of `split` to `output`, both or neither.
 
     Pairs of `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped
-    from the training split, of which only digests are kept in memory. Validation and test sets keep their repetitions,
+    from the training split; memory holds only a digest of each pair. Validation and test sets keep their repetitions,
     so that scores stay comparable. `max_words` counts words between spaces.
 
     Raises:

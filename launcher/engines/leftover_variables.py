@@ -198,7 +198,7 @@ def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str
     rank_count = int(decided.get(env.LOCAL_WORLD_SIZE) or 1)
     if value is None or not 0 < len(visible) < rank_count:
         return None
-    danger = f"{rank_count} ranks would need a device each, but {counted(len(visible), 'device')} {'is' if len(visible) == 1 else 'are'} visible"
+    danger = f"{rank_count} ranks would need a device each, but only {counted(len(visible), 'device')} can be used"
     return Conflict(name, (Found(name, _shown(name, value), Fate.KEPT),), danger)
 
 
@@ -218,7 +218,7 @@ def _shown(name: str, value: str) -> str:
 def removed_variables(
     inherited: Mapping[str, str], decided: Iterable[Variable], *, within_engine: bool = False
 ) -> Iterator[Variable]:
-    """Yield leftover variables of other launchers for which tlaunch has no value. They are the same for all ranks."""
+    """Yield leftover variables of other launchers that tlaunch does not set. They are the same for all ranks."""
     for conflict in conflicts(inherited, {one.name: one.value for one in decided}, within_engine=within_engine):
         for found in conflict.found:
             if found.fate is Fate.REMOVED:

@@ -166,7 +166,7 @@ def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: W
 def _be_child(
     work: Callable[[LauncherLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
 ) -> NoReturn:
-    """Do the child's work. Never returns into the launcher's code, whatever happens."""
+    """Do the child's work. Never returns into the launcher's code."""
     exit_code = EXIT_FAILURE
     try:
         os.setsid()  # Ctrl-C in a terminal is for the launcher only

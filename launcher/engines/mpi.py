@@ -1,7 +1,7 @@
 """Build the `mpirun` command that starts one agent per server, for Open MPI 4, Open MPI 5, MPICH and Intel MPI.
 
-On an mpirun's command line, options override the environment, and most mpiruns refuse a repeated option. Therefore tlaunch
-sets environment variables where it can, and omits each of its options that the user gives.
+On an mpirun's command line, options override the environment, and most mpiruns refuse a repeated option. Therefore
+tlaunch sets environment variables where it can, and omits each of its options that the user gives.
 
 | measured                        | Open MPI 4.1.4            | Open MPI 5.0.11     | MPICH 5.0.2     | Intel MPI 2021.18 |
 |---------------------------------|---------------------------|---------------------|-----------------|-------------------|
@@ -12,9 +12,9 @@ sets environment variables where it can, and omits each of its options that the 
 | its daemon on a server is killed | others live on, may never | others get SIGTERM, | noticed when    | others are killed |
 |                                 | return                    | rc 255              | all have ended  |                   |
 
-If Open MPI 4 is set to keep the other agents alive, it hangs after an agent was killed, unless `orte_enable_recovery` is set.
-The remote agent survives in every case. Therefore neither the end of mpirun nor its exit code shows the result of a run.
-Only Open MPI can leave stdin alone: give the others /dev/null.
+If Open MPI 4 is set to keep the other agents alive, it hangs after an agent was killed, unless `orte_enable_recovery`
+is set. The remote agent survives in every case. Therefore the end of mpirun and its exit code do not show the result of
+a run. Only Open MPI can leave stdin alone: give the others /dev/null.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def mpi_command(
 
     host: this machine, with the addresses that it resolves for the names of `servers`.
     environment: the environment that mpirun will inherit. Variables set by the user are kept.
-    as_root: this process's user is root. Open MPI asks root for confirmation. tlaunch confirms unless the user already
-    did: whoever starts agents as root has decided, and containers often have no other user.
+    as_root: this process's user is root. Open MPI asks root for confirmation. tlaunch confirms unless the user
+    already did: the user chose to start agents as root, and containers often have no other user.
     handed_on: names of variables to pass to agents on other servers; each must be in mpirun's environment. Hydra passes
     everything.
     options: the user's options, one word each. They replace equal options of tlaunch.
@@ -237,7 +237,7 @@ def _exports(handed_on: Sequence[str], given: Sequence[str]) -> Iterator[str]:
 
 
 def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
-    """Return the command with which mpirun reaches other servers: the user's setting, or ssh."""
+    """Return the command that mpirun uses to reach other servers: the user's setting, or ssh."""
     agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
     shell = next(filter(None, agents), None)
     return tuple(shlex.split(shell)) if shell else ("ssh", *shlex.split(SSH_OPTIONS))

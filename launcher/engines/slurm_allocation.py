@@ -82,7 +82,7 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     """Return the nodes as servers, each with as many devices as it has GPUs, or as requested.
 
     Raises:
-        UsageError: neither Slurm nor the user gives the number; or the job is heterogeneous, so that nodes would be
+        UsageError: the number is not given by Slurm or the user; or the job is heterogeneous, so that nodes would be
             idle.
     """
     if allocation.groups > 1:

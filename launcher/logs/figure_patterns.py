@@ -30,7 +30,7 @@ def _beside_unit(unit: str) -> re.Pattern[str]:
 
 
 class FigurePatterns:
-    """The expressions that find the figures of a training in a line, and tell such lines from others.
+    """The expressions that find the figures of a training in a line, and recognise such lines.
 
     Compiling them takes 10 ms, so only commands that read lines do it.
     """

@@ -6,10 +6,10 @@
     {"step": 12, "loss": 1.2}                   train:  8%|▊   | 24/300 [00:02<00:27, 10.1it/s]
     [1,  2000] loss: 2.2                        Train Epoch: 1 [640/60000 (1%)] Loss: 2.3
 
-A wrong number is worse than none, so a line counts only if it is unambiguous: it has a step with a loss, speed, epoch or
-learning rate, or an epoch with a loss. A progress bar counts if the text before it is about training, or if it has a loss.
-Lines about validation or tests are ignored, and so are other losses ("val loss", "aux_loss"). A tqdm bar without words
-counts but is marked, since it may show any loop. All figures come from one line; lines are never combined.
+A wrong number is worse than none, so a line counts only if it is unambiguous: it has a step with a loss, speed, epoch
+or learning rate, or an epoch with a loss. A progress bar counts if the text before it is about training, or if it has a
+loss. Lines about validation or tests are ignored, and so are other losses ("val loss", "aux_loss"). A tqdm bar without
+words counts but is marked, since it may show any loop. All figures come from one line; lines are never combined.
 """
 
 from __future__ import annotations

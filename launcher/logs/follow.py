@@ -41,7 +41,7 @@ class Follower:
     def next_block(self, *, ended: bool = False) -> tuple[int, bytes] | None:
         """Return a global rank and some of its new whole lines, or a piece of a very long line; or None.
 
-        Does not block. Logs take turns. `ended`: nobody writes any more, so an unfinished last line is also returned.
+        Does not block. Logs take turns. `ended`: the writers have ended, so an unfinished last line is also returned.
         """
         for global_rank in self._changes.due(ended=ended):
             block = b""
@@ -100,7 +100,7 @@ class Changes:
     def due(self, *, ended: bool = False) -> tuple[int, ...]:
         """Return the ranks whose files should be read now. A file stays due until `nothing_new` is called.
 
-        `ended`: nobody writes any more. All files are then due once more.
+        `ended`: the writers have ended. All files are then due once more.
         """
         if ended:
             self._due = self._due if self._ended else dict.fromkeys(self._paths)
@@ -118,7 +118,7 @@ class Changes:
         return key in self._due
 
     def look_at(self, key: int) -> None:
-        """Make a file due, whatever its state."""
+        """Make a file due in any state."""
         self._due[key] = None
 
     def later(self, key: int) -> None:

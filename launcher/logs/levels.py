@@ -1,4 +1,4 @@
-"""Find the level of a log line, from the line itself or from the line to which it belongs."""
+"""Find the level of a log line, from the line itself or from the line it continues."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _highest_in(text: str) -> int | None:
 
 
 class Levels:
-    """Finds the level of every line of one rank: its own, or that of the line to which it belongs; INFO without either.
+    """Finds the level of every line of one rank: its own, or that of the line it continues; INFO without either.
 
     Pieces of a line, indented lines and a traceback belong to the line before. But a traceback after a line below
     WARNING counts as an ERROR: most likely it was not logged, and the program ended there.

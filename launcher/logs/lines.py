@@ -52,7 +52,7 @@ class LineReader:
         self._line_offset = 0  # of the line to which `_begun` belongs
 
     def blocks(self, offset: int, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Return what `chunk` completes, with offsets: all whole lines as one block, or pieces of an unfinished line."""
+        """Return what `chunk` completes, with offsets: all whole lines as a block, or pieces of an unfinished line."""
         blocks: list[tuple[int, bytes]] = []
         if offset != self._offset + len(self._begun):
             if self._begun:

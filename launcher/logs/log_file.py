@@ -218,7 +218,7 @@ class GrowingLog:
             self._size_bytes = size_bytes
 
     def _follow_name(self) -> bool:
-        """Switch to the file that has the log's name now, if it is another one with content; return whether it is."""
+        """Switch to the file that has the log's name now, if it is another one with content; return True if so."""
         found = None
         with suppress(FileNotFoundError):
             found = self.path.stat()

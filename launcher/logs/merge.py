@@ -1,9 +1,9 @@
 """Merge lines of many ranks into one sequence: by time if they have one, otherwise by arrival.
 
-The order of one rank's lines never changes, whatever their times. Lines without their own time stay behind the line
-that they follow, if they are available when it is shown, so that tracebacks stay together. An attempt of a run begins
-after the previous one has ended on all ranks. Therefore lines are put into a `Merger` attempt by attempt, and all lines
-are taken out in between.
+The order of one rank's lines never changes, even if their times disagree. Lines without their own time stay behind the
+line that they follow, if they are available when it is shown, so that tracebacks stay together. An attempt of a run
+begins after the previous one has ended on all ranks. Therefore lines are put into a `Merger` attempt by attempt, and
+all lines are taken out in between.
 """
 
 from __future__ import annotations

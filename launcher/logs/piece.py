@@ -1,4 +1,4 @@
-"""Follow a log in pieces without keeping it open: the reader remembers the position up to which it has read."""
+"""Follow a log in pieces without keeping it open: the reader remembers its position."""
 
 from __future__ import annotations
 

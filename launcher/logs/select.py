@@ -108,7 +108,7 @@ class Selector:
 
     @property
     def cut_short(self) -> int:
-        """The number of lines that were searched only in their first `SHORT_CHARS`, without a match, because they took too long."""
+        """The number of lines searched without a match in their first `SHORT_CHARS` only, because they were too slow."""
         return sum(each.cut_short for each in (*self._matches, *self._excludes))
 
 

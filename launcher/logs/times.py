@@ -8,10 +8,10 @@
     1795262400.123                     seconds since 1970, at the start of a line or after a key such as "ts":
     "time":1795262400123               milliseconds (micro-, nanoseconds) since 1970, after a key only
 
-A time without an offset is local time. It must begin in a line's first 64 characters. A time that a line only mentions does
-not count: `lease ends 2026-11-30 00:00:00`, `1895825408 parameters`. Therefore only words of loggers may precede a date (a
-level, a name and a colon, anything in brackets), unless the rank's lines all have their dates after words. A number without
-a key must be near the time of the run.
+A time without an offset is local time. It must begin in a line's first 64 characters. A time that a line only mentions
+does not count: `lease ends 2026-11-30 00:00:00`, `1895825408 parameters`. Therefore only words of loggers may precede a
+date (a level, a name and a colon, anything in brackets), unless the rank's lines all have their dates after words. A
+number without a key must be near the time of the run.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _ends_in_words(before: str) -> bool:
 
 
 class Clock:
-    """Adds times to the lines of one rank: a line without a time gets that of the line before."""
+    """Adds times to the lines of one rank: a line without a time gets the time of the line before."""
 
     def __init__(self, near_ns: int, arrivals: Arrivals | None = None) -> None:
         """Start without a time. `near_ns`: when the rank ran approximately, for times without a year.
@@ -128,7 +128,7 @@ class Clock:
         self._column_of_words: int | None = None  # position of the last date after words; -1: such dates do not count
 
     def stamped(self, line: Line) -> Line:
-        """Return `line` with its time; a piece of a long line has that of the line's first piece."""
+        """Return `line` with its time; a piece of a long line has the time of the line's first piece."""
         own_ns = None if self._within_line else self._own_ns(line.raw)
         if self._arrivals is not None and not self._within_line:
             own_ns = self._or_arrival(line, own_ns, self._arrivals.of(line.offset))

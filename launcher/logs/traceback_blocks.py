@@ -1,6 +1,6 @@
 """Find single tracebacks in a text, from "Traceback (most recent call last):" to the exception.
 
-Only headers are searched for; lines are read only around them, so long texts cost little per byte.
+Only headers are searched for; lines are read only around them, so the cost per byte of a long text is small.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Block:
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Yield whole, relevant tracebacks: not those inside an exception group, and not those that a message quotes."""
+    """Yield whole, relevant tracebacks: not tracebacks inside an exception group or quoted in a message."""
     header = text.find(HEADER)
     while header >= 0:
         block = _block_of(text, header)

@@ -127,7 +127,7 @@ def _plain(data: bytes) -> str:
 
 
 def _last_chain(text: str) -> list[Block]:
-    """Return the last traceback, after those that led to it; or an empty list."""
+    """Return the last traceback, after its causes; or an empty list."""
     of_thread: list[Block] = []
     for block in blocks_from_last(text, len(text)):
         if block.thread is None:

@@ -80,7 +80,7 @@ def bounding(boxes: Sequence[Box]) -> Box:
 
 
 def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[int, int]]]:
-    """Return how the elements of `common`, the intersection of two boxes, are laid out in both row-major buffers.
+    """Locate the elements of `common`, the intersection of two boxes, in both row-major buffers.
 
     Returns the length of the runs of consecutive elements, and the position of each run in both buffers, counted from
     the first element of each box.

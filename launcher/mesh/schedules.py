@@ -1,8 +1,8 @@
-"""Pipeline schedules: the order in which a stage runs forward and backward for its micro batches, as lists of actions.
+"""Pipeline schedules: the order of a stage's forward and backward passes for its micro batches, as lists of actions.
 
-P stages, M micro batches, and v chunks of layers on each stage: stage i holds the parts i, P + i, 2P + i, ... of P v parts of
-the model, and a micro batch passes all stages v times. With equal stages, the table shows the share of a step in which a rank
-is idle, and the number of micro batches whose activations a stage keeps for backward (counted for all its layers):
+P stages, M micro batches, and v chunks of layers on each stage: stage i holds the parts i, P + i, 2P + i, ... of P v
+parts of the model, and a micro batch passes all stages v times. With equal stages, the table shows a rank's idle share
+of a step, and the number of micro batches whose activations a stage keeps for backward (counted for all its layers):
 
     1f1b          (P - 1) / (M + P - 1)      min(M, P - i)
     gpipe         (P - 1) / (M + P - 1)      M
@@ -63,8 +63,9 @@ def interleaved(stage: int, stage_count: int, micro_batches: int, chunks: int) -
     """Return the interleaved 1F1B schedule of one stage (Narayanan et al. 2021). P divides M.
 
     Groups of P micro batches pass one chunk after another: forward from the first chunk, backward from the last. Stage
-    i first runs min(v M, 2 (P - 1 - i) + (v - 1) P) forwards, then alternates. With P = 2, M = 2 and v = 2, where F1.0 is
-    micro batch 1 in chunk 0, stage 1 does F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0. A single stage with one chunk behaves as in 1F1B.
+    i first runs min(v M, 2 (P - 1 - i) + (v - 1) P) forwards, then alternates. With P = 2, M = 2 and v = 2, where F1.0
+    is micro batch 1 in chunk 0, stage 1 does F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0. A single stage with one chunk
+    behaves as in 1F1B.
     """
     forwards = forward_only(micro_batches, stage_count=stage_count, chunks=chunks)
     backwards = tuple(Action("backward", one.micro_batch, chunks - 1 - one.chunk) for one in forwards)

@@ -1,8 +1,8 @@
 """Finalise a forked rank as CPython would, but skip everything that existed before the fork.
 
 CPython ends by clearing every module; then the C library calls the exit handlers of all libraries. In a rank with torch
-this copies thousands of shared pages and costs most of the time that preloading saved. This module does less, in the order
-of CPython's `Py_FinalizeEx`:
+this copies thousands of shared pages and costs most of the time that preloading saved. This module does less, in the
+order of CPython's `Py_FinalizeEx`:
 
     1. CPython joins non-daemon threads and calls `atexit` functions, `Ending` last
     2. flush stdout and stderr, and remove signal handlers
@@ -11,9 +11,10 @@ of CPython's `Py_FinalizeEx`:
     5. flush the C library's streams, and exit without calling the exit handlers of libraries
 
 The program may do anything with preloaded modules, because the garbage collector knows every object created since
-`gc.freeze`. CPython finishes the rest if a step fails, or if an object with a visible finaliser (`traces.py`) survives step 3.
-CPython does everything if the program failed, or if `begin` or `_needs_python` finds a reason, for example a library loaded
-after the fork. If CPython takes over while such an object exists, it also finalises frozen objects, since one may hold it.
+`gc.freeze`. CPython finishes the rest if a step fails, or if an object with a visible finaliser (`traces.py`) survives
+step 3. CPython does everything if the program failed, or if `begin` or `_needs_python` finds a reason, for example a
+library loaded after the fork. If CPython takes over while such an object exists, it also finalises frozen objects,
+since one may hold it.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _libraries() -> set[str]:
 
 
 def _is_any_unknown(libraries: set[str]) -> bool:
-    """Return True if a library belongs to neither Python nor torch and similar packages, which need no finalisation."""
+    """Return True for a library outside Python, torch and similar packages, which need no finalisation."""
     known = _directories_of_packages() if libraries else ()
     return not all(_is_of_python(library) or library.startswith(known) for library in libraries)
 

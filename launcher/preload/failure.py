@@ -3,8 +3,8 @@
     {"schema": 1, "time_ns": ..., "pid": ..., "kind": "exception" | "exit" | "os_exit", "type": "ValueError" | null,
      "message": ..., "where": "train.py:88 in step" | null, "traceback": ..., "status": 1, "thread": "MainThread"}
 
-Secrets are masked. The first record is kept. Errors in this module are ignored, since the program must run as it would without
-the hook.
+Secrets are masked. The first record is kept. Errors in this module are ignored, since the program must run as it would
+without the hook.
 """
 
 from __future__ import annotations

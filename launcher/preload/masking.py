@@ -268,7 +268,7 @@ def _masked_phrase(match: re.Match[str]) -> str:
 
 
 def _masked_value(match: re.Match[str]) -> str:
-    """Return a name with its value masked if the name is secret and the value is neither code nor prose."""
+    """Return a name with its value masked if the name is secret and the value does not look like code or prose."""
     pattern, value = match.re, match["value"]
     if not _is_hidden_value(match):
         return match[0]

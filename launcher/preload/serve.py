@@ -82,7 +82,7 @@ def _die_with(parent_pid: int) -> None:
 def _import_uncollected(modules: list[str], ending: Ending) -> dict[str, Any] | None:
     """Import the modules without garbage collection, and keep all their objects in memory that ranks share.
 
-    Neither garbage collection nor a rank's shutdown touches these objects, unless `Ending` requires it. With torch that
+    Garbage collection and a rank's shutdown do not touch these objects, unless `Ending` requires it. With torch that
     saves each rank 60 MB and one second. Imports create hardly any garbage, and collecting takes a tenth of torch's
     import time.
     """

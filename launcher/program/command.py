@@ -81,7 +81,7 @@ def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str
 
 
 def has_no_shebang(script: Path) -> bool:
-    """Return True for a text file without a `#!` line, for which the kernel starts no interpreter."""
+    """Return True for a text file without a `#!` line: the kernel starts no interpreter for it."""
     try:
         with script.open("rb") as file:
             beginning = file.read(_MAX_SHEBANG_BYTES)

@@ -2,8 +2,8 @@
 
 For a Python program: its own file and the program's own modules that it imports, as far as the source shows. For a
 shell: the script. For anything else: the executable. Excluded are files installed by the system or pip, data, and
-everything that the program reads, loads or starts itself. A name is relative to the directory in which Python or the
-user looks for the file, so servers may keep the program in different places.
+everything that the program reads, loads or starts itself. A name is relative to the directory where Python or the user
+looks for the file, so servers may keep the program in different places.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
 
 
 def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Return whether Python searches the program's directory, and whether PYTHONPATH: -P, -E and -I prevent it."""
+    """Return two flags: Python searches the program's directory, and PYTHONPATH. -P, -E and -I prevent it."""
     letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
     inherits = not letters & set("IE")
     return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits

@@ -28,7 +28,7 @@ _DECIDING = (
 def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> str | None:
     """Return the name that Python would not find: the module, a parent package, or the `__main__` of a package.
 
-    Returns None if it is found, or if only Python itself can tell: with another interpreter, or a package that may find
+    Returns None if it is found, or if only Python itself can know: with another interpreter, or a package that may find
     its modules in its own way.
     """
     if command.kind != "module" or not _looks_as_this_python(command, environment):

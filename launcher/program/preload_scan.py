@@ -119,7 +119,7 @@ class _TopLevel:
 
 
 def _is_passive(statement: ast.stmt) -> bool:
-    """Return True if a top-level statement can neither change nor prevent the imports that follow it.
+    """Return True if a top-level statement cannot change or prevent the imports that follow it.
 
     A statement that only defines a function or assigns a name runs no code of the program: it calls nothing, no object
     of the program's classes exists yet, and it binds no name that Python itself uses (`__getattr__`, `__path__`). Any

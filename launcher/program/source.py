@@ -89,7 +89,7 @@ class Source:
 
 
 def first_files(command: PythonCommand, cwd: Path, roots: list[Path]) -> list[SourceFile]:
-    """Return what Python runs first: the parent packages of a module, then the program's own file."""
+    """Return the modules that Python runs first: a module's parent packages, then the program's file."""
     main = None if command.kind == "code" else main_file(command, cwd, roots)
     if main is None:
         return []

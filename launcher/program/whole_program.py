@@ -1,4 +1,4 @@
-"""Find all of its own files that a program may import, and whether it uses MPI or MindSpore. Executes nothing."""
+"""Find all files of a program that it may import, and whether it uses MPI or MindSpore. Executes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BYTES = 5_000_000
 
 
 def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool | None:
-    """Return whether the program or one of its own modules imports mpi4py; None if it cannot be read.
+    """Return True if the program or a module of it imports mpi4py; None if it cannot be read.
 
     Also None for `python -m package` if the package is installed: only Python could find it.
 
@@ -37,7 +37,7 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
 
 
 def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return True if the program or one of its own modules imports MindSpore and calls its `init`.
+    """Return True if the program or a module of it imports MindSpore and calls its `init`.
 
     Only the name of the call is checked: `init()`, `communication.init()`, `init_process_group()`, and any alias from
     `from mindspore.communication import init as ...`.
@@ -77,7 +77,7 @@ class _WholeProgram:
                     size_bytes += file.path.stat().st_size
 
     def imports_mpi(self) -> bool:
-        """Return True if the program imports mpi4py, and that is not one of its own modules.
+        """Return True if the program imports mpi4py, and has no module of that name.
 
         mpi4py itself may be on PYTHONPATH, where environment modules of clusters put it.
         """
@@ -90,7 +90,7 @@ class _WholeProgram:
         return any(found.root == package for found in self._imports)
 
     def aliases_of(self, package: str, names: Collection[str]) -> set[str]:
-        """Return the aliases under which the program imports the given functions of a package."""
+        """Return the program's aliases for the given functions of a package."""
         return {found.alias for found in self._imports if found.root == package and found.name in names}
 
     def _note(self, read: Callable[[], Source], path: Path | None) -> None:

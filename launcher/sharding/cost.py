@@ -6,9 +6,9 @@
     a parameter      its gradient and the optimizer's update, per byte; gradients summed by the same ranks share one message
                      and its fixed time
 
-Ranks that compute the same thing all count: a partition is only cheaper by the work that a rank saves. The
-longer of two times is the roofline model (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785); a fixed
-time and one for each byte is the usual model of messages (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+Ranks that compute the same thing all count: a partition is only cheaper by the work that a rank saves. The longer of
+two times is the roofline model (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785); a fixed time and
+one for each byte is the usual model of messages (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
 The model assumes no overlap of communication and computation, as with blocking collectives.
 """
 
@@ -67,7 +67,7 @@ MEASURED_COLLECTIVES = (
 
 @frozen
 class Costs:
-    """Measured numbers of the available ranks; those of the slowest one."""
+    """Measured numbers of the slowest available rank."""
 
     flops_per_s: float = 50e9  # per rank
     bytes_per_s: float = 20e9  # read and written by one rank

@@ -1,12 +1,14 @@
 """Choose one way for each of many names at the least total cost, where each cost depends on the ways of one or a few names.
 
 Names are eliminated one by one. For every combination of ways of its neighbours (names that share a cost with it), the
-cheapest of a name's own ways is found; that minimum becomes a new cost of the neighbours (Bertele and Brioschi 1972, "Nonserial Dynamic Programming"). The name with the smallest table goes first; in a chain or a tree that is one with a single neighbour. The result is exact.
-The time is proportional to the largest table: with w ways per name, w^2 for a chain, w^3 if branches join again.
+cheapest of a name's own ways is found; that minimum becomes a new cost of the neighbours (Bertele and Brioschi 1972,
+"Nonserial Dynamic Programming"). The name with the smallest table goes first; in a chain or a tree that is one with a
+single neighbour. The result is exact. The time is proportional to the largest table: with w ways per name, w^2 for a
+chain, w^3 if branches join again.
 
-Costs are not negative, so most of a table can be skipped: ways are tried in the order of their cost without the last factor,
-until the next one costs at least as much as the best result. Equal parts of the graph, with the same tables, are eliminated
-once.
+Costs are not negative, so most of a table can be skipped: ways are tried in the order of their cost without the last
+factor, until the next one costs at least as much as the best result. Equal parts of the graph, with the same tables,
+are eliminated once.
 """
 
 from __future__ import annotations
@@ -151,7 +153,7 @@ class _Elimination:
             self.settle(depth + 1, self.added(costs, depth, reached), reached)
 
     def _scan(self, costs: list[float], number: int, base: int, step: int) -> None:
-        """Find the minimum for each way of the last neighbour, on which one factor depends."""
+        """Find the minimum for each way of the last neighbour, which one factor depends on."""
         ordered = sorted(zip(costs, range(self._count), strict=True))
         for way in range(self._sizes[-1]):
             row, least, at = self._row(number, base + way * step), float("inf"), 0

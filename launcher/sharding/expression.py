@@ -6,8 +6,9 @@
     batch norm         x (n, c, -, -), w (c), b (c)   -> (n, c, -, -)   statistics are shared over n
     mean               (n, j)                     -> ()              n and j are summed over
 
-A dim without an index (None, "-" above) is never cut. This defines a sharding strategy: it cuts indices. If the output lacks
-a cut index, each rank computes a partial sum. If an input lacks a cut index, the gradient of that input is a partial sum.
+A dim without an index (None, "-" above) is never cut. This defines a sharding strategy: it cuts indices. If the output
+lacks a cut index, each rank computes a partial sum. If an input lacks a cut index, the gradient of that input is a
+partial sum.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def cut(expression: Expression, cuts: Cuts, ranks: int) -> Cutting:
 
 
 def cuttings(expression: Expression, ranks: int) -> Iterator[Cutting]:
-    """Yield every way to cut an expression over at most `ranks` ranks; those that use all ranks come first.
+    """Yield every way to cut an expression over at most `ranks` ranks; partitions that use all ranks come first.
 
     >>> relu = Expression((("i", "j"),), ("i", "j"), {"i": 4, "j": 6})
     >>> [each.strategy for each in cuttings(relu, ranks=4)]

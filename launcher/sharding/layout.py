@@ -1,7 +1,8 @@
 """The layout of a tensor on devices: a device matrix, and the axes of the matrix that cut each dim of the tensor.
 
 Ranks fill the device matrix in row-major order. Worked example, 8 ranks as (2, 4): rank 6 is at (1, 2). A tensor of
-shape (16, 32) with axes ((0,), (1,)) is cut 2 x 4 times, and rank 6 holds its rows 8 to 15 and its columns 16 to 23. With axes
+shape (16, 32) with axes ((0,), (1,)) is cut 2 x 4 times, and rank 6 holds its rows 8 to 15 and its columns 16 to 23.
+With axes
 ((0,), ()) its columns are not cut: ranks 4 to 7, which differ along axis 1 only, hold the same rows. MindSpore's design of distributed training uses the same device matrix and tensor map, in the same notation.
 """
 
@@ -46,7 +47,7 @@ class TensorLayout:
         return prod(self.devices[axis] for axis in self.free_axes)
 
     def is_first(self, rank: int) -> bool:
-        """Return True if a rank is the first of those that hold the same part."""
+        """Return True if a rank is the first that holds its part."""
         place = coordinate_in(self.devices, rank)
         return not any(place[axis] for axis in self.free_axes)
 
@@ -117,7 +118,8 @@ def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple
 def simplified(layout: TensorLayout) -> TensorLayout:
     """Return the same layout on the coarsest device matrix: without axes of size 1, and with equivalent neighbours merged.
 
-    Neighbours are equivalent if they cut nothing, or cut the same dim consecutively. Two layouts that give every rank the same
+    Neighbours are equivalent if they cut nothing, or cut the same dim consecutively. Two layouts that give every rank
+    the same
         part of any tensor are equal after simplification.
 
     >>> simplified(TensorLayout((2, 1, 2, 2, 3), ((0, 2), (), (4,))))

@@ -105,7 +105,7 @@ class ShardingPlan:
 
     @cached_property
     def parameter_sums(self) -> tuple[ParameterSum, ...]:
-        """The gradients of parameters that are summed after backward, in the order in which backward starts each message."""
+        """The gradients of parameters that are summed after backward, in the order of their messages in backward."""
         found: dict[tuple[tuple[int, ...], ...], ParameterSum] = {}
         for planned in self.operators[::-1]:
             for number, name in reversed(list(enumerate(planned.operator.inputs))):
@@ -145,7 +145,7 @@ class ShardingPlan:
 
 
 def plan_of(graph: Graph, cuttings: Mapping[str, Cutting], ranks: int) -> ShardingPlan:
-    """Return the plan in which `cuttings` gives the partition of each operator; it must name all of them."""
+    """Return the plan with the given partition of each operator; `cuttings` must name all of them."""
     leaves = {name: first_layout(graph, name, cuttings) for name in (leaf.name for leaf in graph.leaves)}
     held = {**leaves, **{each.name: cuttings[each.name].output for each in graph.operators}}
     planned = tuple(
@@ -208,7 +208,7 @@ def step_collectives(graph: Graph, operator: Operator, number: int, steps: Seque
 
 
 def parameters_of(plan: ShardingPlan) -> Iterator[tuple[Leaf, TensorLayout]]:
-    """Yield the parameters with the layouts in which ranks store them."""
+    """Yield the parameters with their stored layouts."""
     for leaf in plan.graph.leaves:
         if leaf.is_parameter:
             yield leaf, plan.leaves[leaf.name]

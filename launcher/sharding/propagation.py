@@ -1,4 +1,4 @@
-"""Sharding propagation: derive the strategies of all operators from those of some.
+"""Sharding propagation: derive the strategies of all operators from some given ones.
 
 Operators are processed in the order of their distance in the graph from the given ones. Of all partitions of an operator,
 the one is chosen that
@@ -59,7 +59,7 @@ def _data_parallel(operator: Operator, ranks: int) -> Cutting:
 
 
 def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
-    """Return the operators that use this one's output, then those that compute its inputs, then those that share a leaf."""
+    """Return the operators that use this one's output, then its inputs' operators, then operators that share a leaf."""
     found = [consumer for consumer, _ in graph.consumers[operator.name]]
     for name in operator.inputs:
         producer = graph.by_name[name]

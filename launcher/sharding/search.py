@@ -1,8 +1,8 @@
-"""The search of auto_parallel: find the cheapest partition of all operators of a graph, by the costs of launcher/sharding/cost.py.
+"""The search of auto_parallel: find the cheapest partition of a graph's operators, by the costs of `cost.py`.
 
-A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore operators can
-be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very many partitions, only
-some are considered (`tables.MAX_WAYS`). Two costs are not such sums:
+A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore
+operators can be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very
+many partitions, only some are considered (`tables.MAX_WAYS`). Two costs are not such sums:
 
     messages    gradients summed by the same ranks share one message and its fixed time. The cheapest choice is found without
                     these times. If a cheaper one is possible, the search branches: once with the message paid for, and once
@@ -163,7 +163,7 @@ def _choice(tables: Tables, ways: Mapping[str, int]) -> _Choice:
 def _fitting(tables: Tables, fast: _Choice, memory_bytes: float) -> _Choice:
     """Return the fastest corner of the hull that fits; `fast`, the fastest of all, does not fit.
 
-    Given a corner that does not fit and one that does, use the price at which both cost the same. A choice that is
+    Given a corner that does not fit and one that does, use the price that makes both cost the same. A choice that is
     cheaper than both at that price replaces one of them. If there is none, they are neighbours on the hull.
     """
     price = fast.cost.seconds  # a byte costs a whole step, or more if steps with less memory take much longer
@@ -173,7 +173,8 @@ def _fitting(tables: Tables, fast: _Choice, memory_bytes: float) -> _Choice:
         small = _fastest(tables, price)
     if small.cost.bytes > memory_bytes:
         raise RefusedLayoutError(
-            f"the network needs at least {small.cost.bytes:.0f} bytes on each rank with any strategy, but the limit is {memory_bytes:.0f}",
+            f"the network needs at least {small.cost.bytes:.0f} bytes on each rank with any strategy, but the limit is "
+            f"{memory_bytes:.0f}",
             hint="use more ranks, a smaller batch, or a higher limit",
         )
     while small.cost.bytes < fast.cost.bytes:

@@ -82,7 +82,7 @@ class _Side:
 def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
     """Yield each tensor that is used in a layout, with the end that defines its layout, and the end that uses it.
 
-    A leaf is stored in the layout in which it is used first (`plan.first_layout`).
+    A leaf is stored in the layout of its first use (`plan.first_layout`).
     """
     for producer, operator, number in graph.edges():
         yield producer, _Side(producer.name, None), _Side(operator.name, number)

@@ -66,7 +66,7 @@ def test_a_note_names_what_was_there_and_what_becomes_of_it():
             "RANK=3, WORLD_SIZE=16 from the environment (torchrun?) are replaced; "
             "TORCHELASTIC_RUN_ID=x{} is removed for ranks (use --env to keep it)"
         ),
-        "warning: CUDA_VISIBLE_DEVICES=0: 4 ranks would need a device each, but 1 device is visible",
+        "warning: CUDA_VISIBLE_DEVICES=0: 4 ranks would need a device each, but only 1 device can be used",
     ]
 
 

@@ -130,7 +130,7 @@ def fits_an_mpi_job(job: Job) -> None:
         counts = {len(server.ranks) for server in job.servers}
         if len(counts) > 1:
             raise RefusedLayoutError(
-                f"all workers of an MPIJob have the same number of slots, but the servers have {min(counts)} to {max(counts)} ranks",
+                f"workers of an MPIJob have equal numbers of slots, but the servers have {min(counts)} to {max(counts)} ranks",
                 hint="use --flavor job, which accepts any number",
             )
 
