@@ -115,7 +115,7 @@ def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
     else:
         counts = _ranks_per_node(local_world_size, machine)
         parts = [part for node, count in zip(machine.nodes, counts, strict=True) for part in _cut(node.cores, count)]
-    return tuple(Share(_cpus_of(part), len(part), f"{len(part)} own cores") for part in parts)
+    return tuple(Share(_cpus_of(part), len(part), f"{counted(len(part), 'core')} of its own") for part in parts)
 
 
 def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:

@@ -162,9 +162,7 @@ def _lines(explained: Explained) -> Iterator[str]:
     if share.cpus is None:
         cpus = f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
     else:
-        is_own = share.reason == "1 cores of its own"
-        reason = f"{counted(len(share.cpus), 'core')} of its own" if is_own else share.reason
-        cpus = f"{ranges(share.cpus)} ({reason})"
+        cpus = f"{ranges(share.cpus)} ({share.reason})"
     yield printable(f"cpus: {cpus}")
     yield ""
     yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
