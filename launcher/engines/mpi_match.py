@@ -150,7 +150,7 @@ def _ways_out(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[s
     if engine is None:
         kinds = "pmix" if library.family == OPEN_MPI else "pmi2"
         yield f"use srun --mpi={kinds}, which this MPI supports; with `tlaunch run`: --engine-option --mpi={kinds}"
-        yield "or use an MPI that supports a plugin of `srun --mpi=list`"
+        yield "or use an MPI that a plugin of `srun --mpi=list` supports"
         return
     beside = _mpirun_of(library, environment)
     where = "" if beside is None else f": PATH={escaped(str(Path(beside.path).parent))}:$PATH"

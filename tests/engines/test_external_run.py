@@ -41,7 +41,7 @@ def test_a_run_id_of_the_environment_is_the_whole_name():
 
 
 def test_a_job_without_a_name_needs_one():
-    with pytest.raises(UsageError, match="gives its job no name") as error:
+    with pytest.raises(UsageError, match="does not name its job") as error:
         run_name(rank(job=""), "train", None, {})
     assert "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)" in error.value.hint
     assert run_name(rank(job=""), "train", "mine", {}) == "mine"
@@ -62,7 +62,7 @@ def test_what_is_given_and_not_used_is_told():
     assert not list(unused("x", 77, "x", None, {"MASTER_PORT": "77"}))
     (port,) = unused("x", 1234, None, None, {"MASTER_PORT": "77\n"})
     assert port.startswith("MASTER_PORT=77\\n in the environment is not used")
-    assert ": 1234 is; --master-port" in port
+    assert "; 1234 is used. To choose a port for all ranks, use --master-port" in port
     given = {"TLAUNCH_RUN_ID": "m2"}
     assert list(unused("m2", 1, "foo", 1, given)) == ["--name foo is not used: TLAUNCH_RUN_ID=m2 is the complete name"]
     assert not list(unused("2026-foo", 1, "foo", 1, {"TLAUNCH_RUN_ID": "2026-foo"}))
