@@ -40,7 +40,7 @@ def test_what_is_missing_is_named(tmp_path):
         find_splits(tmp_path, "en_fr")
     assert "this directory has no wmt14.en_fr.txt; it contains notes.md" in caught.value.message
     assert "tlaunch data preprocess" in caught.value.hint
-    with pytest.raises(UnreadableError, match="there is no such file or directory"):
+    with pytest.raises(UnreadableError, match="file or directory of sentence pairs not found"):
         find_splits(tmp_path / "nowhere", "fr_en")
 
 
