@@ -63,7 +63,8 @@ def word(value: Any) -> str:
     text = _text(value)
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
         raise UsageError(
-            f"{text!r} cannot be written in this format", hint="use a value without spaces: the format has no quotes"
+            f"{text!r} cannot be written in this format",
+            hint="the format has no quotes: avoid spaces, control characters and a leading dash",
         )
     return text
 
