@@ -101,7 +101,7 @@ _FAMILIES = (
             "PMI_CONTROL_PORT", "PMI_SHARED_SECRET", "PMI2_RANK", "PMI2_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
             "MV2_COMM_WORLD_*", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID", "PALS_APID",
         ),
-        "every rank would join the enclosing MPI job, all with the same rank number",
+        "every rank would join the enclosing MPI job, all with the same number",
         of_engine=True,
     ),
     _Family(
