@@ -151,7 +151,7 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
         time_ns = _exact_ns(day + text, now_ns)
         if time_ns is not None and (time_ns <= now_ns or is_end or not of_day):
             return time_ns
-    hint = "give a time as 2026-11-21T12:00:00, 2026-11-21 or 12:00, or a duration before now as 10m"
+    hint = "give a time, such as 2026-11-21T12:00:00, 2026-11-21 or 12:00, or a duration: 10m means 10 minutes ago"
     raise UsageError(f"{text!r} is not a time", hint=hint)
 
 

@@ -169,7 +169,9 @@ def test_an_mpi_that_does_not_go_with_mpirun_is_refused_before_any_rank_starts(h
     assert done.returncode == 3, done.stderr
     engine, library = find_mpirun(here.env), "MPICH 5.0.2" if "MPICH" in here.other_mpi else "Open MPI 5.0.11"
     assert f"mpi4py of {here.python} loads {library}, " in done.stderr
-    assert f"which does not work with {engine.version} ({Path(engine.path).resolve().with_name('mpirun')})" in done.stderr
+    assert (
+        f"which does not work with {engine.version} ({Path(engine.path).resolve().with_name('mpirun')})" in done.stderr
+    )
     assert "hint: put that MPI's mpirun first on PATH" in done.stderr
     assert not list(here.latest.glob("device*/train.log"))
 
