@@ -63,7 +63,7 @@ have as many lines, or a package for scores is not installed; 130 Ctrl-C.
 def evaluate(
     *, model: str, source: Path, reference: Path, output: Path | None, as_json: bool, runs_dir: Path, **decoding: Any
 ) -> int:
-    """Score the translations of a trained model by BLEU and chrF.
+    """Score a trained model's translations with BLEU and chrF.
 
     The source file is translated, and that is compared with the reference.
 

@@ -97,7 +97,7 @@ class _Exec(TakesCommand):
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
 @click.pass_context
 def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
-    """Become one rank of a job that mpirun or srun has started.
+    """Become one rank of a job that mpirun or srun started.
 
     The engine starts it once per device. It checks everything, then replaces itself by COMMAND, whose output goes to
     <run directory>/device<rank>/train.log.

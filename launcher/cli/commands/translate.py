@@ -40,7 +40,7 @@ ended the process that translates.
 @decoding_options
 @runs_dir_option
 def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
-    """Translate the lines of stdin by a trained model.
+    """Translate lines from stdin with a trained model.
 
     MODEL is a run, whose final model or newest checkpoint is meant, a checkpoint of any layout, or a directory of a trained
     model.

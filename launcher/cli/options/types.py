@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.options.command_types import TakesCommand, UnknownCommand
+from launcher.cli.options.command_types import HELP, HELP_ALL, TakesCommand, UnknownCommand
 from launcher.core.errors import UsageError
 from launcher.core.resources import at_home
 from launcher.core.text import did_you_mean, duration_s, near
@@ -258,9 +258,9 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
     if hint is None and of_other is not None and (of_other.here in known or is_like_run):
         hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
-    listed = f"`{context.command_path} --help` lists them"
+    listed = f"`{context.command_path} {HELP_ALL if HELP_ALL in known else HELP}` lists them"
     if takes_program:
-        listed += "; those of the program stand behind --"
+        listed += "; put options of the program after --"
     return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
 
 

@@ -1,4 +1,4 @@
-"""The job of ranks as templates see it. Pure."""
+"""The job of ranks, as templates see it. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.engines.variables import Origin, Variable
 from launcher.preload.masking import masked
 from launcher.rank_table.ip import address_family
 
-# Known when the ranks start, or of one server or rank: templates give them themselves.
+# Known only when the ranks start, or only per server or rank: templates set these themselves.
 _NOT_SHARED = frozenset({
     env.TLAUNCH_RUN_DIR, env.TLAUNCH_RUN_ID, env.TORCHELASTIC_RUN_ID, env.MASTER_ADDR, env.MASTER_PORT, env.RANK_TABLE_FILE,
     env.OMP_NUM_THREADS, env.GOMP_SPINCOUNT, env.PYTHONUNBUFFERED, env.RANK, env.RANK_ID, env.DEVICE_ID, env.LOCAL_RANK,
@@ -31,12 +31,12 @@ class JobServer:
     index: int  # GROUP_RANK of its ranks
     name: str
     is_address: bool
-    ranks: tuple[RankSpec, ...]  # in the order of local ranks
+    ranks: tuple[RankSpec, ...]  # ordered by local rank
 
 
 @frozen
 class Block:
-    """Ranks that follow each other on one server."""
+    """Consecutive ranks on one server."""
 
     name: str
     count: int
@@ -44,7 +44,7 @@ class Block:
 
 @frozen
 class Claim:
-    """A PersistentVolumeClaim, and where containers see it."""
+    """A PersistentVolumeClaim, and its mount point in containers."""
 
     name: str
     mount: str
@@ -52,7 +52,7 @@ class Claim:
 
 @frozen
 class SecretVariable:
-    """A variable whose value a Secret of Kubernetes has."""
+    """A variable whose value comes from a Kubernetes Secret."""
 
     variable: str
     secret: str
@@ -81,7 +81,7 @@ class Wishes:
 
 @frozen
 class Job:
-    """What templates see as variables, with the fields of `wishes`."""
+    """The variables of a template, with the fields of `wishes`."""
 
     wishes: Wishes
     version: str
@@ -161,7 +161,7 @@ def job_of(
 
 
 def _servers(ranks: Iterable[RankSpec]) -> Iterator[JobServer]:
-    """Yield the servers of the ranks, each with its own, in the order of the table."""
+    """Yield the servers that have ranks, each with its ranks, in the order of the table."""
     in_order = sorted(ranks, key=lambda rank: (rank.server_index, rank.local_rank))
     for index, group in groupby(in_order, key=lambda rank: rank.server_index):
         here = tuple(group)
@@ -169,7 +169,7 @@ def _servers(ranks: Iterable[RankSpec]) -> Iterator[JobServer]:
 
 
 def _shared(variables: Iterable[Variable]) -> dict[str, str]:
-    """Return those of a rank's variables that all ranks of a job have in common, but the ones of `--env`."""
+    """Return the variables that all ranks of a job have in common, without those from `--env`."""
     return {
         one.name: one.value
         for one in variables
@@ -178,7 +178,7 @@ def _shared(variables: Iterable[Variable]) -> dict[str, str]:
 
 
 def with_workers(cluster: Cluster, name: str) -> Cluster:
-    """Return the cluster with its servers named like the workers of the MPIJob `name`, in the order of their ranks."""
+    """Return the cluster with its servers renamed to the workers of the MPIJob `name`, in rank order."""
     in_order = sorted(cluster.servers, key=lambda server: server.devices[0].global_rank)
     named = (replace(server, server_id=f"{name}-worker-{index}.{name}") for index, server in enumerate(in_order))
     return replace(cluster, servers=tuple(named))

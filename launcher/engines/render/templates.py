@@ -1,4 +1,4 @@
-"""Fill a template; filters write values of each format."""
+"""Fill a template; filters write values in each format."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from launcher.logs.terminal import escaped
 from launcher.preload.masking import masked_argv
 from launcher.runs.record import masked_environment
 
-# What YAML does not take as it stands, in text between quotes: json.dumps writes those below a blank.
+# Characters that YAML does not allow unescaped in quoted text; json.dumps escapes those below the space.
 _NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-# What a literal block cannot hold: tabs and newlines it can.
+# Characters that a literal block cannot contain, other than tabs and newlines.
 _NOT_IN_A_BLOCK = re.compile(r"[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def sh(value: Any) -> str:
-    """Return `value` as one word of bash, with escapes for control characters other than newlines and tabs."""
+    """Return `value` as one bash word, with escapes for control characters other than newlines and tabs."""
     text = _text(value)
     return shlex.quote(text) if text.replace("\n", "").replace("\t", "").isprintable() else shell_word(text)
 
 
 def yaml(value: Any) -> str:
-    """Return `value` as a scalar of YAML: JSON is one, once what only JSON allows is escaped."""
+    """Return `value` as a YAML scalar: JSON is one, once the characters that only JSON allows are escaped."""
     if not isinstance(value, str):
         return json.dumps(value)
     return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(_text(value), ensure_ascii=False))
 
 
 def yaml_block(value: Any, indent: int) -> str:
-    """Return a text of several lines, as a readable literal block if it can be one."""
+    """Return a text of several lines, as a readable literal block if possible."""
     text = _text(value)
     if not text.endswith("\n") or text.endswith("\n\n") or text[:1] in " \t\n" or _NOT_IN_A_BLOCK.search(text):
         return yaml(text)
@@ -48,18 +48,21 @@ def yaml_block(value: Any, indent: int) -> str:
 
 
 def sbatch(value: Any) -> str:
-    """Return `value` as an argument of an #SBATCH line, which ends with the line and knows double quotes."""
+    """Return `value` as an argument of an #SBATCH line, which ends with the line and supports double quotes."""
     text = _text(value)
     if not text.isprintable():
-        raise UsageError(f"{text!r} cannot stand in an #SBATCH line", hint="leave control characters out")
+        raise UsageError(f"{text!r} cannot be written in an #SBATCH line", hint="remove control characters")
     return text if _PLAIN.fullmatch(text) else '"{}"'.format(re.sub(r'(["\\])', r"\\\1", text))
 
 
 def word(value: Any) -> str:
-    """Return `value` as a word for formats without any quotes, where it has no blanks, no control characters, nothing that looks like an option."""
+    """Return `value` as a word for formats without quotes; raise for spaces, control characters and leading dashes."""
     text = _text(value)
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
-        raise UsageError(f"{text!r} cannot be written here", hint="this format has no quotes for it")
+        raise UsageError(
+            f"{text!r} cannot be written in this format",
+            hint="the format has no quotes: avoid spaces, control characters and a leading dash",
+        )
     return text
 
 
@@ -74,13 +77,13 @@ def _text(value: Any) -> str:
         text.encode()
     except UnicodeEncodeError:
         [shown] = masked_argv((text,))
-        raise UsageError(f"{shown!r} is no UTF-8 text, as job files are", hint="write it in UTF-8") from None
+        raise UsageError(f"{shown!r} is not UTF-8 text, which job files require", hint="write it in UTF-8") from None
     return text
 
 
 FILTERS = {
     "sh": sh,
-    "json": json.dumps,  # one line of ASCII: bytes that are no UTF-8 arrive as what stands for them
+    "json": json.dumps,  # one line of ASCII: bytes that are not UTF-8 arrive as their replacement
     "masked": masked,
     "yaml": yaml,
     "yaml_block": yaml_block,
@@ -97,10 +100,10 @@ def fill(template: str, job: Job) -> str:
     Raises:
         UsageError: a value cannot be expressed in the format.
     """
-    environment = Environment(  # noqa: S701 - no HTML; each value is written by a filter of its format
+    environment = Environment(  # noqa: S701 - not HTML; a filter of each format writes every value
         loader=FileSystemLoader(data_dir("templates") / "render"),
         undefined=StrictUndefined,
-        comment_start_string="<#",  # {# is in every shell script that counts words
+        comment_start_string="<#",  # {# is common in shell scripts
         comment_end_string="#>",
         trim_blocks=True,
         lstrip_blocks=True,

@@ -33,6 +33,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-@click.command(cls=LazyGroup, lookup=COMMANDS)
+@click.command(cls=LazyGroup, sections={"Commands": COMMANDS})
 def ckpt() -> None:
-    """List, check, compare, join and convert checkpoints of the bundled trainer."""
+    """List, verify, compare, merge and convert checkpoints."""

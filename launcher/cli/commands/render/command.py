@@ -31,7 +31,7 @@ from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_len
 from launcher.cli.launch.prepare import Elsewhere, prepare
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
+from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
 from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import FILE, NAME_OR_PATH
 from launcher.cli.text.stdout import say
@@ -83,7 +83,7 @@ Exit codes: 0; 2 wrong usage, a value that the format cannot express, or a file 
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
-    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "command", *OF_RUN,
+    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
@@ -144,7 +144,7 @@ def render(kind: str, *, output: Path | None, force: bool, submit: bool, **optio
 
 
 render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
-render.groups = RUN_GROUPS
+render.groups, render.rare = RUN_GROUPS, RARE
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
