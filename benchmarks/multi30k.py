@@ -43,9 +43,9 @@ from launcher.trainer.data.corpus import Corpus, open_corpus
 from launcher.trainer.decode.score import all_scores
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.model.transformer import END, PAD, Batch
-from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import World, open_world
+from launcher.trainer.programs.transformer import learning_rate_at
 
 RECIPE = "recipes/transformer/multi30k.toml"
 RANKS, WARM_UP, AVERAGED, BEAM = 2, 5, 10, 5

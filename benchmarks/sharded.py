@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from training.layouts import in_ranks
 
 from launcher.sharding.plan import plan_of
+from launcher.trainer.own.cut.groups import open_groups
+from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.operator_graph import trace
+from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.parallel.world import Transport, World
-from launcher.trainer.shard.groups import open_groups
-from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.modules import WithLoss
-from launcher.trainer.shard.network import ShardedNetwork
-from launcher.trainer.shard.trace import trace
 
 CPU = torch.device("cpu")
 CLASSES, LAYERS = 16, 4

@@ -15,7 +15,7 @@ take a few steps, one after another; the fastest quarter goes on to twice the st
 parallelism and the choice then take turns in many rounds. In each the fastest of a few steps counts, since other work only
 adds to the time, and the medians of rounds are compared. The choice takes part twice: how far both differ is noise.
 
-Costs are measured on the ranks before the search (launcher/trainer/shard/calibrate.py). Exits with 1 if a choice is worse.
+Costs are measured on the ranks before the search (launcher/trainer/own/cut/calibrate.py). Exits with 1 if a choice is worse.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from launcher.sharding.plan import plan_of
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
 from launcher.sharding.strategy import written
+from launcher.trainer.own.cut.calibrate import calibrated
+from launcher.trainer.own.cut.groups import Groups, open_groups
+from launcher.trainer.own.cut.modes import data_parallel
+from launcher.trainer.own.cut.operator_graph import Traced, trace
+from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import World
-from launcher.trainer.shard.calibrate import calibrated
-from launcher.trainer.shard.groups import Groups, open_groups
-from launcher.trainer.shard.modes import data_parallel
 from launcher.trainer.shard.modules import MatMul, ReLU
-from launcher.trainer.shard.network import ShardedNetwork
-from launcher.trainer.shard.trace import Traced, trace
 
 CPU = torch.device("cpu")
 FINALISTS, ROUNDS = 6, 20

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from launcher.cli.main import tlaunch
+from launcher.cli.options.command_types import HELP_ALL
 
 PAGE = "reference/commands.md"
 WIDTH = 100
@@ -23,6 +24,7 @@ def sections(name: str, command: click.Command, parent: click.Context | None) ->
     """Yield a section with the help of `command`, then one for each of its subcommands."""
     settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     context = click.Context(command, parent, info_name=name, **settings)
+    context.meta[HELP_ALL] = True
     yield f"\n## `{context.command_path}`\n"
     yield textwrap.indent(command.get_help(context), " " * 4) + "\n"
     if isinstance(command, click.Group):

@@ -14,7 +14,7 @@ import hypothesis
 import psutil
 import pytest
 
-from launcher.core.proc import stat
+from launcher.core.machine.proc import stat
 from launcher.supervise.spawn import become_subreaper, keep_descriptors_private
 
 from .parallel import (  # noqa: F401 - hooks

@@ -34,7 +34,7 @@ GROUPS = {
 }  # fmt: skip
 FIRST = (  # they take longest: one that began at the end would keep one worker busy, and the others idle
     "hosts: engines", "hosts: faults", "hosts: doctor", "slurm",
-    *(f"tests/trainer/test_{name}.py" for name in ("checkpoint", "decode", "api", "resnet_ranks", "layouts", "resharded", "memory", "optimizer")),
+    *(f"tests/trainer/test_{name}.py" for name in ("checkpoint", "decode", "api", "resnet_ranks", "layouts", "memory", "optimizer")),
     *(f"tests/end_to_end/test_{name}.py" for name in ("resume", "mindspore", "transformer")),
     "tests/torture/test_torture.py", "tests/trainer/test_shared_memory.py", "tests/preload/test_ending.py",
 )  # fmt: skip

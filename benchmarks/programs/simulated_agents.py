@@ -1,4 +1,4 @@
-"""As many agents as a run has servers, in one process: they speak the protocol of launcher/core/messages.py, and start nothing.
+"""As many agents as a run has servers, in one process: they speak the protocol of launcher/control/messages.py, and start nothing.
 
 A coordinator starts this in the place of an engine. Each agent is a small machine of its own on a connection of its
 own: it comes, is ready, begins, tells that its ranks have started, stays for `--stay` seconds, tells that they have
@@ -24,6 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from launcher import __version__
+from launcher.control.messages import (
+    AttemptEnded,
+    Done,
+    EventReport,
+    EvidenceReport,
+    Hello,
+    Message,
+    Pong,
+    Ready,
+    proof_of,
+    to_line,
+)
 from launcher.core.events import (
     AgentEnded,
     AgentStarted,
@@ -35,19 +47,7 @@ from launcher.core.events import (
     TimestampedEvent,
 )
 from launcher.core.events import to_line as event_line
-from launcher.core.messages import (
-    AttemptOver,
-    Done,
-    EventReport,
-    EvidenceReport,
-    Hello,
-    Message,
-    Pong,
-    Ready,
-    proof_of,
-    to_line,
-)
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.resources import fingerprint
 
 CHUNK_BYTES = 1 << 20
@@ -154,8 +154,8 @@ class FakeAgent:
         self._say(Pong(fields["sent_ns"], time.time_ns()))
         return True
 
-    def _on_begin(self, fields: dict[str, Any]) -> bool:
-        self._attempt = fields["attempt"]
+    def _on_beginattempt(self, fields: dict[str, Any]) -> bool:
+        self._attempt = fields["number"]
         self._simulation.notes.arrive("begun")
         if self._index == self._simulation.vanishing:
             return False
@@ -171,17 +171,15 @@ class FakeAgent:
         if self.begun:
             self.begun = False
             self._tell(*(RankEnded(rank, 1000 + rank, status) for rank in self._ranks))
-            self._say(AttemptOver(self._attempt, left=False))
+            self._say(AttemptEnded(self._index, self._attempt))
 
-    def _on_evidencerequest(self, _fields: dict[str, Any]) -> bool:
-        self._say(EvidenceReport(self._attempt, {"ranks": []}))
+    def _on_collectevidence(self, _fields: dict[str, Any]) -> bool:
+        self._say(EvidenceReport(self._index, self._attempt, {"ranks": []}))
         return True
 
-    def _on_decision(self, _fields: dict[str, Any]) -> bool:
+    def _on_endranks(self, _fields: dict[str, Any]) -> bool:
         self.end_ranks(-15)
         return True
-
-    _on_stop = _on_decision
 
     def _on_finish(self, fields: dict[str, Any]) -> bool:
         self._simulation.notes.arrive("finish")

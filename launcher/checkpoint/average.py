@@ -1,20 +1,21 @@
 """The mean of the weights of several checkpoints of one training, as fairseq's and tensor2tensor's averages are.
 
-Sums are of Python's floats, which are float64, block by block: it takes the memory of a block of each checkpoint.
+Sums are float64, block by block: it takes the memory of a few blocks. Import it only where numpy is installed.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 
-from launcher.checkpoint.index import TOKENIZER, Index
+import numpy as np
+
+from launcher.checkpoint.index import ITEM_BYTES, TOKENIZER, Index
 from launcher.checkpoint.same_settings import differing_settings
-from launcher.checkpoint.tensors import BLOCK_BYTES, StoredBoxes, pieces
+from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.errors import UsageError
 from launcher.mesh.boxes import Box
 
-TYPE_CODES = {"F32": "f", "F64": "d"}  # of the array module
+BLOCK_ELEMENTS = 1 << 15  # whose sums stay in a core's cache
 
 
 class AveragedBoxes:
@@ -43,13 +44,14 @@ class AveragedBoxes:
         """The steps after which the weights are that are averaged, the newest first."""
         return [each.index.step for each in self._stored]
 
-    def blocks(self, kind: int, name: str, box: Box) -> Iterator[memoryview]:
+    def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytes]:
         """Yield the mean values of a box in row-major order, as `StoredBoxes.blocks`, which names the errors."""
-        code, count = TYPE_CODES[self.index.dtype], len(self._stored)
-        for piece in pieces(box, BLOCK_BYTES // count // array(code).itemsize):
-            values = [array(code, each.read(kind, name, piece)) for each in self._stored]
-            mean = array(code, [total / count for total in map(sum, zip(*values, strict=True))])
-            yield memoryview(mean).cast("B")
+        dtype = f"<f{ITEM_BYTES[self.index.dtype]}"
+        for piece in pieces(box, BLOCK_ELEMENTS):
+            total = np.zeros(piece.count)
+            for each in self._stored:
+                total += np.frombuffer(each.read(kind, name, piece), dtype)
+            yield (total / len(self._stored)).astype(dtype).tobytes()
 
 
 def _difference(first: Index, second: Index) -> str:

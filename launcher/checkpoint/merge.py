@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from launcher.checkpoint.average import AveragedBoxes
 from launcher.checkpoint.index import TOKENIZER
 from launcher.checkpoint.tensors import Bytes, StoredBoxes, header, write_digested
 from launcher.checkpoint.ways import MODEL
@@ -23,12 +23,19 @@ from launcher.core.atomic import new_directory
 from launcher.core.codec import encode
 from launcher.mesh.boxes import whole
 
+if TYPE_CHECKING:
+    from launcher.checkpoint.average import AveragedBoxes  # imports numpy
+
 CONFIG, OPTIMIZER = "config.json", "optimizer.safetensors"
 ALIGNMENT = 8  # bytes; with the names in order, this makes the file that safetensors itself would write
 
 
-def merge(stored: StoredBoxes | AveragedBoxes, output: Path, *, moments: bool) -> None:
+def merge(
+    stored: StoredBoxes | AveragedBoxes, output: Path, *, moments: bool, averaged_steps: Sequence[int] = ()
+) -> None:
     """Write the model to a new directory, which is whole or not there; with `moments`, those of the optimizer, too.
+
+    `averaged_steps`: steps of the averaged checkpoints, newest first.
 
     Raises:
         DamagedError: the checkpoint lacks some element.
@@ -36,8 +43,8 @@ def merge(stored: StoredBoxes | AveragedBoxes, output: Path, *, moments: bool) -
     """
     index = stored.index
     training = {"step": index.step, "layout": encode(index.layout)}
-    if isinstance(stored, AveragedBoxes):
-        training["averaged_steps"] = stored.steps
+    if averaged_steps:
+        training["averaged_steps"] = list(averaged_steps)
     config = {"program": index.program, "recipe": encode(index.settings), "training": training}
     with new_directory(output) as aside:
         (aside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

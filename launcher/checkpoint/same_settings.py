@@ -76,15 +76,15 @@ def check_settings(
     ]
     if found:
         differences = ", ".join(f"{name} = {their} (here {our})" for name, their, our in found)
-        same = " ".join(f"--set {name}={their}" for name, their, _ in found)
+        same = ", ".join(f"{name}={their}" for name, their, _ in found)
         may_change = all(name in NAMED_SETTINGS for name, *_ in found)
-        changed = " ".join(f"--set {name}={our}" for name, _, our in found)
+        changed = ", ".join(f"{name}={our}" for name, _, our in found)
         raise UsageError(
             f"{checkpoint} is of a training with other settings: {differences}",
-            hint=f"{same}, or {f'{changed} to change it' if may_change else 'without --resume'}",
+            hint=f"set {same}, or {f'{changed} to change it' if may_change else 'do not resume'}",
         )
 
 
 def _as_set(value: Any) -> str:
-    """Return a value as `--set` takes it."""
+    """Return a value as a person sets it."""
     return json.dumps(value) if isinstance(value, bool) else str(value)

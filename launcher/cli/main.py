@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import click
 
 from launcher import __version__
-from launcher.cli.options.command_types import LazyGroup
+from launcher.cli.options.command_types import Commands, LazyGroup
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.env import TLAUNCH_NO_CONFIG
 from launcher.core.errors import (
@@ -40,59 +40,68 @@ from launcher.core.errors import (
 )
 from launcher.core.text import printable
 
-# name: (module:attribute, the command's own short help). `tlaunch --help` reads this and imports no command.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("launcher.cli.commands.run:run", "Start one process per device and supervise them."),
-    "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun has started."),
-    "doctor": (
-        "launcher.cli.commands.doctor.command:doctor",
-        "Examine all servers, and report what would break a run.",
-    ),
-    "ps": ("launcher.cli.commands.ps:ps", "List the active runs, newest first."),
-    "status": ("launcher.cli.commands.status:status", "Show the state of a run, rank by rank."),
-    "top": ("launcher.cli.commands.top.command:top", "Watch every rank's progress, CPU and memory until the run ends."),
-    "logs": (
-        "launcher.cli.commands.logs.command:logs",
-        "Show the logs of all ranks: one after another, merged or collapsed.",
-    ),
-    "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
-    "report": ("launcher.cli.commands.report.command:report", "Show the results of runs, as text or with charts."),
-    "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
-    "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait for all of its processes."),
-    "wait": ("launcher.cli.commands.wait:wait", "Wait until a run is over, and exit with its exit code."),
-    "rerun": ("launcher.cli.commands.rerun:rerun", "Start again what a run ran, with other options."),
-    "prune": ("launcher.cli.commands.prune:prune", "Remove runs that are over, and print their names."),
-    "explain": (
-        "launcher.cli.commands.explain:explain",
-        "Show where each variable of a rank, or setting of the bundled trainer, comes from.",
-    ),
-    "render": (
-        "launcher.cli.commands.render.command:render",
-        "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.",
-    ),
-    "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does."),
-    "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
-    "ckpt": (
-        "launcher.cli.commands.ckpt:ckpt",
-        "List, check, compare, join, divide and convert checkpoints of the bundled trainer.",
-    ),
-    "translate": ("launcher.cli.commands.translate:translate", "Translate the lines of stdin by a trained model."),
-    "evaluate": (
-        "launcher.cli.commands.evaluate:evaluate",
-        "Score the translations of a trained model by BLEU and chrF.",
-    ),
-    "plan": ("launcher.cli.commands.plan:plan", "Show how the work of a training is divided among its ranks."),
-    "data": ("launcher.cli.commands.data:data", "Make the sentence pairs and images that the bundled trainer reads."),
-    "completion": (
-        "launcher.cli.commands.completion:completion",
-        "Print the script that completes commands, options, values and runs in a shell.",
-    ),
+# The sections of `tlaunch --help`; `name: (module:attribute, short help of the command)`.
+# Help reads this table and imports no command.
+SECTIONS: dict[str, Commands] = {
+    "Run": {
+        "run": ("launcher.cli.commands.run:run", "Start one process per device and supervise them."),
+        "rerun": ("launcher.cli.commands.rerun:rerun", "Repeat a run, optionally with changed options."),
+        "stop": ("launcher.cli.commands.stop:stop", "Stop a run and wait until its processes have ended."),
+        "wait": ("launcher.cli.commands.wait:wait", "Wait for a run to end, and exit with its exit code."),
+        "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun started."),
+        "render": (
+            "launcher.cli.commands.render.command:render",
+            "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.",
+        ),
+        "explain": (
+            "launcher.cli.commands.explain:explain",
+            "Show where a rank's variables and the trainer's settings come from.",
+        ),
+        "doctor": (
+            "launcher.cli.commands.doctor.command:doctor",
+            "Check all servers for problems that would break a run.",
+        ),
+    },
+    "Look at runs": {
+        "ps": ("launcher.cli.commands.ps:ps", "List the active runs, newest first."),
+        "status": ("launcher.cli.commands.status:status", "Show the state of a run, rank by rank."),
+        "top": (
+            "launcher.cli.commands.top.command:top",
+            "Watch every rank's progress, CPU and memory until the run ends.",
+        ),
+        "logs": (
+            "launcher.cli.commands.logs.command:logs",
+            "Show the logs of all ranks: one after another, merged or collapsed.",
+        ),
+        "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
+        "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
+        "report": ("launcher.cli.commands.report.command:report", "Show the results of runs, as text or with charts."),
+        "prune": ("launcher.cli.commands.prune:prune", "Remove finished runs and print their names."),
+    },
+    "Rank tables": {
+        "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does."),
+        "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
+    },
+    "Bundled trainer": {
+        "data": ("launcher.cli.commands.data:data", "Prepare sentence pairs and images for the trainer."),
+        "plan": ("launcher.cli.commands.plan:plan", "Show how a training is divided among ranks."),
+        "ckpt": ("launcher.cli.commands.ckpt:ckpt", "List, verify, compare, merge and convert checkpoints."),
+        "translate": ("launcher.cli.commands.translate:translate", "Translate lines from stdin with a trained model."),
+        "evaluate": (
+            "launcher.cli.commands.evaluate:evaluate",
+            "Score a trained model's translations with BLEU and chrF.",
+        ),
+    },
+    "Shell": {
+        "completion": (
+            "launcher.cli.commands.completion:completion",
+            "Print the script that completes commands, options and runs in a shell.",
+        ),
+    },
 }
 
-# Started by tlaunch itself: no command for people.
-HIDDEN: dict[str, tuple[str, str]] = {
-    "agent": ("launcher.cli.commands.agent:agent", "One server's part of a run over several.")
-}
+# tlaunch itself calls these; help does not list them.
+HIDDEN: Commands = {"agent": ("launcher.cli.commands.agent:agent", "One server's part of a run over several.")}
 
 MAX_HELP_WIDTH = 120  # columns, of a terminal that has more
 HANDLES_SIGNALS_ITSELF = ("run", "rerun", "agent")
@@ -127,8 +136,8 @@ class _Ended(BaseException):
 
 @click.command(
     cls=LazyGroup,
-    lookup=COMMANDS,
-    hidden_lookup=HIDDEN,
+    sections=SECTIONS,
+    hidden=HIDDEN,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH},
     epilog=EXIT_CODES,
 )
@@ -138,7 +147,7 @@ class _Ended(BaseException):
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context
 def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup heeds it
-    """Start distributed training from a rank table, or on this machine: checked, supervised, logged per device."""
+    """Start distributed training on this machine or from a rank table, supervise every rank, and explain failures."""
     if context.invoked_subcommand not in HANDLES_SIGNALS_ITSELF:
         context.call_on_close(_unwind_when_asked_to_end())
 

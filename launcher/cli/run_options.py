@@ -91,7 +91,6 @@ class RunOptions:
     preload: str | None = None  # None: found in the program
     no_preload: bool = False
     mindspore: MindSporeWay = "auto"
-    full_teardown: bool = False
     forward_signals: str = "USR1,USR2"
     bind: Bind = "auto"
     # several servers

@@ -9,12 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import address_of, addresses_of, names_of
-from launcher.core.messages import (
+from launcher.control.messages import (
     MAX_FIRST_LINE_BYTES,
     PROTOCOL,
+    AgentEvent,
     Challenge,
     Hello,
     Message,
@@ -23,8 +21,11 @@ from launcher.core.messages import (
     Ready,
     to_line,
 )
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.machine.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Server
 from launcher.engines.host_match import ServerIndex
+from launcher.supervise.channel import Channel, ChannelClosedError
 
 UNAUTHENTICATED_S = 10.0  # a connection that has not authenticated by then is closed
 BACKLOG = 4096
@@ -158,7 +159,7 @@ class AgentConnection:
         self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
     def take(self) -> list[Message]:
-        """Return what has come, but for answers to `ask`, which are kept here."""
+        """Return what has come, but for answers to `ask`, which are kept here, and events of another server."""
         taken: list[Message] = []
         try:
             for message in self.channel.receive():
@@ -166,7 +167,11 @@ class AgentConnection:
                     self.disk_silent_s = message.disk_silent_s
                     if self.pings.take(message):
                         self.ask()
-                else:
+                elif (
+                    self.server_index is None
+                    or not isinstance(message, AgentEvent)
+                    or message.server == self.server_index
+                ):
                     taken.append(message)
             if self._mute is None:
                 self.channel.flush()

@@ -10,12 +10,13 @@ from dataclasses import replace
 from launcher.cluster.job import EXAMINATION, Job, from_text
 from launcher.cluster.join import Endpoint, RunOverError, Session, take_place
 from launcher.cluster.meeting_check import resolved_meeting
+from launcher.control.messages import TakenIn, Waiting
+from launcher.control.orders import BeginAttempt
 from launcher.core import atomic, env
 from launcher.core.codec import digest_of_file, digest_of_meaning
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
 from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
-from launcher.core.messages import Begin, TakenIn, Waiting
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
@@ -148,7 +149,9 @@ def at_place(request: Request, server_index: int) -> Request:
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
 
 
-def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | TakenIn], None]) -> Begin:
+def awaited_begin(
+    part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | TakenIn], None]
+) -> BeginAttempt:
     """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
     try:
         return membership.wait_for_start(part.master_port, on_waiting, part.program, part.meeting)
@@ -163,7 +166,7 @@ def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[W
 def start(
     part: AgentSetup,
     membership: Session,
-    begin: Begin,
+    begin: BeginAttempt,
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
@@ -181,8 +184,7 @@ def start(
         port,
         server_index=part.server_index,
         link=membership.link(),
-        first_attempt=begin.attempt,
-        first_allotment=begin.allotment,
+        first=begin,
         members=members,
         specify=specify,
     )

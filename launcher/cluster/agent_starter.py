@@ -12,7 +12,7 @@ from launcher.cluster.job import Plan
 from launcher.cluster.registration import Registration
 from launcher.control.events import EngineExited
 from launcher.core.errors import TlaunchError
-from launcher.core.proc import limit_to, make_room_for_servers, own_limit
+from launcher.core.machine.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.registration import Registration
-from launcher.core.messages import Message, to_line
+from launcher.control.messages import Message, to_line
 from launcher.supervise.disk import start_thread
 
 BEATS = 5  # questions whether a server is there, within the time after which it is lost

@@ -17,53 +17,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from launcher.cluster.agent_connection import AgentConnection, addresses_to_try
+from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.agent_starter import AgentStarter
 from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
 from launcher.cluster.departure import Departure
 from launcher.cluster.disk_watch import DiskWatch
-from launcher.cluster.file_writer import FileWriter, Written
+from launcher.cluster.file_writer import FileWriter
 from launcher.cluster.job import Plan
 from launcher.cluster.recorder import ServersRecorder
-from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
+from launcher.cluster.registration import DuplicateServerError, Registration
 from launcher.cluster.server_evidence import ServerEvidence
-from launcher.control import events as happened
-from launcher.control import orders
+from launcher.control import events, messages, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
+from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
-from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
-from launcher.core.messages import (
-    AttemptOver,
-    Begin,
-    Decision,
-    Done,
-    EventReport,
-    EvidenceReport,
-    EvidenceRequest,
-    FileChunk,
-    FileSnapshot,
-    Finish,
-    ForwardSignal,
-    GivingUp,
-    Message,
-    ProbeRequest,
-    ProbeResult,
-    ProbeTarget,
-    Refused,
-    SignalWanted,
-    Stacks,
-    Stop,
-    TakenIn,
-    Waiting,
-)
-from launcher.core.proc import identify
+from launcher.core.events import AgentStarted, Awaiting, Cause, DevicesChanged, Trouble
+from launcher.core.machine.proc import identify
 from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
 from launcher.supervise.disk import TURN_S
-from launcher.supervise.event_loop import SignalPipe, drive
+from launcher.supervise.event_loop import drive, run_signals
 from launcher.supervise.exclusions import WatchedExclusions
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
@@ -100,9 +75,7 @@ class Coordinator:
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileWriter(spec, self._disks.disk)
         self._departure: Departure | None = None  # once agents have been ordered to end
-        forwarded = frozenset(spec.supervision.forward_signals)
-        numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
-        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
+        self._signal_pipe = run_signals(spec.supervision)
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(
             self._registration, self._selector, plan.silence_s, on_words=self._on_words, on_loss=self._on_loss
@@ -144,8 +117,8 @@ class Coordinator:
         if news := self._disks.look(self._registration.peers):
             self._recorder.record(Trouble(news))
         self._connections.disk_stalls = self._disks.some_stalls
-        if self._departure is not None and self._disks.some_stalls:
-            self._departure.extend()
+        if self._disks.some_stalls:
+            self._extend_departure()
         if self._recorder.event_log.backlog:
             self._recorder.event_log.send()
         gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
@@ -159,7 +132,7 @@ class Coordinator:
         for key, _ in self._selector.select(max(0.0, first_s - time.monotonic())):
             key.data()
         if self._exclusions is not None and (excluded := self._exclusions.look()) is not None:
-            self._report(happened.ExclusionsChanged(excluded))
+            self._report(events.ExclusionsChanged(excluded))
 
     def _on_words(self, peer: AgentConnection) -> None:
         gathers = self._controller.phase is Phase.GATHERING
@@ -171,101 +144,80 @@ class Coordinator:
             elif error is not None and gathers:
                 self._refuse(error)
         elif gathers:
-            server_id = self._servers[peer.server_index].server_id
-            error = take_first_words(peer, server_id, peer.take(), lambda message: self._take(peer, message))
+            error = self._registration.take_first_words(peer, lambda message: self._take(peer, message))
             if error is not None:
                 self._refuse(error)
         elif peer.ready is None and self._registration.takes_back:
-            self._take_back(peer)
+            self._take_back(peer, peer.server_index)
         else:  # also an agent that never got ready before the run ended: what is not read wakes this loop for ever
             for message in peer.take():
                 self._take(peer, message)
 
-    def _take_back(self, peer: AgentConnection) -> None:
+    def _take_back(self, peer: AgentConnection, index: int) -> None:
         """Hear a server that joins an elastic run which goes on without it."""
-        index = peer.server_index
-        assert index is not None, "it has been welcomed"
-        server_id = self._servers[index].server_id
-        error = take_first_words(peer, server_id, peer.take(), lambda _message: None)
-        if error is None and peer.ready is not None:
-            error = self._registration.unlike() or self._registration.unshared()
-            if error is not None:
-                peer.send(Refused(error.message, error.hint, error.exit_code))
-                peer.ready = None  # it has not joined, and cannot be lost
-        if error is not None:
+        if (error := self._registration.take_back(peer)) is not None:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
         elif peer.ready is not None:
-            peer.send(TakenIn())
-            self._report(happened.ServerJoined(index, peer.ready.master_port))
+            peer.send(messages.TakenIn())
+            self._report(events.ServerJoined(index, peer.ready.master_port))
 
-    def _take(self, peer: AgentConnection, message: Message) -> None:
+    def _take(self, peer: AgentConnection, message: messages.Message) -> None:
         index = peer.server_index
         assert index is not None, "it has been welcomed"
         match message:
-            case EventReport(line=line):
+            case messages.EventReport(line=line):
                 for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._evidence.servers[index], index):
-                    self._report(happened.RankEnded(ended.global_rank, ended.status))
-            case EvidenceReport(attempt=attempt) if attempt == self._controller.attempt:
-                understood = self._evidence.take(index, message.evidence, peer.pings.clock)
-                self._report(happened.EvidenceReport(index, message.port, understood))
-            case AttemptOver(attempt=attempt) if attempt != self._controller.attempt:
+                    self._report(ended)
+            case events.EvidenceReport() | events.AttemptEnded() if message.attempt != self._controller.attempt:
                 pass  # it is late
-            case AttemptOver() | SignalWanted() | ProbeResult():
-                peer.over = peer.over or isinstance(message, AttemptOver)
-                self._report(_event_of(message, index))
-            case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
+            case events.EvidenceReport():
+                understood = self._evidence.take(message, peer.pings.clock)
+                self._report(message if understood else events.RankFailed(index))
+            case events.AttemptEnded() | events.ProbeResult() | events.SignalReceived():
+                peer.over = peer.over or isinstance(message, events.AttemptEnded)
+                self._report(message)
+            case messages.GivingUp(reason=reason):  # it ends its ranks, and says when that is done
                 peer.given_up = True
                 self._note_loss(index, reason, peer)
-            case Stacks():
+            case messages.Stacks():
                 self._registration.stacks_relay.take(index, message)
-            case Done():
+            case messages.Done():
                 peer.done = True
                 self._recorder.note_end(message)
-            case FileChunk() | FileSnapshot() if peer.ready is not None and not peer.ready.shares_files:
-                self._write_file(index, message, peer)
-
-    def _write_file(self, server_index: int, message: FileChunk | FileSnapshot, peer: AgentConnection) -> None:
-        self._files.write(server_index, message, peer)
-        if self._departure is not None:
-            self._departure.extend()
+            case messages.FileChunk() | messages.FileSnapshot() if (
+                peer.ready is not None and not peer.ready.shares_files
+            ):
+                self._files.write(index, message, peer)
+                self._extend_departure()
 
     def _on_files(self) -> None:
-        self._files.take(lambda trouble: self._recorder.record(Trouble(trouble)), self._on_written)
+        for trouble in self._files.answer():
+            self._recorder.record(Trouble(trouble))
+        self._extend_departure()
 
-    def _on_written(self, written: Written) -> None:
-        peer = written.peer
-        peer.send(written.ack)
-        if written.ack.shares and peer.ready is not None and not peer.ready.shares_files:
-            peer.ready = replace(peer.ready, shares_files=True)
-            server_id = self._servers[written.server_index].server_id
-            why = f"server {server_id} shares the run directory {self._spec.run_dir}, which it could not see at first"
-            self._recorder.record(Trouble(f"{why}: its files are no longer copied"))
+    def _extend_departure(self) -> None:
         if self._departure is not None:
             self._departure.extend()
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
-            self._report(happened.SignalReceived(number))
+            self._report(events.SignalReceived(number))
 
     def _on_head_lost(self) -> None:
         self._selector.unregister(self._head.death_fd)
         self._recorder.event_log.forget_head()
-        self._report(happened.EndWanted(Cause.HEAD_LOST))
+        self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def _on_loss(self, server_index: int, peer: AgentConnection) -> None:
-        phase = self._controller.phase
-        if phase is not Phase.GATHERING and peer.ready is None:  # it was about to join, and has none of the ranks
-            return
-        if phase is Phase.GATHERING:
-            error = self._starter.turned_back(server_index, peer.lost or "")
-            if error is not None:
+        if self._controller.phase is Phase.GATHERING:
+            if (error := self._starter.turned_back(server_index, peer.lost or "")) is not None:
                 self._refuse(error)
-            return
-        self._report(happened.ServerGone(server_index))
-        if not peer.done and phase is not Phase.LEAVING:
-            self._registration.note_unheard(peer, self._spec.supervision.grace_s)
-            self._note_loss(server_index, peer.lost or "", peer)
+        elif peer.ready is not None:  # else it was about to join, and has none of the ranks
+            self._report(events.ServerGone(server_index))
+            if not peer.done and self._controller.phase is not Phase.LEAVING:
+                self._registration.note_unheard(peer, self._spec.supervision.grace_s)
+                self._note_loss(server_index, peer.lost or "", peer)
 
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
         still_s = self._connections.stood_still_s(peer)
@@ -273,7 +225,7 @@ class Coordinator:
             reason = f"the launcher's machine stood still for {still_s:.0f} s, and the agent gave it up"
         ranks = [device.global_rank for device in self._evidence.servers[server_index].devices]
         exits = self._recorder.progress.current.exits
-        loss = happened.ServerLost(server_index, reason, is_own_fault=still_s > 0)
+        loss = events.ServerLost(server_index, reason, is_own_fault=still_s > 0)
         if not ranks:  # no failure of ranks follows from its loss
             self._report(loss)
         elif all(rank in exits and not exits[rank].failed for rank in ranks) and not self._plan.brings_all:
@@ -291,16 +243,16 @@ class Coordinator:
             )
             self._report(loss)
         if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
-            peer.send(Finish(Cause.HEAD_LOST, EXIT_FAILURE))
+            peer.send(orders.Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
     def _refuse(self, error: TlaunchError) -> None:
         """Start nothing, also where an attempt was to be repeated."""
         self._registration.refusal = error
-        self._report(happened.CannotBegin(error))
+        self._report(events.CannotBegin(error))
 
     # --- the controller ---
 
-    def _report(self, event: happened.Event) -> None:
+    def _report(self, event: events.Event) -> None:
         drive(self._controller, event, self._carry_out)
 
     def _step(self) -> None:
@@ -312,28 +264,35 @@ class Coordinator:
                     engine = self._starter.exited() if self._departure.by_itself else None
                     self._connections.forget_all()
                     self._departure = None
-                    self._report(happened.ServersLeft(engine))
+                    self._report(events.ServersLeft(engine))
             case _:
                 due_s = self._controller.due_s
                 is_due = due_s is not None and time.monotonic() >= due_s
                 limit_s = 2 * self._plan.silence_s / BEATS
                 quiet = self._registration.quiet(limit_s) | self._disks.stalled if is_due else ()
-                self._report(happened.Tick(quiet))
+                self._report(events.Tick(quiet))
 
-    def _carry_out(self, order: orders.Order) -> happened.Event | None:
+    def _carry_out(self, order: orders.Order) -> events.Event | None:
         match order:
             case orders.Record(event=event):
                 self._recorder.record(event)
                 if isinstance(event, DevicesChanged) and self._exclusions is not None:
                     self._exclusions.note(event)
-            case orders.BeginAttempt(number=number, master_port=port, allotment=allotment):
-                self._begin_attempt(Begin(number, port, allotment))
-            case orders.CollectEvidence(servers=servers):
-                for peer in map(self._registration.peers.__getitem__, servers):
-                    peer.send(EvidenceRequest(self._controller.attempt))
-                    peer.ask()  # an answer shows that it was there after the failure
-            case orders.ProbeReach():
-                self._probe(order)
+            case orders.BeginAttempt():
+                self._begin_attempt(order)
+            case orders.CollectEvidence(server=server):
+                self._registration.peers[server].send(order)
+                self._registration.peers[server].ask()  # an answer shows that it was there after the failure
+            case orders.ProbeReach(server=server) if server in self._registration.peers:
+                addresses_of = self._registration.addresses_of
+                targets = (replace(target, addresses=addresses_of(target.server)) for target in order.targets)
+                self._registration.peers[server].send(replace(order, targets=tuple(targets)))
+            case orders.EndRanks() | orders.ForwardSignal():
+                self._connections.send_all(order)
+            case orders.Finish():
+                self._registration.takes_back = False
+                self._connections.send_all(order)
+                self._departure = Departure(self._controller.outcome, self._registration, self._starter.engine)
             case orders.Diagnose(apart=apart):
                 found = self._disks.remarked(self._evidence.diagnosed(apart))
                 engine_killed = self._starter.killed() if self._evidence.lost else None
@@ -341,35 +300,9 @@ class Coordinator:
             case orders.GatherServers():
                 self._registration.unheard.forget()
                 self._start_agents()
-            case _:
-                self._tell_all(order)
-        return None
-
-    def _tell_all(self, order: orders.Order) -> None:
-        match order:
-            case orders.EndRanks(cause=cause, verdict=verdict):
-                stop = Stop(cause, order.signal, order.server, order.restarts)
-                attempt = self._controller.attempt
-                decided = None if verdict is None else Decision(attempt, verdict, cause, order.restarts)
-                self._connections.send_all(decided or stop)
-            case orders.ForwardSignal(number=number):
-                self._connections.send_all(ForwardSignal(number))
-            case orders.Finish(cause=cause, exit_code=exit_code, reason=reason, hint=hint):
-                self._registration.takes_back = False
-                self._connections.send_all(Finish(cause, exit_code, reason, hint))
-                outcome, engine = self._controller.outcome, self._starter.engine
-                self._departure = Departure(outcome, self._registration, engine)
             case _:  # agents learn by `Finish` that nothing is started again
                 pass
-
-    def _probe(self, order: orders.ProbeReach) -> None:
-        resolved, peers = dict(self._plan.resolved), self._registration.peers
-        targets = tuple(
-            ProbeTarget(to, addresses_to_try(self._servers[to], peers.get(to), resolved), ports, echoes=True)
-            for to, ports in order.targets
-        )
-        if order.server in peers:
-            peers[order.server].send(ProbeRequest(order.number, targets, order.timeout_s))
+        return None
 
     # --- the beginning and the end ---
 
@@ -386,40 +319,29 @@ class Coordinator:
         elif self._registration.complete:
             if self._starter.barrier.reported:
                 self._recorder.record(Awaiting((), self._starter.barrier.seconds))
-            ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
             if self._spec.supervision.elastic is not None:
                 if (unshared := self._registration.unshared()) is not None:
                     self._refuse(unshared)
                     return
                 self._registration.takes_back = True
-            ports = {index: each.master_port for index, each in ready.items() if each.master_port is not None}
+            ports = self._registration.held_ports
             port = ports.get(self._spec.ranks[0].server_index)
             master_port = port or self._controller.master_port or self._spec.master_port
-            self._report(happened.ServersReady(master_port, tuple(ports.items())))
+            self._report(events.ServersReady(master_port, tuple(ports.items())))
         elif missing := self._starter.barrier.missing():
             limit_s = self._plan.join_timeout_s
             self._recorder.record(Awaiting(missing, self._starter.barrier.seconds, limit_s))
-            self._connections.send_all(Waiting(missing, limit_s))
+            self._connections.send_all(messages.Waiting(missing, limit_s))
 
-    def _begin_attempt(self, begin: Begin) -> None:
+    def _begin_attempt(self, order: orders.BeginAttempt) -> None:
         self._starter.note_begin()
-        self._evidence = self._no_evidence(servers_of_attempt(self._servers, begin.allotment))
+        self._evidence = self._no_evidence(servers_of_attempt(self._servers, order.allotment))
         self._registration.has_begun = True
         for peer in self._registration.peers.values():
             peer.over, peer.has_begun = False, peer.ready is not None
-        self._recorder.record(AttemptStarted(begin.attempt, begin.master_port, begin.allotment))
-        self._connections.send_all(begin, ready=True)  # one that is about to join would take it for its first
+        self._recorder.record(order.event)
+        self._connections.send_all(order, ready=True)  # one that is about to join would take it for its first
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
         """Return the evidence of an attempt that begins. `servers`: with the ranks that they have in it."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
-
-
-def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:
-    match message:
-        case AttemptOver(left=left, master_port=port):
-            return happened.AttemptEnded(server, left, port)
-        case SignalWanted(signal=number):
-            return happened.SignalReceived(number, server)
-        case ProbeResult(number=number, unreached=unreached, ports=ports, lossy=lossy):
-            return happened.ProbeResult(server, number, unreached, ports, lossy)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.recorder import FileReceiver
+from launcher.control.messages import ChunkAck, FileChunk, FileSnapshot
 from launcher.core.frozen import frozen
-from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
@@ -26,9 +27,10 @@ class Written:
 
 
 class FileWriter:
-    """Readable (`fileno`) when `take` has something to return. Nothing here waits for the disk."""
+    """Readable (`fileno`) when `answer` has something to send. Nothing here waits for the disk."""
 
     def __init__(self, spec: RunSpec, disk: Disk) -> None:
+        self._spec = spec
         self._disk = disk
         self._done: deque[Written | str] = deque()
         self._receiver = FileReceiver(RunDir(spec.run_dir), spec.ranks, self._put)
@@ -43,14 +45,25 @@ class FileWriter:
         ahead_ns = peer.pings.clock.ahead_ns
         self._disk.do(lambda: self._write(server_index, message, ahead_ns, peer))
 
-    def take(self, on_trouble: Callable[[str], object], on_written: Callable[[Written], object]) -> None:
-        """Hand over what was written since the last call, and what could not be."""
+    def answer(self) -> Iterator[str]:
+        """Send agents the answers since the last call; yield what to report of files that could not be written.
+
+        An agent that turns out to share the run directory sends no more files, which is reported, too.
+        """
         with suppress(OSError):
             while self._bell.recv(4096):
                 pass
         while self._done:
             done = self._done.popleft()
-            on_written(done) if isinstance(done, Written) else on_trouble(done)
+            if isinstance(done, str):
+                yield done
+                continue
+            done.peer.send(done.ack)
+            if done.ack.shares and done.peer.ready is not None and not done.peer.ready.shares_files:
+                done.peer.ready = replace(done.peer.ready, shares_files=True)
+                which = f"server {self._spec.cluster.servers[done.server_index].server_id}"
+                shares = f"shares the run directory {self._spec.run_dir}, which it could not see at first"
+                yield f"{which} {shares}: its files are no longer copied"
 
     def close(self) -> None:
         """Call it once the disk is closed."""

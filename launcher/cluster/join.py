@@ -13,15 +13,9 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.cluster.coordinator_files import AskerEndpoint, remove_endpoint, sees_mark, write_endpoint
-from launcher.core import atomic
-from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
-from launcher.core.errors import EXIT_OK, RefusedLayoutError, TlaunchError, UnreadableError
-from launcher.core.frozen import frozen
-from launcher.core.messages import (
+from launcher.control.messages import (
     PROTOCOL,
-    Begin,
     Challenge,
-    Finish,
     Hello,
     Message,
     Ping,
@@ -34,11 +28,16 @@ from launcher.core.messages import (
     is_proof,
     proof_of,
 )
+from launcher.control.orders import BeginAttempt, Finish
+from launcher.core import atomic
+from launcher.core.errors import EXIT_OK, RefusedLayoutError, TlaunchError, UnreadableError
+from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
 from launcher.core.resources import fingerprint
 from launcher.core.run_dir import RunDir, is_run_name
 from launcher.runs.owner import check_own_directory
 from launcher.runs.record import filling, spec_to_json
+from launcher.supervise.channel import CLOSED, Channel, ChannelClosedError, Silence
 from launcher.supervise.link import Link
 
 CONNECT_S = 3.0  # for one address to answer
@@ -117,7 +116,7 @@ class Session:
         on_waiting: Callable[[Waiting | TakenIn], None],
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
-    ) -> Begin:
+    ) -> BeginAttempt:
         """Report that all is in place here, and wait until it is everywhere. Blocks. `on_waiting` gets the missing servers.
 
         `program`: digests of its files, which have to be the same everywhere. `meeting`: addresses of MASTER_ADDR here.
@@ -150,11 +149,11 @@ class Session:
     def close(self) -> None:
         self._channel.close()
 
-    def _on_message(self, message: Message, on_waiting: Callable[[Waiting | TakenIn], None]) -> Begin | None:
+    def _on_message(self, message: Message, on_waiting: Callable[[Waiting | TakenIn], None]) -> BeginAttempt | None:
         match message:
             case Ping():
                 self._channel.send(Pong(message.sent_ns, time.time_ns()))
-            case Begin():
+            case BeginAttempt():
                 return message
             case Waiting() | TakenIn():
                 self._has_joined = isinstance(message, TakenIn)

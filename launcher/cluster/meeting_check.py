@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from launcher.cluster.engine_output import listed
 from launcher.core import env
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.interfaces import address_of, addresses_of
+from launcher.core.machine.interfaces import address_of, addresses_of
 from launcher.core.records import RunSpec
 from launcher.doctor.network import patience_s, resolve
 from launcher.engines.assemble import Request

@@ -20,9 +20,9 @@ from contextlib import suppress
 from itertools import groupby
 
 from launcher.core import env
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.machine.engine_rank import EngineRank
 from launcher.core.records import Server
 from launcher.core.text import ranges
 from launcher.supervise.mpi_member import hand_over, meeting_name

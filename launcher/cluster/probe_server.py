@@ -16,10 +16,11 @@ from typing import Any
 
 from launcher.cluster import program_check
 from launcher.cluster.join import Session
-from launcher.core.channel import Channel, ChannelClosedError, Silence
+from launcher.control.messages import Ping, Pong, ProbeAnswer, ProbeQuestion
+from launcher.control.orders import Finish
 from launcher.core.errors import TlaunchError
-from launcher.core.messages import Finish, Ping, Pong, ProbeAnswer, ProbeQuestion
 from launcher.doctor.probe_handler import ProbeHandler
+from launcher.supervise.channel import Channel, ChannelClosedError, Silence
 
 # Given a message, and what returns whether the next one waits already: the answer, or None for the ProbeHandler's.
 Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]

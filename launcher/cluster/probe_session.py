@@ -23,11 +23,12 @@ from launcher.cluster.departure import GRACE_S, PATIENCE_S
 from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.job import Plan
 from launcher.cluster.registration import Registration
+from launcher.control.messages import ProbeAnswer, ProbeQuestion, Refused
+from launcher.control.orders import Finish
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
-from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Refused
-from launcher.core.proc import limit_to, make_room_for_servers, own_limit
+from launcher.core.machine.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import Server
 from launcher.doctor.join_failure import (
     JoinFailure,

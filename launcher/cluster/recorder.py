@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.control.messages import ChunkAck, Done, FileChunk, FileSnapshot
 from launcher.core.events import (
     COORDINATOR,
     AgentEnded,
@@ -30,7 +31,6 @@ from launcher.core.events import (
     Unkillable,
     from_line,
 )
-from launcher.core.messages import ChunkAck, Done, FileChunk, FileSnapshot
 from launcher.core.records import RankSpec, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress

@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from launcher import __version__
-from launcher.cluster.agent_connection import UNAUTHENTICATED_S, AgentConnection, described, differences, server_of
+from launcher.cluster.agent_connection import (
+    UNAUTHENTICATED_S,
+    AgentConnection,
+    addresses_to_try,
+    described,
+    differences,
+    server_of,
+)
 from launcher.cluster.job import Plan
 from launcher.cluster.meeting_check import unresolved
 from launcher.cluster.program_check import refusal
 from launcher.cluster.stacks import StacksRelay
 from launcher.cluster.unheard import Unheard, longest_s
-from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import addresses_of
-from launcher.core.messages import (
+from launcher.control.messages import (
     MAX_LINE_BYTES,
     AskStacks,
     Freed,
@@ -28,6 +33,8 @@ from launcher.core.messages import (
     is_proof,
     proof_of,
 )
+from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.machine.interfaces import addresses_of
 from launcher.core.records import Server
 from launcher.core.resources import fingerprint
 from launcher.engines.host_match import ServerIndex
@@ -55,6 +62,7 @@ class Registration:
         self._servers = servers
         self._run_name = run_name
         self._code = fingerprint()
+        self._resolved = dict(plan.resolved)
         resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
         self._register = ServerIndex(servers, resolved)
         self.refusal: TlaunchError | None = None  # why nothing begins, for agents that join after that
@@ -101,6 +109,16 @@ class Registration:
                     hint="an elastic run needs one that all servers share, by --runs-dir: any of them may be lost",
                 )
         return None
+
+    @property
+    def held_ports(self) -> dict[int, int]:
+        """The ports that servers hold for ranks to meet there."""
+        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
+        return {index: one.master_port for index, one in ready.items() if one.master_port is not None}
+
+    def addresses_of(self, server_index: int) -> tuple[str, ...]:
+        """Return where other servers may reach this one, as `launcher.cluster.agent_connection.addresses_to_try`."""
+        return addresses_to_try(self._servers[server_index], self.peers.get(server_index), self._resolved)
 
     def is_ready(self, server_index: int) -> bool:
         return server_index in self.peers and self.peers[server_index].ready is not None
@@ -168,6 +186,33 @@ class Registration:
                 return error
         return None
 
+    def take_first_words(self, peer: AgentConnection, pass_on: Callable[[Message], object]) -> TlaunchError | None:
+        """Take the first messages of an agent that has been welcomed. Return its error, if any; `pass_on` takes other messages."""
+        assert peer.server_index is not None, "it has been welcomed"
+        for message in peer.take():
+            if isinstance(message, Ready):
+                peer.ready = message
+            elif isinstance(message, Refused):
+                kind = RefusedError if message.exit_code == RefusedError.exit_code else TlaunchError
+                server_id = self._servers[peer.server_index].server_id
+                where = peer.hello.host if peer.hello else peer.address
+                error = kind(f"server {server_id} ({where}): {message.message}", hint=message.hint)
+                error.exit_code = message.exit_code
+                return error
+            else:
+                pass_on(message)
+        return None
+
+    def take_back(self, peer: AgentConnection) -> TlaunchError | None:
+        """Take the first messages of a server that joins an elastic run again. Return why it cannot, if so."""
+        error = self.take_first_words(peer, lambda _message: None)
+        if error is None and peer.ready is not None:
+            error = self.unlike() or self.unshared()
+            if error is not None:
+                peer.send(Refused(error.message, error.hint, error.exit_code))
+                peer.ready = None  # it has not joined, and cannot be lost
+        return error
+
     def place_of(self, hello: Hello) -> int:
         """Return the index of the server that sent `hello`.
 
@@ -228,24 +273,6 @@ class Registration:
         job = None if hello.agreement is not None else self._plan.job
         peer.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self.mark, self._plan.key))
         peer.ask()
-
-
-def take_first_words(
-    peer: AgentConnection, server_id: str, messages: Sequence[Message], pass_on: Callable[[Message], None]
-) -> TlaunchError | None:
-    """Take the first messages of an agent that has been welcomed. Return its error, if any; `pass_on` takes other messages."""
-    for message in messages:
-        if isinstance(message, Ready):
-            peer.ready = message
-        elif isinstance(message, Refused):
-            kind = RefusedError if message.exit_code == RefusedError.exit_code else TlaunchError
-            where = peer.hello.host if peer.hello else peer.address
-            error = kind(f"server {server_id} ({where}): {message.message}", hint=message.hint)
-            error.exit_code = message.exit_code
-            return error
-        else:
-            pass_on(message)
-    return None
 
 
 def _check_version(hello: Hello, code: str) -> None:

@@ -6,15 +6,14 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from launcher.cluster.agent_connection import AgentConnection, Clock
-from launcher.control.events import Diagnosed, Pair
+from launcher.control.events import Diagnosed, EvidenceReport, Pair
 from launcher.control.inquiry import cut_off
 from launcher.control.orders import Apart
 from launcher.core.codec import decode
 from launcher.core.events import Cause, Trouble
-from launcher.core.interfaces import names_of
+from launcher.core.machine.interfaces import names_of
 from launcher.core.records import Server
 from launcher.core.report import RankExit
 from launcher.core.text import ranges
@@ -61,10 +60,11 @@ class ServerEvidence:
         self._losses: dict[int, Loss] = {}  # when
         self.lost: dict[int, str] = {}  # why, by server
 
-    def take(self, server_index: int, evidence: Any, clock: Clock) -> bool:
+    def take(self, report: EvidenceReport, clock: Clock) -> bool:
         """Keep a server's report, and what is known of its clock; return whether it was evidence at all."""
+        server_index = report.server
         try:
-            reported = decode(Evidence, evidence)
+            reported = decode(Evidence, report.evidence)
         except ValueError:
             return False
         # A server reports on its own ranks only.

@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.coordinator_files import AskerEndpoint
-from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.errors import TlaunchError
-from launcher.core.messages import (
+from launcher.control.messages import (
     PROTOCOL,
     AllStacks,
     AskStacks,
@@ -25,7 +23,9 @@ from launcher.core.messages import (
     is_proof,
     proof_of,
 )
+from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
+from launcher.supervise.channel import Channel, ChannelClosedError
 from launcher.supervise.survey import SurveyAnswer, answer_from
 
 ANSWER_LIMIT_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds

@@ -17,8 +17,8 @@ import socket
 import time
 from contextlib import closing
 
-from launcher.core.channel import Channel, ChannelClosedError
-from launcher.core.messages import PROTOCOL, Challenge, Freed, is_proof, proof_of
+from launcher.control.messages import PROTOCOL, Challenge, Freed, is_proof, proof_of
+from launcher.supervise.channel import Channel, ChannelClosedError
 
 MARGIN_S = 5.0  # for an agent to find out that it has lost us, beyond what it may take
 CONNECT_S = 1.0

@@ -1,1 +1,1 @@
-"""The run controller: what happens next in a run, decided apart from all that it takes to make it happen."""
+"""The run controller, which decides what happens next, apart from what makes it happen; the messages between servers."""

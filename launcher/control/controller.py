@@ -37,7 +37,7 @@ from launcher.control.inquiry import Inquiry
 from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, Wish
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, Trouble
+from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, RankEnded, Trouble
 from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
@@ -68,7 +68,7 @@ class RunController:
         self.master_port = 0  # where the ranks of the next attempt meet
         self._paused = False
         self.phase = Phase.GATHERING
-        self.attempt = setup.first_attempt
+        self.attempt = 0
         elastic = setup.supervision.elastic
         self._membership = None if elastic is None else Membership(elastic)
         self._last_failed: frozenset[int] = frozenset()  # devices, of the last failure
@@ -87,12 +87,19 @@ class RunController:
                 self._on_signal(number, server)
             case events.EndWanted(cause=cause):
                 self._stop(Wish(cause))
-            case events.ServersReady() | events.CannotBegin():
-                self._on_gathered(event)
+            case events.ServersReady(master_port=port, ports=ports):
+                self.master_port = port
+                self._there = set(range(len(self._setup.server_ids)))
+                self._begin_gathered(ports)
+            case events.CannotBegin(error=error):
+                self.outcome.refuse(error)
+                self._leave()
             case events.ServersLeft(engine=engine):
                 self._on_servers_left(engine)
-            case events.ExclusionsChanged() | events.ServerJoined() if self._membership is not None:
-                self._on_change(event, self._membership)
+            case events.ExclusionsChanged(excluded=excluded) if self._membership is not None:
+                self._exclude(excluded, self._membership)
+            case events.ServerJoined() if self._membership is not None:
+                self._on_join(event, self._membership)
             case _:
                 self._on_attempt(event)
         ordered = tuple(self._orders)
@@ -113,28 +120,17 @@ class RunController:
             found = self._inquiry.step(self._there, self._reporting, quiet, self._now_s)
             self._orders += [orders.Diagnose(self._inquiry.apart)] if found is None else found
             return
-        due_s = self.due_s
-        if due_s is not None and self._now_s >= due_s and self._membership is not None:
+        if self._membership is not None and (due_s := self.due_s) is not None and self._now_s >= due_s:
             self._membership.forget_returns()
             self._resize(self._membership)
         if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
             self._settle()
 
-    def _on_gathered(self, event: events.ServersReady | events.CannotBegin) -> None:
-        match event:
-            case events.ServersReady(master_port=port, ports=ports):
-                self.master_port = port
-                self._there = set(range(len(self._setup.server_ids)))
-                self._begin_gathered(ports)
-            case events.CannotBegin(error=error):
-                self.outcome.refuse(error)
-                self._leave()
-
     def _on_attempt(self, event: events.Event) -> None:
         if isinstance(event, events.EvidenceReport | events.ProbeResult):
             self._inquiry.take(event)
         match event:
-            case events.RankEnded(global_rank=rank, status=status):
+            case RankEnded(global_rank=rank, status=status):
                 self.outcome.exits[rank] = status
             case events.RankFailed(server=server) | events.EvidenceReport(server=server):
                 self._ask_others(server)
@@ -142,10 +138,8 @@ class RunController:
                 self._ending_leftovers.add(server)
                 if self.phase is Phase.RUNNING and self._running_on <= self._ending_leftovers:
                     self.phase = Phase.ENDING
-            case events.AttemptEnded(server=server, left=left, master_port=port):
-                self._on_attempt_end(server, port)
-                if left:
-                    self.outcome.note_unkillable(server)
+            case events.AttemptEnded():
+                self._on_attempt_end(event)
             case events.ServerLost(server=server) if server not in self.outcome.lost or self._has_rejoined(server):
                 self._on_loss(event)
             case events.ServerGone(server=server):
@@ -156,11 +150,13 @@ class RunController:
     def _has_rejoined(self, server: int) -> bool:
         return self._membership is not None and server in self._there
 
-    def _on_attempt_end(self, server: int, master_port: int | None) -> None:
-        self._running_on.discard(server)
-        self.master_port = master_port or self.master_port
-        if self._membership is not None and master_port is not None:
-            self._membership.note_ports([(server, master_port)])
+    def _on_attempt_end(self, ended: events.AttemptEnded) -> None:
+        self._running_on.discard(ended.server)
+        self.master_port = ended.master_port or self.master_port
+        if self._membership is not None and ended.master_port is not None:
+            self._membership.note_ports([(ended.server, ended.master_port)])
+        if ended.left:
+            self.outcome.note_unkillable(ended.server)
 
     def _on_loss(self, loss: events.ServerLost) -> None:
         self.outcome.note_loss(loss)
@@ -176,7 +172,7 @@ class RunController:
 
     def _on_signal(self, number: int, by_server: int | None) -> None:
         is_forwarded = number in self._setup.supervision.forward_signals
-        if number == KILLS_AT_ONCE or number in self._setup.asks_to_stop:
+        if events.ends_run(number, self._setup.supervision):
             self._stop(Wish(Cause.STOPPED, number, by_server))
         if number == KILLS_AT_ONCE or is_forwarded:
             self._orders.append(orders.ForwardSignal(number))
@@ -242,8 +238,7 @@ class RunController:
         self.phase = Phase.JUDGING
         self._inquiry.open(self._now_s)
         awaited = self._inquiry.awaited(self._reporting)
-        if others := tuple(sorted(awaited - {server})):
-            self._orders.append(orders.CollectEvidence(others))
+        self._orders += map(orders.CollectEvidence, sorted(awaited - {server}))
 
     def _on_diagnosis(self, found: events.Diagnosed) -> None:
         wish, self._wish = self._wish, None
@@ -253,8 +248,7 @@ class RunController:
         elif wish is None and found.asks_reach and not self._inquiry.checks_reach:
             self._orders += self._inquiry.check_reach(found, self._there, self.master_port, self._now_s)
         elif wish is None:
-            is_left_out = self._leave_out_culprit(found.verdict)
-            self.outcome.judge(found, is_left_out=is_left_out)
+            self.outcome.judge(found, is_left_out=self._leave_out_culprit(found.verdict))
             self.phase = Phase.ENDING
         else:  # a failure stays one although the end is wanted
             self.outcome.judge(found, may_restart=self.outcome.is_by_engine(wish.by_server))
@@ -308,26 +302,23 @@ class RunController:
             self.outcome.record(change)
         return change is not None
 
-    def _on_change(self, event: events.ExclusionsChanged | events.ServerJoined, membership: Membership) -> None:
-        """Have running ranks start again if the devices that there are now make another allotment."""
-        match event:
-            case events.ServerJoined(server=server, master_port=port):
-                self._there.add(server)
-                self._running_on.discard(server)  # of the present attempt nothing is there
-                if port is not None:
-                    membership.note_ports([(server, port)])
-                pause_s = membership.note_return(server, self._now_s)
-                self.outcome.record(Joined(self._setup.server_ids[server], pause_s))
-                return
-            case events.ExclusionsChanged(excluded=excluded):
-                if (change := membership.exclude(excluded)) is None:
-                    return
-                self.outcome.record(change)
-                if change.taken_back:
-                    self.outcome.budget.forget_failure()
-        self._resize(membership)
+    def _on_join(self, joined: events.ServerJoined, membership: Membership) -> None:
+        self._there.add(joined.server)
+        self._running_on.discard(joined.server)  # of the present attempt nothing is there
+        if joined.master_port is not None:
+            membership.note_ports([(joined.server, joined.master_port)])
+        pause_s = membership.note_return(joined.server, self._now_s)
+        self.outcome.record(Joined(self._setup.server_ids[joined.server], pause_s))
+
+    def _exclude(self, excluded: frozenset[int], membership: Membership) -> None:
+        if (change := membership.exclude(excluded)) is not None:
+            self.outcome.record(change)
+            if change.taken_back:
+                self.outcome.budget.forget_failure()
+            self._resize(membership)
 
     def _resize(self, membership: Membership) -> None:
+        """Have running ranks start again if the devices that there are now make another allotment."""
         # What follows from a failure takes the devices that there are then.
         if self.phase is not Phase.RUNNING or any(self.outcome.exits.values()):
             return
@@ -350,11 +341,9 @@ class RunController:
             case Phase.GATHERING:
                 self.outcome.end_as_wanted(wish)
                 self._leave()
-            case Phase.RUNNING:
+            case Phase.RUNNING | Phase.ENDING if self.phase is Phase.RUNNING or self.outcome.is_resizing:
                 self._orders.append(self.outcome.end_as_wanted(wish))
                 self.phase = Phase.ENDING
-            case Phase.ENDING if self.outcome.is_resizing:
-                self._orders.append(self.outcome.end_as_wanted(wish))
             case _:
                 if self.outcome.stop_restart(wish.by_server):
                     self._orders.append(orders.CancelRestart())

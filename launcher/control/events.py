@@ -1,13 +1,17 @@
-"""The inputs of the run controller: the setup of a run, and one record for each event that may happen to it."""
+"""The inputs of the run controller: the setup of a run, and one record for each event that may happen to it.
+
+Agents of several servers send some of them to the coordinator as they are (launcher/control/messages.py).
+"""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Collection
 from dataclasses import field
+from typing import Any
 
 from launcher.core.errors import TlaunchError
-from launcher.core.events import Cause
+from launcher.core.events import Cause, RankEnded
 from launcher.core.frozen import frozen
 from launcher.core.records import Supervision
 from launcher.core.verdict import Verdict
@@ -16,6 +20,12 @@ ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.S
 KILLS_AT_ONCE = signal.SIGQUIT
 PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
+
+def ends_run(number: int, supervision: Supervision) -> bool:
+    """Return whether a signal ends the run: SIGQUIT, and those that are not forwarded to its ranks."""
+    return number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(supervision.forward_signals)
+
+
 Pair = tuple[int, int]  # the servers of a connection, by index: from, to
 
 
@@ -23,17 +33,11 @@ Pair = tuple[int, int]  # the servers of a connection, by index: from, to
 class Setup:
     server_ids: tuple[str, ...]
     supervision: Supervision = field(default_factory=Supervision)
-    first_attempt: int = 0
     first_server: int = 0  # the index of that of rank 0
     brings_all: bool = True  # an engine starts every agent, and can start them anew; else a person starts each
     engine_anew: bool = False  # another attempt needs the engine's processes anew
     evidence_limit_s: float = 0.0  # for all servers to report, from the first report on; 0: no limit
     look_again_s: float = 0.0  # how much longer a server is waited for that may be lost
-
-    @property
-    def asks_to_stop(self) -> frozenset[int]:
-        """The signals that end the run: those that are not forwarded to its ranks."""
-        return ASKS_TO_STOP.difference(self.supervision.forward_signals)
 
 
 @frozen
@@ -52,27 +56,20 @@ class CannotBegin:
 
 
 @frozen
-class RankEnded:
-    """A rank's process ended, well or not."""
-
-    global_rank: int
-    status: int  # as in subprocess
-
-
-@frozen
 class RankFailed:
-    """A rank failed or hangs, and its agent has begun to collect evidence by itself."""
+    """A rank failed or hangs, and its server has not sent valid evidence yet."""
 
     server: int
 
 
 @frozen
 class EvidenceReport:
-    """A server's evidence is complete."""
+    """A server's evidence of a failed attempt is complete."""
 
     server: int
-    port: int | None = None  # where the server can be reached for now
-    understood: bool = True  # False: it was no evidence, which counts as silence
+    attempt: int
+    evidence: Any = None  # see launcher.supervise.diagnosis.servers; None: who drives the controller has it
+    port: int | None = None  # on which this server can be reached for a moment, for a check of whether it can
 
 
 @frozen
@@ -109,8 +106,9 @@ class AttemptEnded:
     """Nothing of the attempt is left on a server, or nothing that can be killed."""
 
     server: int
+    attempt: int
     left: bool = False  # something cannot be killed
-    master_port: int | None = None  # held there for the next attempt
+    master_port: int | None = None  # held for the next attempt's rank 0, on its server
 
 
 @frozen
@@ -132,7 +130,7 @@ class ServerGone:
 
 @frozen
 class SignalReceived:
-    """A signal came to the launcher, or to that of a server."""
+    """A signal that concerns the whole run came to the launcher, or to the launcher or agent of a server."""
 
     number: int
     server: int | None = None  # None: to the process that drives the controller

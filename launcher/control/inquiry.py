@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from launcher.control.events import Diagnosed, EvidenceReport, Pair, ProbeResult, Setup
-from launcher.control.orders import Apart, Order, ProbeReach
+from launcher.control.orders import Apart, Order, ProbeReach, ProbeTarget
 
 ALL_PAIRS = 16  # servers of which every pair is tried
 MAX_TWICE = 64  # pairs that are looked at again
@@ -46,8 +46,7 @@ class Inquiry:
             return
         if event.port is not None:
             self._ports[event.server] = event.port
-        if event.understood:
-            self._reported.add(event.server)
+        self._reported.add(event.server)
 
     def awaited(self, able: Collection[int]) -> set[int]:
         """Return those of the servers that are `able` to report which have not."""
@@ -118,7 +117,10 @@ class ReachCheck:
         self.apart: tuple[Apart, ...] = ()
 
     def begin(self, now_s: float) -> list[ProbeReach]:
-        asked = {index: [(to, (self._ports[to],)) for one, to in self._pairs if one == index] for index in self._ports}
+        asked = {
+            index: [ProbeTarget(to, (self._ports[to],)) for one, to in self._pairs if one == index]
+            for index in self._ports
+        }
         return self._ask(asked, now_s)
 
     def take(self, answer: ProbeResult) -> None:
@@ -138,12 +140,12 @@ class ReachCheck:
         if self._number == 1 and (self._failed or self._lossy):
             suspects = dict.fromkeys(sorted(self._lossy), "") | self._failed
             self._suspects = dict(itertools.islice(suspects.items(), MAX_TWICE))
-            asked: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+            asked: dict[int, list[ProbeTarget]] = {}
             for one, other in self._suspects:
                 for source, to in ((one, other), (other, one)):
                     own = (self._master_port,) if to == self._first else ()
                     ports = (self._ports[to], *own, *self._rank_ports.get(to, ()))
-                    asked.setdefault(source, []).append((to, ports))
+                    asked.setdefault(source, []).append(ProbeTarget(to, ports))
             self._failed, self._lossy = {}, set()
             return self._ask({source: targets for source, targets in asked.items() if source in there}, now_s)
         if self._number > 1:
@@ -167,12 +169,12 @@ class ReachCheck:
         self.over = True
         return []
 
-    def _ask(self, asked: Mapping[int, Iterable[tuple[int, tuple[int, ...]]]], now_s: float) -> list[ProbeReach]:
+    def _ask(self, asked: Mapping[int, Iterable[ProbeTarget]], now_s: float) -> list[ProbeReach]:
         self._number += 1
         self._asked, self._awaited = set(asked), set(asked)
         self.due_s = now_s + TRY_S + ANSWER_S
         orders = [ProbeReach(index, self._number, tuple(targets), TRY_S) for index, targets in asked.items()]
-        self._tried |= {order.server: {server for server, _ in order.targets} for order in orders}
+        self._tried |= {order.server: {target.server for target in order.targets} for order in orders}
         return orders
 
 

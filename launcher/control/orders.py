@@ -1,4 +1,7 @@
-"""The orders of the run controller: one record for each thing that its driver is to do."""
+"""The orders of the run controller: one record for each thing that its driver is to do.
+
+The coordinator of several servers sends some of them to agents as they are (launcher/control/messages.py).
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,17 @@ class BeginAttempt:
     master_port: int
     allotment: Allotment | None = None  # of an elastic run
 
+    @property
+    def event(self) -> events.AttemptStarted:
+        """The event to record when this is carried out."""
+        return events.AttemptStarted(self.number, self.master_port, self.allotment)
+
 
 @frozen
 class CollectEvidence:
-    """Have these servers collect evidence and report it."""
+    """Have a server collect evidence and report it."""
 
-    servers: tuple[int, ...]
+    server: int
 
 
 @frozen
@@ -51,22 +59,32 @@ class Diagnose:
 
 
 @frozen
+class ProbeTarget:
+    server: int
+    ports: tuple[int, ...]  # any of them will do; the first echoes: see launcher.supervise.reach_probes
+    addresses: tuple[str, ...] = ()  # any of them will do; added by who sends the order
+
+
+@frozen
 class ProbeReach:
-    """Have a server try to connect to others, and report the result."""
+    """Have a server try to connect to all targets at once, and report the result.
+
+    Nothing is sent to a port that may be a rank's.
+    """
 
     server: int
     number: int
-    targets: tuple[tuple[int, tuple[int, ...]], ...]  # servers, and their ports, any of which will do; the first echoes
+    targets: tuple[ProbeTarget, ...]
     timeout_s: float
 
 
 @frozen
 class EndRanks:
-    """End every rank by the grace rule."""
+    """End every rank by the grace rule: of a failure with this verdict, or although none has failed."""
 
     cause: Cause
     verdict: Verdict | None = None  # None: nothing failed
-    restarts: bool = False  # the same agents start the ranks again
+    restarts: bool = False  # the same agents start the ranks again, perhaps on other devices
     signal: int | None = None  # that asked for the end
     server: str | None = None  # to which that signal came
 
@@ -78,7 +96,10 @@ class CancelRestart:
 
 @frozen
 class ForwardSignal:
-    """Hand a signal on to every server: SIGQUIT kills ranks at once, SIGTSTP and SIGCONT pause and continue them."""
+    """Hand a signal on to every server: SIGQUIT kills ranks at once, SIGTSTP and SIGCONT pause and continue them.
+
+    Others are forwarded to ranks.
+    """
 
     number: int
 

@@ -45,7 +45,6 @@ TLAUNCH_PP = "TLAUNCH_PP"
 TLAUNCH_MICRO_BATCHES = "TLAUNCH_MICRO_BATCHES"
 TLAUNCH_ATTEMPT = "TLAUNCH_ATTEMPT"  # 0 at the first start, 1 after the first restart, ...
 TLAUNCH_MAX_RESTARTS = "TLAUNCH_MAX_RESTARTS"
-TLAUNCH_FULL_TEARDOWN = "TLAUNCH_FULL_TEARDOWN"  # set: see launcher/preload/ending.py
 TLAUNCH_HEARTBEAT_FILE = "TLAUNCH_HEARTBEAT_FILE"  # see launcher/core/heartbeat.py
 
 # --- what tlaunch itself reads ---

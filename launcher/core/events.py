@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from launcher.core.codec import MAX_ERROR_CHARS, decode, encode, finite, parse_json, whole_number
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
@@ -110,7 +110,7 @@ class DevicesChanged:
 class RankStarted:
     global_rank: int
     pid: int
-    started: int = 0  # clock ticks since boot, as in launcher.core.proc; 0 where the system does not tell
+    started: int = 0  # clock ticks since boot, as in launcher.core.machine.proc; 0 where the system does not tell
     log_offset: int = 0  # bytes that train.log held before: this attempt's part begins there
 
 
@@ -127,7 +127,7 @@ class SchedulerStarted:
     """MindSpore's scheduler, where the ranks of an attempt meet."""
 
     pid: int
-    started: int = 0  # as `launcher.core.proc.ProcessId.started`
+    started: int = 0  # as `launcher.core.machine.proc.ProcessId.started`
     log_offset: int = 0  # bytes that scheduler.log held before: this attempt's part begins there
 
 

@@ -137,7 +137,6 @@ class Supervision:
     kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
     elastic: Elastic | None = None  # None: every attempt has the same devices
     scheduler: tuple[str, ...] | None = None  # MindSpore's command, to run beside rank 0; None: there is none
-    full_teardown: bool = False  # at the end of forked ranks, CPython takes apart what was preloaded, too
 
     @property
     def may_restart(self) -> bool:

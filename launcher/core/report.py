@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.codec import decode, encode, json_text, parse_json
-from launcher.core.events import SCHEMA, Cause
+from launcher.core.events import SCHEMA, Cause, RankEnded
 from launcher.core.frozen import frozen
 from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
@@ -23,6 +23,10 @@ class RankExit:
     @property
     def failed(self) -> bool:
         return self.status != 0
+
+    @property
+    def event(self) -> RankEnded:
+        return RankEnded(self.global_rank, self.pid, self.status, self.reason)
 
 
 @frozen

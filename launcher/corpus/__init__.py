@@ -1,1 +1,1 @@
-"""Sentence pairs: from WMT files, plain text or the built-in sample, to the files a trainer reads."""
+"""Prepare sentence pairs (from WMT files, plain text or the built-in sample) in the files that a trainer reads."""

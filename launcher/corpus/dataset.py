@@ -1,4 +1,4 @@
-"""Find, read and fingerprint pair files, as the trainer does with a corpus."""
+"""Find, read and fingerprint pair files for a trainer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.core.frozen import frozen
 from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
 from launcher.corpus.text import normalised, read_lines
 
-MAKE_ONE = "`tlaunch data preprocess --fr FILE --en FILE --output DIR` makes one"
+MAKE_ONE = "make one with `tlaunch data preprocess --fr FILE --en FILE --output DIR`"
 BLOCK_BYTES = 1 << 20
 
 
@@ -26,26 +26,26 @@ class Splits:
 
 
 def find_splits(path: Path, direction: str) -> Splits:
-    """Return the pair files of `direction` ("fr_en" or "en_fr") in the directory `path`, or `path` itself if it is a file.
+    """Return the pair files of `direction` ("fr_en" or "en_fr") in the directory `path`; or `path` if it is a file.
 
     Raises:
-        UsageError: no such direction, or a file whose name says the other one.
-        UnreadableError: nothing there, or a directory without a training split.
+        UsageError: the direction is unknown, or the file's name has the other one.
+        UnreadableError: the path does not exist, or the directory has no training split.
     """
     if direction not in DIRECTIONS:
-        raise UsageError(f"{direction}: there is no such direction", hint=f"use one of {', '.join(DIRECTIONS)}")
+        raise UsageError(f"unknown direction {direction}", hint=f"use one of {', '.join(DIRECTIONS)}")
     chosen: Direction = direction
     if path.is_file():
         # Swapped columns would train a model on the wrong task.
         other = next(candidate for candidate in DIRECTIONS if candidate != chosen)
         if path.name.startswith(f"wmt14.{other}."):
             raise UsageError(
-                f"{path}: its name says {other}, but {chosen} was asked for",
+                f"{path}: its name says {other}, but the direction is {chosen}",
                 hint=f"use {path.with_name(path.name.replace(other, chosen))}, or the direction {other}",
             )
         return Splits(path, None, None)
     if not path.is_dir():
-        raise UnreadableError(f"{path}: there is no such file or directory of sentence pairs", hint=MAKE_ONE)
+        raise UnreadableError(f"{path}: file or directory of sentence pairs not found", hint=MAKE_ONE)
     files = (path / pair_file_name(chosen, split) for split in SPLITS)
     train, valid, test = (file if file.is_file() else None for file in files)
     if train is None:
@@ -56,7 +56,7 @@ def find_splits(path: Path, direction: str) -> Splits:
         else:
             held = (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         missing = pair_file_name(chosen, "train")
-        raise UnreadableError(f"{path}: there is no {missing} in this directory; it holds {held}", hint=MAKE_ONE)
+        raise UnreadableError(f"{path}: this directory has no {missing}; it contains {held}", hint=MAKE_ONE)
     return Splits(train, valid, test)
 
 
@@ -64,11 +64,11 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Return every (source, target) of a pair file, gzip or plain.
 
     Raises:
-        UnreadableError: missing, unreadable, not UTF-8, without pairs, or a line that is not two texts with one tab
+        UnreadableError: missing, unreadable, not UTF-8 or without pairs, or a line is not two texts with one tab
             between them.
     """
     pairs = []
-    with closing(read_lines(path)) as lines:  # a malformed line ends the reading half way
+    with closing(read_lines(path)) as lines:  # a malformed line stops the reading
         for number, pair in enumerate(split_pairs(lines, path), start=1):
             if is_empty(pair):
                 side = "target" if pair[0].strip() else "source"
@@ -80,10 +80,10 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def count_first_pairs(path: Path, limit: int) -> int:
-    """Return the number of pairs with text on both sides, up to `limit`; read at least the first `BLOCK_BYTES` characters.
+    """Return the number of pairs with text on both sides, up to `limit`; read at least `BLOCK_BYTES` characters.
 
     Raises:
-        UnreadableError: a line that was read is not a pair, or no pair has text on both sides.
+        UnreadableError: one of the lines read is not a pair, or no pair has text on both sides.
     """
     count = size = 0
     with closing(read_lines(path)) as lines:
@@ -98,7 +98,7 @@ def count_first_pairs(path: Path, limit: int) -> int:
 
 
 def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the (source, target) of each of the lines of `path`, as `normalised` makes them if asked; either may be empty.
+    """Yield the (source, target) of each line of `path`, optionally `normalised`; either may be empty.
 
     Raises:
         UnreadableError: a line is not two texts with one tab between them.
@@ -113,19 +113,21 @@ def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) ->
 
 
 def no_filled_pairs(path: Path | str) -> UnreadableError:
-    """Return the error of a file that has no pair with text on both sides."""
-    return UnreadableError(f"{path}: no sentence pairs: the file is empty, or a side of each pair is", hint=MAKE_ONE)
+    """Return the error for a file without a pair that has text on both sides."""
+    return UnreadableError(
+        f"{path}: no sentence pairs: the file is empty, or each pair has an empty side", hint=MAKE_ONE
+    )
 
 
 def is_empty(pair: tuple[str, str]) -> bool:
-    """Return whether a side of `pair` has nothing but blanks."""
+    """Return True if a side of `pair` is empty or only spaces."""
     return not (pair[0].strip() and pair[1].strip())
 
 
 def content_digest(paths: Iterable[Path]) -> str:
-    """Return one SHA-256 (hexadecimal) of the bytes of all files in the given order, whatever their names.
+    """Return one SHA-256 (hexadecimal) of the bytes of all files in the given order; file names do not count.
 
-    Each file is digested by itself first, so that bytes that move from one file to the next change the result.
+    Each file is digested separately first, so that moving bytes from one file to the next changes the result.
 
     Raises:
         UnreadableError: a file is missing or unreadable.

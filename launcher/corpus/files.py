@@ -1,4 +1,4 @@
-"""The names of pair files, and the writing of several of them: together or not at all."""
+"""Names of pair files, and writing several files atomically together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
 def pair_file_name(direction: Direction, split: Split) -> str:
-    """Return the file name of a split: the training split has the tutorial's, the others add theirs.
+    """Return the file name of a split: the tutorial's name for training, with the split added for the others.
 
     >>> pair_file_name("fr_en", "train"), pair_file_name("en_fr", "valid")
     ('wmt14.fr_en.txt', 'wmt14.en_fr.valid.txt')
@@ -27,19 +27,19 @@ def pair_file_name(direction: Direction, split: Split) -> str:
 
 
 def pair_files(directory: Path, split: Split) -> tuple[Path, Path]:
-    """Return both directions of one split: French-English, English-French."""
+    """Return the files of one split in both directions: French-English, English-French."""
     return (directory / pair_file_name("fr_en", split), directory / pair_file_name("en_fr", split))
 
 
 def write_pairs(pairs: Iterable[tuple[str, str]], french_english: TextIO, english_french: TextIO) -> None:
-    """Write (French, English) pairs to both directions, one a line, "source<TAB>target"."""
+    """Write (French, English) pairs to both files, one "source<TAB>target" per line."""
     for french, english in pairs:
         french_english.write(f"{french}\t{english}\n")
         english_french.write(f"{english}\t{french}\n")
 
 
 def refuse_overwriting(paths: Iterable[Path]) -> None:
-    """Refuse to replace files.
+    """Raise if any of the files exists.
 
     Raises:
         UsageError: one of `paths` exists.
@@ -47,13 +47,13 @@ def refuse_overwriting(paths: Iterable[Path]) -> None:
     if existing := [path for path in paths if path.exists()]:
         others = f", and {len(existing) - 1} more" if len(existing) > 1 else ""
         raise UsageError(
-            f"{existing[0]} exists already{others}", hint="add --force to replace it, or choose another --output"
+            f"{existing[0]} already exists{others}", hint="add --force to replace it, or choose another --output"
         )
 
 
 @contextmanager
 def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
-    """Open a text file for each of `paths`; all take their names at the end, or none on any failure, as `asides_together` has it.
+    """Open a text file for each of `paths`; all are renamed into place at the end, or none, as in `asides_together`.
 
     Raises:
         UnreadableError: the directory or a file cannot be written.
@@ -68,11 +68,11 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
 
 @contextmanager
 def asides_together(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    """Give a path to write to for each of `paths`; all take their names at the end, or none on any failure.
+    """Yield a temporary path for each of `paths`; all are renamed into place at the end, or none on a failure.
 
-    Everything that commonly fails (the writing, the disk, a directory in the way) fails before the first name
-    changes. Only a power cut or SIGKILL between two renames can leave one file new and the next one old.
-    Directories that are missing are made, and stay.
+    All common failures (writing, a full disk, a directory with that name) happen before the first rename. Only a power
+    cut or SIGKILL between two renames can leave some files new and others old. Missing directories are created and
+    kept.
 
     Raises:
         UnreadableError: the directory or a file cannot be written.
@@ -88,5 +88,5 @@ def asides_together(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
         directory = paths[0].parent
         raise UnreadableError(
             f"{directory}: cannot be written: {error.strerror}",
-            hint="choose a directory that exists or can be made, on a disk with room",
+            hint="choose a directory that exists or can be created, on a disk with free space",
         ) from error

@@ -1,8 +1,8 @@
-"""A small set of images in CIFAR-10's binary format, drawn by a program: ten classes of a figure with a texture and a colour.
+"""Draw a small set of images in CIFAR-10's binary format: ten classes, each a figure with a texture and a colour.
 
-What a class has in common is told by no pixel: figures differ in place and size, textures in phase and in what of them is
-light, colours in hue and brightness, backgrounds in everything, and all of it is noisy. Two classes share each figure and its
-hue, so that half of the images are all that a model can tell which does not see textures, as a linear one.
+No single pixel identifies a class: figures vary in position and size, textures in phase and light-dark order, colours
+in hue and brightness, backgrounds in everything, and all of it is noisy. Two classes share each figure and hue, so a
+model that does not see textures, such as a linear one, is right on at most half of the images.
 
     class    0  1  2  3  4  5  6  7  8  9
     hue      0  1  2  3  4  0  1  2  3  4
@@ -24,13 +24,13 @@ from launcher.corpus.images import CHANNELS, CLASSES, META_FILE, SIDE, TEST_FILE
 TRAIN_COUNT, TEST_COUNT = 2000, 500  # images
 PIXELS = SIDE * SIDE
 HUES = ("red", "yellow", "green", "blue", "violet")
-HUE_SPREAD = 0.05  # of a turn, to either side
-NOISE = 25  # of 255, to either side
+HUE_SPREAD = 0.05  # of a full turn, in both directions
+NOISE = 25  # of 255, in both directions
 
-Mask = int  # PIXELS bytes, the first pixel's lowest: 255 where a pixel belongs to it, else 0
+Mask = int  # PIXELS bytes, first pixel in the lowest: 255 for pixels inside, else 0
 ALL: Mask = (1 << 8 * PIXELS) - 1
 
-# Whether a pixel belongs to the figure of radius r around the origin.
+# Whether a pixel is inside the figure of radius r around the origin.
 FIGURES: dict[str, Callable[[float, float, float], bool]] = {
     "disc": lambda x, y, r: x * x + y * y <= r * r,
     "square": lambda x, y, r: max(abs(x), abs(y)) <= 0.85 * r,
@@ -39,7 +39,7 @@ FIGURES: dict[str, Callable[[float, float, float], bool]] = {
     "ring": lambda x, y, r: 0.3 * r * r <= x * x + y * y <= 1.3 * r * r,
 }
 PERIOD = 6  # pixels after which a texture repeats
-# Whether a pixel of the figure is light; else it is dark.
+# Whether a pixel of the figure is light; otherwise it is dark.
 TEXTURES: dict[str, Callable[[int, int], bool]] = {
     "plain": lambda x, y: True,  # noqa: ARG005
     "rows": lambda x, y: y % 6 < 3,  # noqa: ARG005
@@ -51,7 +51,7 @@ TEXTURES: dict[str, Callable[[int, int], bool]] = {
 
 @frozen
 class _Kind:
-    """The traits that all images of a class share."""
+    """The traits shared by all images of a class."""
 
     hue: int
     texture: str
@@ -62,9 +62,9 @@ KINDS = tuple(_Kind(label % 5, tuple(TEXTURES)[label // 2], tuple(FIGURES)[label
 
 
 def write_image_sample(directory: Path) -> tuple[Path, ...]:
-    """Write 2,000 images for training in five files, 500 for the test, and the classes' names: all or none.
+    """Write 2,000 training images in five files, 500 test images, and the class names: all files or none.
 
-    What exists is replaced. The files are the same to the byte wherever they are written. Return their paths, in the order of
+    Existing files are replaced. The files are byte-identical on every machine. Return their paths, in the order of
     `image_sample_files`.
 
     Raises:
@@ -104,7 +104,7 @@ def _record(label: int, random: Random) -> bytes:
 
 
 def _masks(kind: _Kind, random: Random) -> tuple[Mask, Mask]:
-    """Return where an image has its figure, and where that is light."""
+    """Return the mask of an image's figure, and the mask of its light pixels."""
     in_figure, is_light = FIGURES[kind.figure], TEXTURES[kind.texture]
     radius = random.uniform(8, 12)
     middle_x, middle_y = (SIDE / 2 + random.uniform(-4, 4) for _ in range(2))
@@ -119,7 +119,7 @@ def _masks(kind: _Kind, random: Random) -> tuple[Mask, Mask]:
 
 
 def _plane(layers: Sequence[tuple[float, Mask]], random: Random) -> bytes:
-    """Return the pixels of one channel: in each layer's mask its share of 255, and noise of equal chances."""
+    """Return the pixels of one channel: each layer's share of 255 inside its mask, plus uniform noise."""
     noise = random.randbytes(PIXELS)
     plane = 0
     for share, mask in layers:

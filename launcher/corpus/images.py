@@ -1,4 +1,4 @@
-"""The files of CIFAR-10's binary format: where they are, and whether they are whole.
+"""Find and check the files of CIFAR-10's binary format.
 
 `cifar-10-binary.tar.gz` unpacks to the directory `cifar-10-batches-bin`:
 
@@ -7,7 +7,7 @@
     batches.meta.txt                        names of the ten classes, one a line
 
 A record has 3,073 bytes: the label, 0 to 9, then 1,024 bytes each of red, green and blue, row by row of 32 pixels
-(https://www.cs.toronto.edu/~kriz/cifar.html). Nothing else is in a file, so that its size tells the number of records.
+(https://www.cs.toronto.edu/~kriz/cifar.html). A file contains nothing else, so its size gives the number of records.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 
 CLASSES = 10
-CHANNELS, SIDE = 3, 32  # of an image, in pixels
+CHANNELS, SIDE = 3, 32  # side of an image in pixels
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE
 DIRECTORY = "cifar-10-batches-bin"
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILE = "test_batch.bin"
 META_FILE = "batches.meta.txt"
 
-_GET_THEM = "unpack cifar-10-binary.tar.gz, or `tlaunch data sample --recipe resnet50 --output DIR` makes a small set"
+_GET_THEM = (
+    "unpack cifar-10-binary.tar.gz, or make a small set with `tlaunch data sample --recipe resnet50 --output DIR`"
+)
 _UNPACK_AGAIN = "unpack or copy it again"
 
 
 @frozen
 class ImageFile:
-    """A file of whole records."""
+    """A file of complete records."""
 
     path: Path
-    count: int  # of its records, 1 or more
+    count: int  # number of records, at least 1
 
 
 @frozen
 class ImageFiles:
-    """The files of a set of images, and the names of its classes."""
+    """The files of an image set, and the names of its classes."""
 
     train: tuple[ImageFile, ...]
     test: ImageFile
@@ -48,41 +50,43 @@ class ImageFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files of records, in the order in which images are counted."""
+        """The files of records, in the order of image numbers."""
         return tuple(file.path for file in (*self.train, self.test))
 
 
 def find_images(path: Path) -> ImageFiles:
-    """Return the files in the directory `path`, or in the `cifar-10-batches-bin` below it, once they are found to be whole.
+    """Return the checked files in the directory `path`, or in its subdirectory `cifar-10-batches-bin`.
 
     Each file is read once, for its labels. It may have any number of records.
 
     Raises:
-        UnreadableError: the directory or a file is missing or unreadable, a file ends within a record, or a label is not
-            that of a class.
+        UnreadableError: the directory or a file is missing or unreadable, a file ends within a record,
+            or a label is out of range.
     """
     directory = _directory(path)
     names = (*TRAIN_FILES, TEST_FILE, META_FILE)
     if missing := [name for name in names if not (directory / name).is_file()]:
-        others = f", nor {len(missing) - 1} more of the {len(names)} files" if len(missing) > 1 else ""
-        raise UnreadableError(f"{directory}: there is no {missing[0]}{others}", hint=_hint(directory))
+        others = f" and {len(missing) - 1} more of the {len(names)} files" if len(missing) > 1 else ""
+        raise UnreadableError(f"{directory}: missing {missing[0]}{others}", hint=_hint(directory))
     *train, test = (_checked(directory / name) for name in (*TRAIN_FILES, TEST_FILE))
     return ImageFiles(tuple(train), test, _class_names(directory / META_FILE))
 
 
 def _directory(path: Path) -> Path:
     if not path.exists():
-        raise UnreadableError(f"{path}: there is no such directory of images", hint=_GET_THEM)
+        raise UnreadableError(f"{path}: directory of images not found", hint=_GET_THEM)
     if not path.is_dir():
-        raise UnreadableError(f"{path}: this is a file, but images are several files in a directory", hint=_GET_THEM)
+        raise UnreadableError(
+            f"{path}: this is a file, but an image set is a directory of several files", hint=_GET_THEM
+        )
     below = path / DIRECTORY
     return below if below.is_dir() and not (path / TRAIN_FILES[0]).exists() else path
 
 
 def _hint(directory: Path) -> str:
-    """Say what to do about missing files: the set comes in two more formats, and beside a larger one."""
+    """Return a hint about missing files: CIFAR-10 comes in two more formats, and next to a larger set."""
     if any((directory / name).exists() for name in ("data_batch_1", "data_batch_1.mat", "train")):
-        return f"these are files of Python or MATLAB, which are not read: {_GET_THEM}"
+        return f"these files are in the Python or MATLAB format, which is not supported: {_GET_THEM}"
     if (directory / "train.bin").exists():
         return f"these are the files of CIFAR-100: {_GET_THEM}"
     return _GET_THEM
@@ -108,7 +112,7 @@ def _checked(path: Path) -> ImageFile:
         raise UnreadableError(
             f"{path}: record {place + 1} has the label {labels[place]} at byte {place * RECORD_BYTES:,}, "
             f"but labels are 0 to {CLASSES - 1}",
-            hint=f"is it a file of CIFAR-10's binary version? If so, {_UNPACK_AGAIN}",
+            hint=f"is it in CIFAR-10's binary format? If so, {_UNPACK_AGAIN}",
         )
     return ImageFile(path, count)
 

@@ -1,4 +1,4 @@
-"""Make pair files from two languages: a WMT `.sgm` pair, or two plain texts aligned by line."""
+"""Make pair files from two languages: a pair of WMT `.sgm` files, or two plain texts aligned by line."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ LANGUAGE_NAMES = {
     "English": {"en", "eng", "english", "anglais"},
 }
 
-Sides = tuple[str | None, str | None]  # French, English; None where the partner is missing
+Sides = tuple[str | None, str | None]  # French, English; None if the partner is missing
 
 
 @frozen
 class Preprocessed:
-    """The result for two files. `kept + sum(dropped.values())` is the number of pairs that were read."""
+    """The result for two files. `kept + sum(dropped.values())` is the number of pairs read."""
 
     written: tuple[Path, ...]
     kept: int
-    dropped: Mapping[str, int]  # reason -> pairs; reasons without pairs are left out
-    missing: tuple[str, ...]  # the first few segments without a partner, one sentence each
-    warnings: tuple[str, ...]  # what the files say about themselves and contradicts the options
+    dropped: Mapping[str, int]  # reason -> number of pairs; only reasons that occurred
+    missing: tuple[str, ...]  # the first segments without a partner, one sentence each
+    warnings: tuple[str, ...]  # contradictions between the files' own attributes and the options
 
     def __str__(self) -> str:
-        """Say in one line how many pairs were kept, how many dropped, and why."""
+        """Return one line with the numbers of kept and dropped pairs, and the reasons."""
         dropped = sum(self.dropped.values())
         reasons = f"; dropped: {_counts(self.dropped)}" if dropped else ""
         return f"kept {self.kept:,} of {self.kept + dropped:,} pairs{reasons}"
@@ -52,16 +52,16 @@ def preprocess(
     max_words: int = DEFAULT_MAX_WORDS,
     force: bool = False,
 ) -> Preprocessed:
-    """Write both directions of `split` below `output`, both or neither.
+    """Write both directions of `split` to `output`, both or neither.
 
-    Pairs of `.sgm` files are matched by doc id and segment id, other files line by line. Memory holds
-    only a digest of each pair of the training split, whose exact repetitions are dropped. Validation and test sets
-    keep their repetitions, so that scores on them stay comparable. `max_words` counts words between blanks.
+    Pairs of `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped
+    from the training split; memory holds only a digest of each pair. Validation and test sets keep their repetitions,
+    so that scores stay comparable. `max_words` counts words between spaces.
 
     Raises:
-        UsageError: the same file twice, one `.sgm` and one plain text, or files that exist and no `force`.
-        UnreadableError: an input that cannot be read or an output that cannot be written.
-        RefusedError: unequal numbers of lines, or no pair left.
+        UsageError: the same file twice, one `.sgm` and one plain text, or existing files without `force`.
+        UnreadableError: an input cannot be read or an output cannot be written.
+        RefusedError: unequal numbers of lines, or no pair is left.
     """
     if fr.exists() and en.exists() and fr.samefile(en):
         raise UsageError(f"{fr}: the French and the English side are the same file")
@@ -80,7 +80,7 @@ def preprocess(
         write_pairs(sieve.sifted(source.pairs()), *files)
         if not sieve.kept:
             raise RefusedError(
-                f"{fr} and {en}: no pair is left of {sum(sieve.dropped.values())}: "
+                f"{fr} and {en}: none of {sum(sieve.dropped.values())} pairs is left: "
                 + (_counts(sieve.dropped) or "both files are empty"),
                 hint="do both files belong to the same set, with the same doc and seg ids?" if _is_sgm(fr) else None,
             )
@@ -117,7 +117,7 @@ class _SgmPair:
     en: SgmFile
 
     def pairs(self) -> Iterator[Sides]:
-        """Yield pairs in the order of the French file, then the segments that only the English file has."""
+        """Yield pairs in the order of the French file, then the segments found only in the English file."""
         for key, segment in self.fr.segments.items():
             yield segment.text, self.en.segments[key].text if key in self.en.segments else None
         for key, segment in self.en.segments.items():
@@ -135,19 +135,19 @@ class _SgmPair:
 
     def warnings(self) -> tuple[str, ...]:
         stated = [
-            f"{file.path} says that its language is {file.language}, but it was given as the {wanted} side"
+            f"{file.path} states the language {file.language}, but it was given as the {wanted} side"
             for file, wanted in ((self.fr, "French"), (self.en, "English"))
-            # the language without the region: "fr-FR" is "fr"
+            # The language without the region: "fr-FR" is "fr".
             if file.language is not None and re.split("[-_]", file.language.lower())[0] not in LANGUAGE_NAMES[wanted]
         ]
         if self.fr.set_id and self.en.set_id and self.fr.set_id != self.en.set_id:
-            stated.append(f"{self.fr.path} is of set {self.fr.set_id}, but {self.en.path} is of set {self.en.set_id}")
+            stated.append(f"{self.fr.path} belongs to set {self.fr.set_id}, but {self.en.path} to set {self.en.set_id}")
         return tuple(stated)
 
 
 @dataclass
 class _Sieve:
-    """The filter of pairs: keeps good ones and counts the others by reason."""
+    """Filters pairs: keeps good ones and counts the others by reason."""
 
     max_words: int
     keeps_duplicates: bool
@@ -181,11 +181,12 @@ class _Sieve:
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a plain text, and refuse markup: tags as sentences would train without complaint."""
+    """Yield the lines of a plain text; raise for markup, since training on tags would not fail."""
     for number, line in enumerate(read_lines(path), start=1):
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(
-                f"{path}:1: this is markup, not plain text: {line.strip()[:60]}", hint="name the file .sgm if it is one"
+                f"{path}:1: this is markup, not plain text: {line.strip()[:60]}",
+                hint="if it is an .sgm file, name it .sgm",
             )
         yield line
 

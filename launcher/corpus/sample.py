@@ -1,7 +1,6 @@
 """The built-in corpus: 13,000 French-English sentence pairs in one compressed file, so that training needs no download.
 
-The pairs were drawn from a grammar. Distinct on both sides: no sentence of either language occurs twice, hence none is
-shared between the splits.
+A grammar generated the pairs. No sentence of either language occurs twice, so the splits share none.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from launcher.core.resources import cache_dir
 from launcher.corpus.dataset import read_pairs
 from launcher.corpus.files import SPLITS, Split, pair_files, replacing_together, write_pairs
 
-PACKED = Path(__file__).with_name("sample.tsv.gz")  # one pair a line, French<TAB>English, the splits in order
-SHA256 = "efd010760dc2d951a94b0fcfce3a39a92158c8a098cebd363576ffd59dfb8c42"  # of what is in it
+PACKED = Path(__file__).with_name("sample.tsv.gz")  # one pair per line, French<TAB>English, split after split
+SHA256 = "efd010760dc2d951a94b0fcfce3a39a92158c8a098cebd363576ffd59dfb8c42"  # of the unpacked text
 SIZES: Mapping[Split, int] = {"train": 12_000, "valid": 500, "test": 500}
 DOCUMENT_SENTENCES = 25
 
@@ -28,9 +27,9 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def write_sample(directory: Path) -> tuple[Path, ...]:
-    """Write the pair files of all splits in both directions, and the test split as an `.sgm` pair: all or none.
+    """Write the pair files of all splits in both directions, and the test split as an `.sgm` pair: all files or none.
 
-    What exists is replaced. Return the paths, in the order of `sample_files`.
+    Existing files are replaced. Return the paths, in the order of `sample_files`.
 
     Raises:
         UnreadableError: the packed sample is missing or damaged, or the directory cannot be written.
@@ -53,33 +52,33 @@ def sample_files(directory: Path) -> tuple[Path, ...]:
 
 
 def cached_sample() -> Path:
-    """Return the directory of the sample, made on the first call. Safe with several processes at once.
+    """Return the directory of the sample, created on the first call. Safe with concurrent processes.
 
-    Written aside and renamed, so that a directory that exists is complete; a process that comes second finds the first
-    one's files, which are the same to the byte.
+    It is written to a temporary name and renamed, so an existing directory is complete. A second process finds the
+    first one's files, which are byte-identical.
 
     Raises:
         UnreadableError: the packed sample is missing or damaged, or the cache directory cannot be written.
     """
     directory = cache_dir() / f"sample-{SHA256[:16]}"
     if directory.is_dir():
-        if not all(path.is_file() for path in sample_files(directory)):  # the cache was tidied by hand
+        if not all(path.is_file() for path in sample_files(directory)):  # someone removed files from the cache
             write_sample(directory)
         return directory
     try:
         with new_directory(directory) as aside:
             write_sample(aside)
     except OSError as error:
-        if not directory.is_dir():  # else another process was quicker
+        if not directory.is_dir():  # otherwise another process was faster
             raise UnreadableError(
-                f"{directory.parent}: the built-in corpus cannot be cached there: {error.strerror}",
-                hint=f"set {TLAUNCH_CACHE_DIR} to a directory that can be written, or give --data PATH",
+                f"{directory.parent}: cannot cache the built-in corpus there: {error.strerror}",
+                hint=f"set {TLAUNCH_CACHE_DIR} to a writable directory, or use --data PATH",
             ) from error
     return directory
 
 
 def _unpack() -> Mapping[Split, Pairs]:
-    """Return the pairs of each split, once their digest is found to be right."""
+    """Return the pairs of each split, after checking their digest."""
     try:
         pairs = read_pairs(PACKED)
     except UnreadableError as error:
@@ -87,14 +86,14 @@ def _unpack() -> Mapping[Split, Pairs]:
     digest = hashlib.sha256("".join(f"{french}\t{english}\n" for french, english in pairs).encode()).hexdigest()
     if digest != SHA256:
         raise UnreadableError(
-            f"{PACKED}: the SHA-256 of its text is {digest}, but {SHA256} was shipped", hint="install tlaunch again"
+            f"{PACKED}: the SHA-256 of its text is {digest}, but it should be {SHA256}", hint="install tlaunch again"
         )
     remaining = iter(pairs)
     return {split: list(islice(remaining, size)) for split, size in SIZES.items()}
 
 
 def _sgm(sentences: Sequence[str], kind: str, language: str) -> Iterator[str]:
-    """Yield the lines of an evaluation set as WMT writes them, in documents of a few sentences."""
+    """Yield the lines of an evaluation set in WMT's format, in documents of a few sentences."""
     stated = f'srclang="{language}"' if kind == "srcset" else f'srclang="any" trglang="{language}"'
     yield f'<{kind} setid="newstest-sample" {stated}>\n'
     for number, start in enumerate(range(0, len(sentences), DOCUMENT_SENTENCES), start=1):

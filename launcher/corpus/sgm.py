@@ -1,8 +1,8 @@
 """Read the `.sgm` files of the WMT and IWSLT evaluations.
 
-They are SGML by name and tag soup by nature: bare `&` and `<` beside entities, tags in either case, attributes with
-any quotes or none, several sets in a file. An XML parser refuses them and an HTML parser takes `AT&T` or `a <b` for
-markup; so only the tags that carry structure are looked for, and whatever else stands in a segment is its text.
+They are SGML in name but loosely written: bare `&` and `<` next to entities, tags in either case, attributes with any
+or no quotes, several sets in one file. An XML parser rejects them, and an HTML parser takes `AT&T` or `a <b` for
+markup. Therefore this reader looks only for the tags that carry structure; everything else in a segment is text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.corpus.text import normalised, read_lines
 
-# A well-formed tag (attributes only as NAME=VALUE, so "a <b and c> d" stays text), a comment, a declaration; or the
-# start of a structural tag that is not well formed, which would otherwise lose a sentence in silence.
+# A well-formed tag (attributes only as NAME=VALUE, so "a <b and c> d" stays text), a comment or a declaration. Also the
+# start of a malformed structural tag, since ignoring it would silently lose a sentence.
 MARKUP = re.compile(
     r"""<!--.*?-->
     |<[!?][^>]*>
@@ -31,7 +31,7 @@ MARKUP = re.compile(
 ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>]+))""")
 ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
-Key = tuple[str, str]  # doc id, segment id
+Key = tuple[str, str]  # doc ID, segment ID
 
 
 @frozen
@@ -50,18 +50,18 @@ class SgmFile:
 
     path: Path
     segments: Mapping[Key, Segment]
-    language: str | None  # of the text, as written: "fr", "French"; None where the file says "any" or nothing
+    language: str | None  # as written: "fr", "French"; None if the file says "any" or nothing
     set_id: str | None
 
 
 def read_sgm(path: Path) -> SgmFile:
-    """Return every segment of `path` (gzip or plain) by doc id and segment id.
+    """Return every segment of `path` (gzip or plain) by doc ID and segment ID.
 
-    A doc or segment without an id goes by its place: "#1", "#2", ...
+    A doc or segment without an ID is identified by its position: "#1", "#2", ...
 
     Raises:
-        UnreadableError: missing, unreadable, not UTF-8, a damaged tag, a segment left open, the same segment
-            twice, or no segment at all; always with the line.
+        UnreadableError: missing, unreadable, not UTF-8, a damaged tag, an unclosed segment, a repeated segment, or no
+            segment at all; always with the line.
     """
     reading = _Reading(path, "\n".join(read_lines(path)))
     for markup in MARKUP.finditer(reading.text):
@@ -82,15 +82,15 @@ class _Reading:
         self._doc_count = 0
         self._doc_id = "#0"  # segments before any <doc>
         self._segment_count = 0  # in this doc
-        self._open: tuple[str, int, int] | None = None  # segment id, where its tag starts, where its text starts
+        self._open: tuple[str, int, int] | None = None  # segment ID, where its tag starts, where its text starts
 
     def read(self, markup: re.Match[str]) -> None:
         """Apply one tag."""
         if markup["broken"]:
             raise self._error(
                 markup.start(),
-                f"{markup['broken']} begins a tag that has no proper end",
-                hint="look for a missing quote or >; a < that belongs to the text is written &lt;",
+                f"{markup['broken']} starts a tag that is malformed",
+                hint="look for a missing quote or >; write a < in the text as &lt;",
             )
         name, closes = (markup["name"] or "").lower(), bool(markup["close"])
         if name == "seg":
@@ -102,21 +102,21 @@ class _Reading:
                 self._segment_count = 0
                 self._doc_id = _attributes(markup).get("docid") or f"#{self._doc_count}"
         elif name in {"srcset", "refset", "tstset"} and not closes:
-            # a source set's language is `srclang`; references and translations state theirs as `trglang`
+            # A source set states its language as `srclang`; references and translations state theirs as `trglang`.
             attributes = _attributes(markup)
             language = attributes.get("srclang" if name == "srcset" else "trglang", "any")
             self.language = self.language or (None if language.lower() == "any" else language)
             self.set_id = self.set_id or attributes.get("setid")
 
     def finish(self) -> SgmFile:
-        """Return what was read, once nothing is left open."""
+        """Return the segments, after checking that none is open."""
         if self._open is not None:
             segment_id, start, _ = self._open
             raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
         if not self.segments:
             raise UnreadableError(
                 f"{self.path}:{len(self._newlines) + 1}: no <seg> up to this last line",
-                hint="an .sgm file holds <doc>s with <seg id=...> sentences; a text file is named .txt or .fr/.en",
+                hint="an .sgm file contains <doc>s with <seg id=...> sentences; name a text file .txt, .fr or .en",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
 
@@ -137,7 +137,7 @@ class _Reading:
                 f"doc {self._doc_id} has a second seg {segment_id}; the first is on line {earlier.line}",
                 hint="keep one reference per file: pairs are matched by doc id and seg id",
             )
-        # stray markup is taken out first, so that a resolved `&lt;b&gt;` stays
+        # Stray markup is removed first, so that a resolved `&lt;b&gt;` stays.
         text = normalised(_resolved(MARKUP.sub(" ", self.text[text_start : markup.start()])))
         self.segments[key] = Segment(*key, text, self._line(start))
         self._open = None
@@ -158,7 +158,7 @@ class _Reading:
 
 
 def _attributes(markup: re.Match[str]) -> dict[str, str]:
-    """Return names in lower case, values resolved and stripped of the blanks that some sets carry inside their quotes."""
+    """Return names in lower case, and resolved values without the spaces that some files have inside quotes."""
     return {
         name.lower(): _resolved(double or single or bare).strip()
         for name, double, single, bare in ATTRIBUTE.findall(markup["attributes"])

@@ -1,4 +1,4 @@
-"""The lines of texts as they are delivered: gzip or plain, byte order marks, wrong encodings, odd blanks."""
+"""Read the lines of texts as delivered: gzip or plain, byte order marks, wrong encodings, unusual spaces."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from launcher.core.errors import UnreadableError
 GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
-# Zero-width space, word joiner, byte order mark: they show nothing, and separate or join no words of their own.
+# Zero-width space, word joiner, byte order mark: invisible characters that neither separate nor join words.
 INVISIBLE = re.compile("[\u200b\u2060\ufeff]")
 
 
 def read_lines(path: Path) -> Generator[str, None, None]:
-    """Yield every line of `path` without its end, UTF-8, unpacked when the file is gzip (whatever its name).
+    """Yield every line of `path` without its end, decoded as UTF-8 and unpacked if the content is gzip.
 
-    Only a newline ends a line: U+2028, U+0085 and their like occur inside the sentences of web corpora, and would
-    shift one side of a parallel text against the other.
+    Only a newline ends a line. U+2028, U+0085 and similar characters occur inside sentences of web corpora; splitting
+    there would shift one side of a parallel text.
 
     Raises:
         UnreadableError: the file is missing, unreadable, damaged or not UTF-8 (with the line).
@@ -34,13 +34,13 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
-    """Yield the lines of an open file as `read_lines` does; the caller may ask `raw` meanwhile how far it has been read.
+    """Yield the lines of an open file as `read_lines` does; the caller may query the position of `raw` meanwhile.
 
     Raises:
         UnreadableError: the file is damaged or not UTF-8 (with the line).
     """
     with told_as_unreadable(path):
-        # Looked at ahead instead of opened twice, so that a pipe can be read too.
+        # Peeked instead of opened twice, so that a pipe can be read too.
         is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
         for number, line in enumerate(gzip.GzipFile(fileobj=raw) if is_packed else raw, start=1):
             try:
@@ -55,13 +55,15 @@ def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
 
 
 def normalised(text: str) -> str:
-    """Compose `text` (NFC), drop invisible characters, and replace each run of blanks and control characters by one blank.
+    """Compose `text` (NFC), remove invisible characters, and replace runs of spaces and control characters by one space.
 
-    The result holds no tab and no line end, so it fits a column of a pair file. It is empty if no character of it is visible.
+    The result has no tab or newline, so it fits a column of a pair file. It is empty if no character is visible.
     """
     text = CONTROLS.sub(" ", text)
     if not text.isascii():
-        text = unicodedata.normalize("NFC", INVISIBLE.sub("", text))  # once characters that it orders are neighbours
+        text = unicodedata.normalize(
+            "NFC", INVISIBLE.sub("", text)
+        )  # after the characters that it reorders are adjacent
         if all(unicodedata.category(each) == "Cf" or each.isspace() for each in text):
             return ""
     return " ".join(text.split())
@@ -69,7 +71,7 @@ def normalised(text: str) -> str:
 
 @contextmanager
 def told_as_unreadable(path: Path) -> Iterator[None]:
-    """Turn what opening and reading `path` may raise into an UnreadableError."""
+    """Turn errors of opening and reading `path` into an UnreadableError."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from launcher import __version__
 from launcher.core.codec import digest_of_file
-from launcher.core.engine_rank import (
+from launcher.core.machine.engine_rank import (
     SLURM,
     MpiLibrary,
     is_of_open_mpi_4,
@@ -27,7 +27,7 @@ from launcher.core.engine_rank import (
     variables_for,
     why_apart,
 )
-from launcher.core.proc import davinci_ids, nvidia_ids, own_directory
+from launcher.core.machine.proc import boot_id, davinci_ids, nvidia_ids, own_directory
 from launcher.doctor import network
 from launcher.doctor.facts import Facts, Folder, Limit, Request
 from launcher.doctor.network import RESOLVE_S, resolve
@@ -35,17 +35,16 @@ from launcher.doctor.network import RESOLVE_S, resolve
 PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")
 LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as", "fsize")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to by name
-_SYSTEM = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
-_MEMORY = Path("/proc/meminfo")
-_KIB = 1024
 
 
 def collect(request: Request) -> Facts:
     """Return what this server is like now. Blocks for `RESOLVE_S`, plus what its file systems take."""
+    import psutil  # noqa: PLC0415 - only commands that need it load it
+
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
-    total_bytes, available_bytes = memory()
+    memory = psutil.virtual_memory()
     environment = {**os.environ, **dict(request.variables)}
     mpi = mpi_library(environment)
     resolved = resolve((*request.names, hostname), RESOLVE_S)
@@ -84,8 +83,8 @@ def collect(request: Request) -> Facts:
         cpu_count=os.cpu_count() or 1,
         usable_cpus=usable_cpus(),
         cpu_limit=cpu_limit(),
-        memory_total_bytes=total_bytes,
-        memory_available_bytes=available_bytes,
+        memory_total_bytes=memory.total,
+        memory_available_bytes=memory.available,
         memory_limit_bytes=memory_limit(),
     )
 
@@ -93,7 +92,7 @@ def collect(request: Request) -> Facts:
 def identity() -> str:
     """Return a text that two processes share only if the same start of the same kernel gave them the same network."""
     try:
-        return f"{_SYSTEM.read_text(encoding='ascii').strip()} {_NETWORK.readlink()}"
+        return f"{boot_id()} {_NETWORK.readlink()}" if boot_id() else ""
     except OSError:
         return ""
 
@@ -162,16 +161,6 @@ def limits() -> tuple[Limit, ...]:
         Limit(name, None if soft == none else soft, None if hard == none else hard)
         for name, (soft, hard) in found.items()
     )
-
-
-def memory() -> tuple[int | None, int | None]:
-    """Return the machine's memory in bytes, and what of it could be taken without swapping."""
-    try:
-        lines = _MEMORY.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None, None
-    found = {name: int(rest.split()[0]) * _KIB for name, _, rest in (line.partition(":") for line in lines)}
-    return found.get("MemTotal"), found.get("MemAvailable")
 
 
 def memory_limit() -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from launcher.core.codec import decode, encode
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import names_of
+from launcher.core.machine.interfaces import names_of
 from launcher.core.records import Cluster
 from launcher.doctor.facts import Facts, Request
 from launcher.doctor.links import Links

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core import interfaces as own
-from launcher.core.interfaces import address_of, addresses_of
+from launcher.core.machine import interfaces as own
+from launcher.core.machine.interfaces import address_of, addresses_of
+from launcher.core.machine.proc import core_wait_s
 from launcher.doctor.facts import Interface, Port, Resolved
 
 NET = Path("/proc/net")
@@ -25,7 +26,6 @@ INTERFACE_VARIABLES = (*own.INTERFACE_VARIABLES, "HCCL_IF_IP")
 MAX_AT_ONCE = 32
 RESOLVE_S = 15.0  # a name server that is dead costs 5 s, and then the next one is asked
 MAX_PATIENCE_S = 60.0  # for thousands of names
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 def interfaces() -> tuple[Interface, ...]:
@@ -143,21 +143,11 @@ def _work(asked: queue.SimpleQueue[str], answers: queue.SimpleQueue[Resolved]) -
     with suppress(queue.Empty):
         while True:
             name = asked.get_nowait()
-            started_s, queued_s = time.monotonic(), _queued_s()
+            started_s, waited_s = time.monotonic(), core_wait_s("thread-self") or 0.0
             addresses = _addresses(name)
-            seconds = time.monotonic() - started_s - (_queued_s() - queued_s)
+            # That this thread had to wait for a core is not the name server's fault.
+            seconds = time.monotonic() - started_s - ((core_wait_s("thread-self") or 0.0) - waited_s)
             answers.put(Resolved(name, addresses, max(0.0, seconds)))
-
-
-def _queued_s() -> float:
-    """Return how long this thread has waited for a processor, which is not the name server's fault; 0 if unknown.
-
-    Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
-    """
-    try:
-        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 def _addresses(name: str) -> tuple[str, ...]:

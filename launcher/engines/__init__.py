@@ -1,1 +1,1 @@
-"""Engines: what starts an agent on each server (this machine, mpirun, srun, a job file), and the RunSpec that it gets."""
+"""Engines start an agent on each server (on this machine, or by mpirun, srun or a job file) and give it the RunSpec."""

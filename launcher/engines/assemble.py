@@ -1,4 +1,4 @@
-"""Turns a Request into the RunSpec. Pure: no clock, no file, no socket."""
+"""Turn a Request into a RunSpec. Pure: no clock, files or sockets."""
 
 from __future__ import annotations
 
@@ -30,42 +30,44 @@ from launcher.engines.variables import (
     table_variable,
 )
 
-# In the run directory: when some devices of the table stay idle, and where servers may not share the table's own file.
+# In the run directory; used if devices of the table stay idle, or if servers may not share the table's own file.
 OWN_TABLE = "rank_table.json"
 THIS_MACHINE = "127.0.0.1"
 
 
 @frozen
 class Request:
-    """A request for a run: all that is asked for but its name and its port."""
+    """A request for a run: everything except its name and port."""
 
     cluster: Cluster
     layout: Layout  # Invariant: layout.world_size <= cluster.device_count
     argv: tuple[str, ...]
-    cwd: Path  # absolute
-    runs_dir: Path  # absolute
+    cwd: Path  # an absolute path
+    runs_dir: Path  # an absolute path
     supervision: Supervision
     user_env: Mapping[str, str]  # from --env
     inherited_env: Mapping[str, str]
-    machine: Machine  # this one
+    machine: Machine  # this server
     bind: Bind = "auto"
     console: Console = "rank0"
-    engine: str | None = None  # the foreign one that has started the ranks; None: tlaunch starts them
-    mpi_ranks: bool = False  # tlaunch starts them in the place of processes that an mpirun or srun has started
-    here: int | None = None  # which of several servers `machine` is; None: none of them, or there is only one
-    # By the index of the server, as far as that is known on this machine: by which interface its ranks reach the others.
+    engine: str | None = None  # the external launcher that started the ranks; None: tlaunch starts them
+    mpi_ranks: bool = False  # tlaunch starts the ranks in place of processes that mpirun or srun started
+    here: int | None = None  # index of `machine` among several servers; None: not one of them, or only one server
+    # By server index, as far as known here: the network interface through which its ranks reach other servers.
     interfaces: Mapping[int, str] = field(default_factory=dict)
-    mpi_variables: Mapping[str, str] = field(default_factory=dict)  # what the ranks' MPI needs under this mpirun
+    mpi_variables: Mapping[str, str] = field(
+        default_factory=dict
+    )  # variables that the ranks' MPI needs under this mpirun
     continues: ResumedFrom | None = None
     progress_regex: str | None = None
 
 
 @frozen
 class Draft:
-    """One rank, and why it is as it is."""
+    """One rank, with the reasons for its settings."""
 
     rank: RankSpec
-    variables: tuple[Variable, ...]  # all that tlaunch has a say in; RankSpec.env is what of it is laid over
+    variables: tuple[Variable, ...]  # every variable that tlaunch decides on; RankSpec.env holds those to set or remove
     share: Share
 
 
@@ -79,17 +81,17 @@ def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
 
 
 def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool:
-    """Return True if ranks read a table in the run directory instead of the one that was given."""
+    """Return True if ranks read a table in the run directory instead of the one given."""
     return used.device_count < cluster.device_count or (len(used.servers) > 1 and engine is None)
 
 
 def servers_with_agents(cluster: Cluster, layout: Layout, supervision: Supervision) -> Cluster:
-    """Return the cluster of the servers that take part: those that have ranks, or all of an elastic run."""
+    """Return the cluster of participating servers: those with ranks, or all servers of an elastic run."""
     return used_cluster(cluster, layout.world_size) if supervision.elastic is None else cluster
 
 
 def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """Return the cluster cut to the devices of these ranks, in ascending order, which get the ranks 0, 1, ... there."""
+    """Return the cluster cut to the devices of these ranks (ascending order), renumbered from rank 0."""
     rank_of = {device: rank for rank, device in enumerate(devices)}
     kept = (
         replace(
@@ -106,7 +108,7 @@ def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
 
 
 def servers_of_attempt(servers: Sequence[Server], allotment: Allotment | None) -> tuple[Server, ...]:
-    """Return all servers, with the devices and the ranks of that attempt; one that has none of them has no devices then."""
+    """Return all servers, with their devices and ranks in this attempt; an unused server has no devices."""
     if allotment is None:
         return tuple(servers)
     part = allotted_cluster(Cluster(tuple(servers)), allotment.devices)
@@ -115,12 +117,12 @@ def servers_of_attempt(servers: Sequence[Server], allotment: Allotment | None) -
 
 
 def attempt_table(number: int) -> str:
-    """Return the name of the table that the ranks of an attempt on other devices read."""
+    """Return the name of the rank table for an attempt on other devices."""
     return f"rank_table.{number}.json"
 
 
 def attempt_request(request: Request, allotment: Allotment) -> Request:
-    """Return the request cut to the devices and the layout of `allotment`; servers without any of them are left out."""
+    """Return the request cut to the devices and layout of `allotment`, without servers that have none of them."""
     cluster = allotted_cluster(request.cluster, allotment.devices)
     kept = _indices(cluster, request.cluster)
     return replace(
@@ -128,13 +130,13 @@ def attempt_request(request: Request, allotment: Allotment) -> Request:
         cluster=cluster,
         layout=allotment.layout,
         here=kept.index(request.here) if request.here in kept else None,
-        bind=request.bind if request.here in {None, *kept} else "none",  # no rank is here
+        bind=request.bind if request.here in {None, *kept} else "none",  # this server has no rank
         interfaces={kept.index(index): value for index, value in request.interfaces.items() if index in kept},
     )
 
 
 def assemble_attempt(request: Request, allotment: Allotment, number: int, *, name: str, master_port: int) -> RunSpec:
-    """Return the spec of an attempt of an elastic run on the devices of `allotment`; servers keep the indices they have.
+    """Return the spec of one attempt of an elastic run on the devices of `allotment`; servers keep their indices.
 
     Raises:
         RefusedLayoutError: as `assemble`.
@@ -146,18 +148,18 @@ def assemble_attempt(request: Request, allotment: Allotment, number: int, *, nam
 
 
 def _indices(part: Cluster, whole: Cluster) -> list[int]:
-    """Return the index that each server of `part` has in the whole cluster."""
+    """Return the index in the whole cluster of each server of `part`."""
     index_of = {server.server_id: index for index, server in enumerate(whole.servers)}
     return [index_of[server.server_id] for server in part.servers]
 
 
 def assemble(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> RunSpec:
-    """Return the spec of the run `name`: every rank with its command and what tlaunch adds to its environment.
+    """Return the spec of the run `name`: every rank with its command and the environment that tlaunch adds.
 
-    `own_table`: the name of the table in the run directory that ranks read in any case, if there is a table.
+    `own_table`: name of the table in the run directory that ranks read in any case, if there is a table.
 
     Raises:
-        RefusedLayoutError: `request.bind` asks for cores that this machine does not have, in this or a later attempt.
+        RefusedLayoutError: `request.bind` needs more cores than this machine has, now or in a later attempt.
     """
     if request.supervision.elastic is not None:
         _check_binding(request)
@@ -182,12 +184,12 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
 
 
 def draft(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> tuple[Draft, ...]:
-    """Return every rank of that run in order, with its variables' origins. `own_table`: as in `assemble`.
+    """Return every rank of the run in order, with the origins of its variables. `own_table`: as in `assemble`.
 
     Raises:
         RefusedLayoutError: as `assemble`.
     """
-    request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes with every look
+    request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes on every access
     used, run_dir = _used(request), request.runs_dir / name
     master = _master_addr(used), master_port
     source = request.cluster.source
@@ -218,7 +220,7 @@ def _drafts_of(
     server_index: int, used: Cluster, request: Request, run_dir: Path, shared: tuple[Variable, ...]
 ) -> Iterator[Draft]:
     server = used.servers[server_index]
-    # Other servers' cores are not known: nothing is bound there.
+    # The cores of other servers are unknown, so nothing is bound there.
     is_here = len(used.servers) == 1 or server_index == request.here
     shares = shares_of(len(server.devices), request.bind if is_here else "none", request.machine)
     for local_rank, (device, share) in enumerate(zip(server.devices, shares, strict=True)):
@@ -244,7 +246,7 @@ def _drafts_of(
 
 
 def _check_binding(request: Request) -> None:
-    """Refuse a binding that does not hold for as many ranks as attempts on other devices may have on this machine."""
+    """Raise if the binding fails for as many ranks as later attempts may start on this machine."""
     servers = request.cluster.servers
     here = 0 if len(servers) == 1 else request.here
     if here is not None:

@@ -1,4 +1,4 @@
-"""The command of an engine, decided before it starts."""
+"""The command of an engine, decided before the engine starts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 from launcher.core.frozen import frozen
 
-# Where agents start. Engines differ in what they make of a directory that one server lacks: Open MPI 4 starts the other
-# agents and says nothing, 5 ends without a word, Intel MPI and srun start that agent elsewhere. An agent that goes to
-# the run's directory by itself can report which server lacks it.
+# The working directory in which agents start. Engines behave differently if one server lacks it: Open MPI 4 silently
+# starts the other agents, Open MPI 5 exits without a message, Intel MPI and srun start that agent elsewhere. An agent
+# that changes to the run's directory itself can report the server that lacks it.
 START_DIRECTORY = Path("/")
 
 
 @frozen
 class EngineCommand:
-    """One process of an engine that starts the agents."""
+    """One engine process that starts the agents."""
 
-    engine: str  # as people call it: "Open MPI 4.1.4", "Slurm 22.05.8"
+    engine: str  # for people: "Open MPI 4.1.4", "Slurm 22.05.8"
     argv: tuple[str, ...]
-    env: Mapping[str, str | None]  # laid over the environment of the engine's own process; None takes a variable away
-    files: Mapping[Path, str]  # absolute path: text, to be there before it starts
-    shell: tuple[str, ...] = ()  # how it reaches other servers: `shell... HOST COMMAND`; empty: by a daemon of its own
+    env: Mapping[str, str | None]  # added to the environment of the engine's own process; None removes a variable
+    files: Mapping[Path, str]  # absolute path: content, written before the engine starts
+    shell: tuple[str, ...] = ()  # how it reaches other servers: `shell... HOST COMMAND`; empty: through its own daemon

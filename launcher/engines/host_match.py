@@ -1,4 +1,4 @@
-"""Matches machines with the servers of a rank table, by names and addresses."""
+"""Match machines with the servers of a rank table, by names and addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import chain
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import (
+from launcher.core.machine.interfaces import (
     Address,
     address_of,
     addresses_of,
@@ -26,7 +26,7 @@ from launcher.doctor.network import patience_s, resolve
 from launcher.logs.terminal import escaped
 
 _HOST_NAME = re.compile(r"\w[\w.-]*")
-SHOWN = 4  # servers in a hint; the others are left out
+SHOWN = 4  # servers listed in a hint
 
 
 @frozen
@@ -34,13 +34,15 @@ class Host:
     """Facts about this machine."""
 
     name: str
-    addresses: frozenset[Address]  # of its interfaces
-    resolved: tuple[tuple[str, frozenset[Address]], ...] = ()  # what names of servers mean here, as far as asked for
-    other_names: tuple[str, ...] = ()  # what others call it: Slurm's name of a node need not be the machine's own
+    addresses: frozenset[Address]  # of its network interfaces
+    resolved: tuple[
+        tuple[str, frozenset[Address]], ...
+    ] = ()  # addresses that this machine resolves for server names, as far as requested
+    other_names: tuple[str, ...] = ()  # other names for it: Slurm's name of a node can differ from the host name
 
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
-    """Return this machine, with the addresses of `names` that are not its own. Blocks while the resolver is asked."""
+    """Return this machine, with the resolved addresses of `names` that are not its own. Blocks while resolving."""
     own = os.uname().nodename
     called = (own, *other_names)
     addresses = frozenset(held.address for held in held_addresses())
@@ -51,10 +53,10 @@ def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -
 
 
 def own_interface(servers: Sequence[Server], index: int) -> str | None:
-    """Return the interface by which ranks of servers[index], this machine, are to reach the others; None: libraries choose.
+    """Return the interface through which ranks of servers[index] (this machine) reach the others; None: libraries choose.
 
-    A single server needs none: its ranks meet on loopback, which gloo finds without a network, too. Blocks while the
-    server's name is resolved, if the table has no address of it.
+    A single server needs none: its ranks use loopback, which gloo finds without a network. Blocks while the server's
+    name is resolved, if the table has no address.
     """
     if len(servers) == 1:
         return None
@@ -65,14 +67,14 @@ def own_interface(servers: Sequence[Server], index: int) -> str | None:
 
 
 class ServerIndex:
-    """The servers of one table by all that they are called: each of thousands of machines is looked up in it."""
+    """The servers of one table, indexed by all their names and addresses: thousands of machines are looked up."""
 
     def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
-        """Index `servers`. `resolved` has the addresses of their names, as far as they were resolved."""
+        """Index `servers`. `resolved`: addresses of their names, as far as resolved."""
         self.servers = tuple(servers)
         self._resolved = dict(resolved)
         self._by_address: dict[Address, set[int]] = {}
-        self._by_name: dict[str, set[int]] = {}  # as far as the first dot
+        self._by_name: dict[str, set[int]] = {}  # up to the first dot
         for index, server in enumerate(servers):
             for name in names_of(server):
                 address = address_of(name)
@@ -86,9 +88,9 @@ class ServerIndex:
         return {server.server_id: index for index, server in enumerate(self.servers)}
 
     def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
-        """Return the indices of the servers that a machine is. An address or a name that fits several proves nothing."""
+        """Return the indices of the servers that match a machine. An address or name of several servers proves nothing."""
         alone = len(self.servers) == 1
-        # All that could fit, and perhaps more.
+        # All candidates, possibly too many.
         named = (self._by_name.get(_short(name), ()) for name in (host, *other_names))
         known_by = (self._by_address.get(address, ()) for address in addresses)
         candidates = (0,) if alone else sorted({*chain.from_iterable(named), *chain.from_iterable(known_by)})
@@ -103,22 +105,22 @@ class ServerIndex:
 
 
 def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
-    """Return the servers of a table that this machine is. For many machines a `ServerIndex` is faster."""
+    """Return the servers of a table that match this machine. For many machines, use `ServerIndex`."""
     found = ServerIndex(servers, host.resolved).find(host.name, host.addresses, host.other_names)
     return tuple(servers[index] for index in found)
 
 
 def doubt(server: Server, host: Host) -> str | None:
-    """Return a warning if this machine does not look like a table's only server, else None."""
+    """Return a warning if this machine does not look like the table's only server, else None."""
     address = address_of(server.server_id)
-    # No machine can have such a name: a blank, 0.0.0.0, 10.*.*.1.
+    # Names that no machine can have: a space, 0.0.0.0, 10.*.*.1.
     is_placeholder = _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
     if is_placeholder or servers_here((server,), host):
         return None
     name = escaped(server.server_id)
     return (
-        f"server {name} of the rank table is not known to be this machine, {_called(host)} "
-        f"(--server {name} says that it is)"
+        f"server {name} of the rank table does not seem to be this machine, {_called(host)} "
+        f"(to confirm that it is: --server {name})"
     )
 
 
@@ -129,7 +131,7 @@ def is_everywhere(server: Server) -> bool:
 
 
 def is_here(name: str) -> bool:
-    """Return True if that name or address is this machine's own. Other names are resolved, which blocks."""
+    """Return True if the name or address belongs to this machine. Resolves foreign names, which blocks."""
     host = read_host([name])
     address = address_of(name)
     if address is None and _same_name(name, host.name):
@@ -139,9 +141,9 @@ def is_here(name: str) -> bool:
 
 
 def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
-    """Return a warning about `rank` being on this machine, or None. `said` names this machine's server, if the user did.
+    """Return a warning about `rank` being on this machine, or None. `said`: this machine's server as given by the user.
 
-    `local_size` is the number of ranks that the engine started here, if it says so.
+    `local_size`: number of ranks that the engine started here, if known.
 
     Raises:
         UsageError: `said` is not one of the servers.
@@ -162,14 +164,14 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         return None
     here = server in servers_here(used.servers, host)
     if len(used.servers) == 1:
-        # Nothing but their number can show that ranks of one server were spread over several.
+        # Only their number shows that ranks of one server were spread over several.
         spread = local_size is not None and local_size < len(server.devices)
         if spread and (not here or is_everywhere(server)):
             raise RefusedLayoutError(
-                f"all {len(server.devices)} ranks belong on one server, and the engine has started {local_size} "
+                f"all {len(server.devices)} ranks belong on one server, but the engine started {local_size} "
                 "on this one",
-                hint="start all of them on one server, or give a --rank-table that names every server; "
-                f"if they are all here, --server {server.server_id} says so",
+                hint="start all of them on one server, or use a --rank-table that lists every server; "
+                f"if all of them are here, add --server {server.server_id}",
             )
         return doubt(server, host)
     if not here:
@@ -186,7 +188,7 @@ def _described(used: Cluster, host: Host) -> str:
         return f"server {known}" if known == host.name else f"server {known} ({host.name})"
     alike = [server.server_id for server in used.servers if _fitting(server, host, alone=False)]
     if alike:
-        return f"{_called(host)}, which could be any of servers {some_of(alike, SHOWN)}"
+        return f"{_called(host)}, which matches several servers: {some_of(alike, SHOWN)}"
     return f"{_called(host)}, which is not one of the table's servers"
 
 
@@ -203,13 +205,13 @@ def _wanted(server: Server) -> str:
 def _hint_order(used: Cluster) -> str:
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
     return (
-        f"name the hosts in the order of the table, each with as many ranks as devices: {some_of(slots, SHOWN)}; "
-        "where a machine has another name, set --server or TLAUNCH_SERVER on it"
+        f"list the hosts in the order of the table, each with as many ranks as devices: {some_of(slots, SHOWN)}; "
+        "on a machine with another name, set --server or TLAUNCH_SERVER"
     )
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
-    """Return the names and addresses of this machine by which the table calls the server; localhost only if it is `alone`."""
+    """Return the names and addresses that the table and this machine share for the server; localhost only if `alone`."""
     facts: set[Address | str] = set()
     for name in names_of(server):
         address = address_of(name)
@@ -222,12 +224,12 @@ def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
 
 
 def _among(own: Iterable[str], name: str) -> tuple[str, ...]:
-    """Return those of a machine's own names that `name` is."""
+    """Return the machine's own names that match `name`."""
     return tuple(one for one in own if _same_name(name, one))
 
 
 def _same_name(one: str, other: str) -> bool:
-    """h2 is h2.example.org; two full names are the same only if they are equal."""
+    """Compare names: h2 matches h2.example.org; two full names match only if they are equal."""
     one, other = one.casefold(), other.casefold()
     short = "." not in one or "." not in other
     return one == other or (short and _short(one) == _short(other))

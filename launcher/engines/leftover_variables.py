@@ -1,8 +1,8 @@
-"""The variables that other launchers have left in an environment, and that would mislead a rank. Pure.
+"""Variables left in the environment by other launchers that would mislead a rank. Pure.
 
-A rank's libraries ask the environment who they are: torch asks RANK, MindSpore MS_NODE_ID, mpi4py PMIX_RANK, Lightning
-SLURM_PROCID. What another launcher said there (the job that tlaunch runs in, or an earlier one of the same shell) is
-about another process. Settings that only tune something are never touched.
+A rank's libraries read its identity from the environment: torch reads RANK, MindSpore MS_NODE_ID, mpi4py PMIX_RANK,
+Lightning SLURM_PROCID. Values from another launcher (the job around tlaunch, or an earlier one in the same shell)
+describe another process. Variables that only tune something are never changed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from launcher.engines.variables import VISIBLE_DEVICES, Origin, Variable
 from launcher.logs.terminal import escaped
 from launcher.preload.masking import masked
 
-SHOWN = 4  # names with their values in a note; the others are counted
+SHOWN = 4  # names shown with their values in a note; the rest are counted
 MAX_VALUE = 40  # characters of a value in a note
 
 
 class Fate(str, Enum):
-    """The treatment of a variable on its way to a rank."""
+    """What happens to a variable on its way to a rank."""
 
-    REPLACED = "replaced"  # a rank gets the value that this run gives it
+    REPLACED = "replaced"  # a rank gets this run's value
     REMOVED = "taken away"
     KEPT = "kept"
 
@@ -35,38 +35,39 @@ class Fate(str, Enum):
 @frozen
 class Found:
     name: str
-    shown: str  # its value as a person may see it: masked, on one line, not too long
+    shown: str  # its value for display: masked, on one line, shortened
     fate: Fate
 
 
 @frozen
 class Conflict:
-    """The variables of one other launcher that do not fit this run."""
+    """The variables of another launcher that conflict with this run."""
 
-    family: str  # who sets such variables: "torchrun", "Slurm", ...
+    family: str  # the launcher: "torchrun", "Slurm", ...
     found: tuple[Found, ...]  # Invariant: not empty
-    danger: str  # what would go wrong in a rank that read it, as a sentence without its dot
+    danger: str  # the consequence in a rank that reads it: a sentence without a full stop
 
 
 @frozen
 class _Family:
     name: str
-    names: tuple[str, ...]  # * stands for anything; in the order of the note
+    names: tuple[str, ...]  # * is a wildcard; in the order of the note
     danger: str
-    signs: tuple[str, ...] = ()  # without one of these the others say nothing of who a process is
-    of_engine: bool = False  # a rank that this launcher itself started needs them, for MPI_Init for instance
+    signs: tuple[str, ...] = ()  # if none of these is set, the others do not identify a process
+    of_engine: bool = False  # a rank started by this launcher needs them, for MPI_Init for instance
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         return re.compile("|".join(f"({name.replace('*', '.*')})" for name in self.names))
 
     def place(self, name: str) -> int:
-        """Return the position of `name` among `names`, from 1; 0 if it is not among them."""
+        """Return the position of `name` in `names`, from 1; 0 if it is not there."""
         match = self._pattern.fullmatch(name)
         return match.lastindex or 0 if match else 0
 
 
-# TORCHELASTIC_USE_AGENT_STORE keeps rank 0 from making a store. PET_* are torchrun's own options: those that say where and how many.
+# TORCHELASTIC_USE_AGENT_STORE keeps rank 0 from creating a store. PET_*: torchrun's own options for the place and
+# number of ranks.
 _TORCHRUN = _Family(
     "torchrun",
     (
@@ -76,7 +77,7 @@ _TORCHRUN = _Family(
         "ROLE_NAME", "ROLE_WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR",
         "PET_MASTER_PORT", "PET_LOCAL_ADDR", "PET_STANDALONE", "PET_RDZV_*",
     ),
-    "a rank would take itself for one of another job, and wait for that job's store",
+    "a rank would take itself for a rank of another job, and wait for that job's store",
 )  # fmt: skip
 _MINDSPORE = _Family(
     "MindSpore, msrun",
@@ -100,7 +101,7 @@ _FAMILIES = (
             "PMI_CONTROL_PORT", "PMI_SHARED_SECRET", "PMI2_RANK", "PMI2_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
             "MV2_COMM_WORLD_*", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID", "PALS_APID",
         ),
-        "every rank would join the MPI job that is around it, all of them with one number",
+        "every rank would join the enclosing MPI job, all with the same number",
         of_engine=True,
     ),
     _Family(
@@ -113,7 +114,7 @@ _FAMILIES = (
             "SLURM_CPU_BIND_*", "SRUN_DEBUG",
         ),
         "a library that asks Slurm would give every rank the same number",
-        signs=("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID"),  # a job without a step says nothing of a task
+        signs=("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID"),  # a job without a step does not identify a task
         of_engine=True,
     ),
 )  # fmt: skip
@@ -123,15 +124,15 @@ _FAMILIES = (
 class Leftovers:
     """The variables of one launcher, as a rendered script removes them."""
 
-    names: tuple[str, ...]  # * stands for anything
-    signs: tuple[str, ...]  # without one of these the others say nothing of who a process is; empty: take them away
+    names: tuple[str, ...]  # * is a wildcard
+    signs: tuple[str, ...]  # if none of these is set, the others do not identify a process; empty: always remove
 
 
 def leftovers() -> Iterator[Leftovers]:
-    """Yield all that is taken away from ranks, or replaced, wherever it is found: first what needs no sign."""
+    """Yield everything that is removed or replaced for ranks, independent of an environment; unconditional ones first."""
     always = tuple(name for family in _FAMILIES if not family.signs for name in family.names)
     for names, signs in ((always, ()), *((family.names, family.signs) for family in _FAMILIES if family.signs)):
-        # A name that a pattern stands for is left out.
+        # A name that a pattern covers is left out.
         wide = [name for name in names if "*" in name]
         kept = (name for name in names if not any(name != other and fnmatchcase(name, other) for other in wide))
         yield Leftovers(tuple(kept), signs)
@@ -142,9 +143,9 @@ def conflicts(
 ) -> tuple[Conflict, ...]:
     """Return the variables in `environment` that would mislead a rank, one record per family of launchers.
 
-    `decided` is what tlaunch lays over it for some rank, or for any: None takes a variable away. A variable of another
-    launcher that it does not name is to be taken away too; the same value in both is no conflict. `within_engine`: the
-    ranks are processes of the mpirun or srun around them, whose variables are right for them.
+    `decided`: the values that tlaunch sets for a rank, or for any; None removes a variable. Other launchers' variables
+    that it does not name are removed as well; an equal value in both is not a conflict. `within_engine`: the ranks are
+    processes of the enclosing mpirun or srun, whose variables are correct for them.
     """
     families = (family for family in _FAMILIES if not (within_engine and family.of_engine))
     met = (_met(family, environment, decided) for family in families)
@@ -158,7 +159,7 @@ def notes(found: Iterable[Conflict]) -> Iterator[str]:
         kept, replaced, removed = (
             [one for one in conflict.found if one.fate is fate] for fate in (Fate.KEPT, Fate.REPLACED, Fate.REMOVED)
         )
-        origin = f"of the environment ({conflict.family}?) "
+        origin = f"from the environment ({conflict.family}?) "
         parts = []
         if kept:
             parts.append(f"warning: {_listed(kept)}: {conflict.danger}")
@@ -166,10 +167,10 @@ def notes(found: Iterable[Conflict]) -> Iterator[str]:
             parts.append(f"{_listed(replaced)} {origin}{_are(replaced)} replaced")
         if removed:
             where = "" if replaced else origin
-            back = f"--env gives {'it' if len(removed) == 1 else 'one'} back"
+            back = f"use --env to keep {'it' if len(removed) == 1 else 'one'}"
             if [one.name for one in removed] == [env.RANK_TABLE_FILE]:
-                back = "a table is given by --rank-table"  # also where this file is missing, or no table
-            parts.append(f"{_listed(removed)} {where}{_are(removed)} taken away from ranks ({back})")
+                back = "to use a table, give --rank-table"  # even if this file is missing or is not a table
+            parts.append(f"{_listed(removed)} {where}{_are(removed)} removed for ranks ({back})")
         yield "; ".join(parts)
 
 
@@ -185,19 +186,19 @@ def _met(family: _Family, environment: Mapping[str, str], decided: Mapping[str, 
         Found(name, _shown(name, environment[name]), Fate.REMOVED if decided.get(name) is None else Fate.REPLACED)
         for name in names
     )
-    # A rank that starts tlaunch inherits from tlaunch what others have from torchrun.
+    # A rank that starts tlaunch inherits from it what others inherit from torchrun.
     is_ours = env.TLAUNCH_RUN_ID in environment and family in {_TORCHRUN, _MINDSPORE}
     return Conflict("another tlaunch run" if is_ours else family.name, found, family.danger) if found else None
 
 
 def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str | None]) -> Conflict | None:
-    """Return the conflict of fewer visible devices than ranks; None where there are enough, or none, which is a wish to compute without."""
+    """Return the conflict of fewer visible devices than ranks; None if there are enough, or zero (which means CPU only)."""
     value = decided[name] if name in decided else environment.get(name)
     visible = [word for word in (value or "").split(",") if word.strip() not in {"", "-1", "NoDevFiles"}]
     rank_count = int(decided.get(env.LOCAL_WORLD_SIZE) or 1)
     if value is None or not 0 < len(visible) < rank_count:
         return None
-    danger = f"{rank_count} ranks would look for a device each, and {counted(len(visible), 'device')} can be seen"
+    danger = f"{rank_count} ranks would need a device each, but only {counted(len(visible), 'device')} can be used"
     return Conflict(name, (Found(name, _shown(name, value), Fate.KEPT),), danger)
 
 
@@ -217,7 +218,7 @@ def _shown(name: str, value: str) -> str:
 def removed_variables(
     inherited: Mapping[str, str], decided: Iterable[Variable], *, within_engine: bool = False
 ) -> Iterator[Variable]:
-    """Yield variables that other launchers left and for which tlaunch has no value. They are the same for all ranks."""
+    """Yield leftover variables of other launchers that tlaunch does not set. They are the same for all ranks."""
     for conflict in conflicts(inherited, {one.name: one.value for one in decided}, within_engine=within_engine):
         for found in conflict.found:
             if found.fate is Fate.REMOVED:

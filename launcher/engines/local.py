@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import TimestampedEvent, from_line
-from launcher.core.proc import PROC
+from launcher.core.machine.proc import PROC
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.port import HeldPort
@@ -21,7 +21,7 @@ from launcher.supervise.tree import RunGroup, forget_bystanders, spare_bystander
 from launcher.supervise.watcher import Watcher
 
 if TYPE_CHECKING:
-    from launcher.core.records import Allotment
+    from launcher.control.orders import BeginAttempt
     from launcher.supervise.agent import LauncherLink
     from launcher.supervise.link import Link
     from launcher.supervise.mpi_proxy import MpiProxies
@@ -32,7 +32,7 @@ THIS_SERVER = 0
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Hold back signals in this block: they act after it, when their handlers are in place."""
+    """Block signals in this block; they are delivered afterwards, when their handlers are installed."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -41,23 +41,23 @@ def signals_held_back() -> Iterator[None]:
 
 
 class LocalAgent:
-    """The head's end of an agent on this machine, or of a coordinator: signals act on all of its agents."""
+    """The launcher's handle of an agent on this machine or of a coordinator; signals reach all of its agents."""
 
     def __init__(self, pid: int, events_fd: int, life_fd: int, group: RunGroup, watcher: Watcher | None = None) -> None:
         self.pid = pid
-        self.group = group  # it and all that it starts
+        self.group = group  # it and its descendants
         self._events_fd = events_fd
-        self._life_fd = life_fd  # its write end is open nowhere else: the agent sees our end in its closing
+        self._life_fd = life_fd  # only this process has the write end open: the agent notices when it closes
         self._partial = b""
-        self._gone = False  # reaped: the pid may be anyone's
+        self._gone = False  # already reaped: another process may have the pid
         self._watcher = watcher
 
     def fileno(self) -> int:
-        """Readable when there are events, and at their end."""
+        """Readable when events are available, and at their end."""
         return self._events_fd
 
     def read(self) -> list[TimestampedEvent] | None:
-        """Return the events that have come, or None at their end. Blocks until there is one."""
+        """Return the available events, or None at their end. Blocks until there is one."""
         chunk = os.read(self._events_fd, 1 << 16)
         if not chunk:
             return None
@@ -65,26 +65,26 @@ class LocalAgent:
         return [stamped for line in lines if (stamped := from_line(line))]
 
     def signal(self, number: int) -> None:
-        """Pass a signal on. Safe in a signal handler.
+        """Forward a signal. Safe in a signal handler.
 
-        SIGINT, SIGTERM or SIGHUP: end the run by the grace rule. SIGQUIT: end it now. SIGTSTP and SIGCONT: stop the
-        ranks, and continue them. Others are handed to the ranks.
+        SIGINT, SIGTERM and SIGHUP end the run with the grace period. SIGQUIT ends it now. SIGTSTP and SIGCONT pause and
+        continue the ranks. Other signals are passed to the ranks.
         """
         if not self._gone:
             os.kill(self.pid, number)
             if number != signal.SIGTSTP:
-                os.kill(self.pid, signal.SIGCONT)  # a stopped agent could not act on it, nor could stopped ranks
+                os.kill(self.pid, signal.SIGCONT)  # a stopped agent cannot handle it, nor can stopped ranks
 
     def wait(self) -> int:
-        """Wait for the agent's end and close the pipes; return its exit code as a shell reports it."""
-        self._gone = True  # before it is reaped, since a signal handler may come in between
+        """Wait for the agent to end and close the pipes; return its exit code as a shell reports it."""
+        self._gone = True  # set before it is reaped, since a signal handler may run in between
         _, status = os.waitpid(self.pid, 0)
         os.close(self._events_fd)
         os.close(self._life_fd)
         return exit_code_of(os.waitstatus_to_exitcode(status))
 
     def forget(self) -> None:
-        """Remove what is kept of an agent that has been waited for, and of which nothing is left."""
+        """Release the resources of an agent that has been waited for and has left no process."""
         self.group.remove()
         if self._watcher is not None:
             self._watcher.dismiss()
@@ -96,22 +96,22 @@ def start_agent(
     *,
     server_index: int = THIS_SERVER,
     link: Link | None = None,
-    first_attempt: int = 0,
-    first_allotment: Allotment | None = None,
+    first: BeginAttempt | None = None,
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
-    `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and `members`; they are closed
-    here. This process becomes a subreaper, so that nothing escapes even if the agent is killed.
+    `first`: as `Agent`. `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and
+    `members`; this process closes them. This process becomes a subreaper, so that no process is lost even if the agent
+    is killed.
 
     Raises:
-        OSError: no process or pipe could be made.
+        OSError: a process or pipe could not be created.
     """
 
     def supervise(head: LauncherLink) -> int:
-        from launcher.supervise.agent import Agent  # noqa: PLC0415 - the head continues without it meanwhile
+        from launcher.supervise.agent import Agent  # noqa: PLC0415 - the launcher continues without it meanwhile
 
         return Agent(
             spec,
@@ -120,15 +120,14 @@ def start_agent(
             head=head,
             port=port,
             link=link,
-            first_attempt=first_attempt,
-            first_allotment=first_allotment,
+            first=first,
             members=members,
             specify=specify,
         ).run()
 
     run_dir = RunDir(spec.run_dir, None if link is None else server_index)
     watcher = None
-    with suppress(OSError):  # the run does without
+    with suppress(OSError):  # the run continues without
         watcher = Watcher(run_dir) if PROC.is_dir() else None
     agent = start_child(supervise, run_dir, watcher)
     for kept in (port, link, members):
@@ -166,23 +165,23 @@ def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: W
 def _be_child(
     work: Callable[[LauncherLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
 ) -> NoReturn:
-    """Do the child's work. Never returns into the launcher's code, whatever happens."""
+    """Do the child's work. Never returns into the launcher's code."""
     exit_code = EXIT_FAILURE
     try:
-        os.setsid()  # a terminal's Ctrl-C is for the head alone
+        os.setsid()  # Ctrl-C in a terminal is for the launcher only
         become_subreaper()
         forget_bystanders()
-        # An agent that outlives its launcher keeps no pipe's reader waiting.
+        # If the agent outlives its launcher, it must not keep a pipe open that someone reads.
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nowhere, standard)
         os.close(nowhere)
         keep_descriptors_private()
-        from launcher.supervise.agent import LauncherLink  # noqa: PLC0415 - the head continues without it meanwhile
+        from launcher.supervise.agent import LauncherLink  # noqa: PLC0415 - the launcher continues without it meanwhile
 
         exit_code = work(LauncherLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid))
-    except BaseException:  # noqa: BLE001 - logged, and then the head sees that the agent is gone
-        os.close(0)  # too many open files may be the trouble
+    except BaseException:  # noqa: BLE001 - logged; the launcher then sees that the agent is gone
+        os.close(0)  # the cause may be too many open files
         with suppress(OSError), run_dir.agent_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
             traceback.print_exc(file=file)
     finally:

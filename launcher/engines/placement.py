@@ -1,13 +1,13 @@
-"""The cores of this machine that each rank may use, and its number of threads. Pure, but for `read_machine`.
+"""Choose the cores and the number of threads of each rank on this machine. Pure, except `read_machine`.
 
-Words: a *cpu* is what the system schedules on (a hardware thread), a *core* is what computes: one cpu, or the siblings
-that share it. A *node* is a part of the machine whose cores reach their memory equally fast.
+Terms: a *cpu* is a hardware thread, the unit that the system schedules on. A *core* is one cpu, or the siblings that
+share its units. A *node* is a NUMA node: a part of the machine whose cores access its memory equally fast.
 
-Why nothing is bound where memory is uniform: the system moves a thread to an idle core, binding forbids it, and gains
-nothing back. Where memory is not uniform, a rank that wanders between nodes leaves its memory behind; so ranks are kept
-on one node each, free to move inside it. Why OMP_NUM_THREADS is the rank's share: without it every rank starts a thread
-for every core of the machine; torchrun's 1 leaves all cores but one per rank idle. Threads are counted in cores, not in
-cpus: siblings share the units that multiply.
+With uniform memory nothing is bound: the system moves threads to idle cores, and binding would only prevent that. With
+non-uniform memory, a rank that moves to another node leaves its memory behind. Therefore each rank is kept on one node
+and may move inside it. OMP_NUM_THREADS is the rank's share of cores: without it, every rank starts one thread per core
+of the machine; torchrun's value 1 leaves all but one core per rank idle. Threads are counted in cores, because siblings
+share their arithmetic units.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SYSTEM = Path("/sys/devices/system")
 
 @frozen
 class Node:
-    """A part of the machine, cut to the cores that this process may use."""
+    """A NUMA node, cut to the cores that this process may use."""
 
     number: int
-    cores: tuple[Core, ...]  # Invariant: not empty, ascending by their first cpu
+    cores: tuple[Core, ...]  # Invariant: not empty, ascending by first cpu
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -53,23 +53,23 @@ class Machine:
 class Share:
     """The cores of one rank."""
 
-    cpus: tuple[int, ...] | None  # the only ones that it may use; None: all of the launcher's
-    threads: int  # a sensible OMP_NUM_THREADS
-    reason: str  # how it came to that many threads, in a few words
-    node: int | None = None  # where all its cpus are, if it is bound to a whole node
+    cpus: tuple[int, ...] | None  # the only cpus that it may use; None: all of the launcher's
+    threads: int  # a suitable OMP_NUM_THREADS
+    reason: str  # the reason for this number of threads, in a few words
+    node: int | None = None  # the node of all its cpus, if it is bound to a whole node
 
 
 def read_machine(system: Path = SYSTEM) -> Machine:
-    """Return the cpus that this process may use, as the system describes them. What it leaves out is taken to be uniform."""
+    """Return the cpus that this process may use, as the system describes them. Missing details are assumed uniform."""
     has_affinity = hasattr(os, "sched_getaffinity")
     usable = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
-    by_first: dict[int, Core] = {}  # the usable cpus, grouped by the core that they share
+    by_first: dict[int, Core] = {}  # the usable cpus, grouped by shared core
     for cpu in usable:
         siblings = _cpu_list(system / f"cpu/cpu{cpu}/topology/thread_siblings_list") or {cpu}
         core = tuple(sorted({cpu} | siblings.intersection(usable)))
         by_first.setdefault(core[0], core)
     cores = [by_first[first] for first in sorted(by_first)]
-    lists = (system / "node").glob("node[0-9]*/cpulist")  # none if the system does not say
+    lists = (system / "node").glob("node[0-9]*/cpulist")  # empty if the system does not report any
     node_of = {cpu: int(path.parent.name.removeprefix("node")) for path in lists for cpu in _cpu_list(path)}
     numbers = sorted({node_of.get(core[0], 0) for core in cores})
     return Machine(
@@ -78,16 +78,18 @@ def read_machine(system: Path = SYSTEM) -> Machine:
 
 
 def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Share, ...]:
-    """Return the share of each local rank, in their order.
+    """Return the share of each local rank, in order.
 
-    none: every rank may use everything. core: disjoint runs of neighbouring cores, siblings together, inside one node
-    where there are as many ranks as nodes. numa: all cores of one node, as many ranks on each as its cores allow, in
-    order. auto: numa where there are several nodes, each gets a rank, and there are as many cores as ranks; else none.
+    none: every rank may use everything.
+    core: consecutive, disjoint cores for each rank, including siblings; inside one node if there are at least as many
+    ranks as nodes.
+    numa: each rank gets all cores of one node. Nodes get ranks in proportion to their cores, in order.
+    auto: numa if there are several nodes, every node gets a rank, and there are as many cores as ranks; else none.
 
     Raises:
-        RefusedLayoutError: `core`, and there are fewer cores than ranks.
+        RefusedLayoutError: `core`, with fewer cores than ranks.
     """
-    # Fewer ranks than nodes would leave nodes idle; more ranks than cores need every freedom they have.
+    # Fewer ranks than nodes would leave nodes idle; more ranks than cores must be free to move.
     fits = 1 < len(machine.nodes) <= local_world_size <= machine.core_count
     chosen = ("numa" if fits else "none") if bind == "auto" else bind
     if chosen == "core":
@@ -104,24 +106,23 @@ def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Shar
 def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
     if machine.core_count < local_world_size:
         raise RefusedLayoutError(
-            f"--bind core gives each rank cores of its own, but {local_world_size} ranks would share "
+            f"--bind core gives each rank its own cores, but {local_world_size} ranks would share "
             f"{machine.core_count} usable cores",
-            hint="--bind none lets all ranks share all cores",
+            hint="use --bind none to let all ranks share all cores",
         )
     if local_world_size < len(machine.nodes):
         parts = _cut(tuple(core for node in machine.nodes for core in node.cores), local_world_size)
     else:
         counts = _ranks_per_node(local_world_size, machine)
         parts = [part for node, count in zip(machine.nodes, counts, strict=True) for part in _cut(node.cores, count)]
-    return tuple(Share(_cpus_of(part), len(part), f"{len(part)} cores of its own") for part in parts)
+    return tuple(Share(_cpus_of(part), len(part), f"{counted(len(part), 'core')} of its own") for part in parts)
 
 
 def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:
-    """Return how many ranks each node gets: one if there are enough; each next rank goes where it finds most cores, to the first such node.
+    """Return the number of ranks on each node: one each if possible, then each next rank where most cores are free.
 
-    Equal nodes get equal numbers, the first ones one more where that does not come out even: 5 ranks on 2 nodes are
-    3 and 2. A node of 6 cores and one of 2 get 3 and 1 of 4 ranks. No node gets more ranks than cores while another
-    one has a core left.
+    Equal nodes get equal numbers; a remainder goes to the first nodes: 5 ranks on 2 nodes are 3 and 2. With 4 ranks, a
+    node of 6 cores and one of 2 get 3 and 1. No node gets more ranks than cores while another one has a free core.
     """
     one_each = local_world_size >= len(machine.nodes)
     counts = [int(one_each)] * len(machine.nodes)
@@ -132,7 +133,7 @@ def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:
 
 
 def _cut(cores: tuple[Core, ...], count: int) -> list[tuple[Core, ...]]:
-    """`cores` in `count` runs whose lengths differ by one at most.
+    """Split `cores` into `count` consecutive parts whose lengths differ by at most one.
 
     >>> _cut(((0,), (1,), (2,), (3,), (4,)), 2)
     [((0,), (1,)), ((2,), (3,), (4,))]
@@ -150,7 +151,7 @@ def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:
 
 
 def _cpu_list(path: Path) -> set[int]:
-    """Return the cpus of a file in the kernel's notation, as 0-3,8; empty if it cannot be read."""
+    """Return the cpus in a file in the kernel's notation, such as 0-3,8; empty if it cannot be read."""
     try:
         runs = [run.partition("-") for run in path.read_text(encoding="ascii").strip().split(",") if run]
         return {cpu for first, _, last in runs for cpu in range(int(first), int(last or first) + 1)}

@@ -1,8 +1,8 @@
-"""One agent per server by `srun`, inside an allocation: the exact command, and which node each server is.
+"""Build the `srun` command that starts one agent per server inside an allocation, and map servers to nodes.
 
-Measured with Slurm 22.05: one agent that fails or is killed leaves the others alone. Where GPUs were asked for by task
-or for the whole job, a step gets one of them, or is refused, unless it asks for a number per node. Without --overlap it
-waits for other steps to end.
+Measured with Slurm 22.05: an agent that fails or is killed leaves the others running. If GPUs were requested per task
+or for the whole job, a step gets only one of them, or is refused, unless it requests a number per node. Without
+--overlap it waits for other steps to end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.interfaces import address_of, addresses_of, names_of
+from launcher.core.machine.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Server
 from launcher.core.text import some_of
 from launcher.doctor.facts import Resolved
@@ -23,9 +23,9 @@ from launcher.engines.slurm_allocation import Allocation, Node, short_of_cpus
 from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import is_host_name
 
-SHOWN = 4  # names in a message; the others are counted
-# Options of sbatch and salloc about tasks, which srun would take for wishes of the agents: an agent is one task, and
-# needs all that the job has on its node.
+SHOWN = 4  # names listed in a message
+# Task options of sbatch and salloc that srun would apply to the agents. An agent is one task and needs everything that
+# the job has on its node.
 _OF_TASKS = (
     "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE",
     "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_TRES", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK",
@@ -45,15 +45,15 @@ def slurm_command(
     cwd: Path = START_DIRECTORY,
     host: Host | None = None,
 ) -> EngineCommand:
-    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order.
+    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i].
 
-    Agents get the whole environment of srun. With `counts` they are also processes of an MPI that the cluster's own
-    default chooses, or an option --mpi. `options` are the user's, a word each: of two the later counts. `host`:
-    this machine, with what it calls the servers; asked for if need be. Asks the resolver where the table calls servers
-    otherwise than Slurm.
+    Processes are numbered in the order of `servers`. Agents get the whole environment of srun. With `counts` they are
+    also MPI processes, of the MPI that the cluster's default or an option --mpi chooses. `options`: the user's, one
+    word each; the last of two equal options counts. `host`: this machine, with the addresses that it resolves for the
+    servers; determined if None. Blocks while resolving if the table's names differ from Slurm's.
 
     Raises:
-        RefusedLayoutError: a server is no node of the allocation, or could be several.
+        RefusedLayoutError: a server is not a node of the allocation, or matches several.
     """
     nodes = nodes_of(allocation, servers, host)
     tasks = [node for node, count in zip(nodes, counts or [1] * len(nodes), strict=True) for _ in range(count)]
@@ -65,12 +65,12 @@ def slurm_command(
             "srun",
             f"--nodes={len(set(tasks))}",
             f"--ntasks={len(tasks)}",
-            "--distribution=arbitrary",  # as SLURM_HOSTFILE says: Slurm would sort a list of nodes
+            "--distribution=arbitrary",  # as in SLURM_HOSTFILE: Slurm would sort a list of nodes
             "--overlap",
-            "--mem=0",  # all that the job has
+            "--mem=0",  # everything that the job has
             *(() if gpus is None else (f"--gres=gpu:{gpus}",)),
             "--cpu-bind=none",
-            "--overcommit" if counts else "--mpi=none",  # a job may have fewer cores than devices
+            "--overcommit" if counts else "--mpi=none",  # a job can have fewer cores than devices
             "--kill-on-bad-exit=0",
             "--wait=0",
             "--input=none",
@@ -86,15 +86,15 @@ def slurm_command(
 
 
 def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return the node of the allocation that each server is, by names and addresses. Asks the resolver if names differ.
+    """Return the node of the allocation for each server, by names and addresses. Blocks while resolving if names differ.
 
-    A server may come several times, where ranks are dealt out to servers in turn.
+    A server may occur several times, if ranks are assigned to servers in turn.
 
     Raises:
-        RefusedLayoutError: a server is no node of the allocation, or could be several.
+        RefusedLayoutError: a server is not a node of the allocation, or matches several.
     """
     distinct = tuple(dict.fromkeys(servers))
-    by_names = []  # without asking a resolver
+    by_names = []  # without resolving names
     for node in allocation.nodes:
         address = address_of(node.address)
         known = frozenset() if address is None else frozenset({address})
@@ -111,13 +111,11 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
     missing = [server.server_id for server, nodes in zip(distinct, claims, strict=True) if len(nodes) != 1]
     if missing:
         names, ids = [node.name for node in allocation.nodes], [server.server_id for server in distinct]
-        hint = "run without --rank-table on the nodes that it gives"
-        if all(map(is_host_name, ids)):  # nothing odd is to be copied to a shell
-            hint = f"ask Slurm for the table's servers: --nodelist={','.join(ids)}, or {hint}"
+        hint = "run without --rank-table to use the allocated nodes"
+        if all(map(is_host_name, ids)):  # the user may copy this into a shell
+            hint = f"request the table's servers: --nodelist={','.join(ids)}, or {hint}"
         are = "is no node" if len(missing) == 1 else "are no nodes"
-        silence = (
-            f"; the resolver does not answer for {_listed(unanswered)}: is the name server up?" if unanswered else ""
-        )
+        silence = f"; {_listed(unanswered)} cannot be resolved: is the name server up?" if unanswered else ""
         raise RefusedLayoutError(
             f"{_listed(missing)} of the rank table {are} of job {allocation.job_id}, which has {_listed(names)}{silence}",
             hint=hint,
@@ -127,10 +125,10 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
 
 
 def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return warnings about nodes that have fewer CPUs than ranks. Asks the resolver as `nodes_of` does.
+    """Return warnings about nodes that have fewer CPUs than ranks. Resolves names as `nodes_of` does.
 
     Raises:
-        RefusedLayoutError: a server is no node of the allocation, or could be several.
+        RefusedLayoutError: a server is not a node of the allocation, or matches several.
     """
     names = [node.name for node in allocation.nodes]
     if len(allocation.cpus_per_node) != len(names):
@@ -151,18 +149,18 @@ def _claims(nodes: Sequence[Node], register: ServerIndex, hosts: Sequence[Sequen
 
 @lru_cache(maxsize=1)
 def _meanings(nodes: Sequence[Node]) -> Mapping[str, Resolved]:
-    """Return the addresses of all names of the nodes. A silent name server is waited for once."""
+    """Return the addresses of all names of the nodes. Waits only once for a name server that does not answer."""
     names = dict.fromkeys(name for node in nodes for name in (*_names(node), node.address))
     return resolve(names, patience_s(len(names)))
 
 
 def _resolved(allocation: Allocation, meant: Host, meanings: Mapping[str, Resolved]) -> list[tuple[Host, ...]]:
-    """Return the hosts that each name stands for, by node."""
+    """Return the resolved addresses of each name, by node."""
     resolved = []
     for node in allocation.nodes:
         found = addresses_of(text for name in (*_names(node), node.address) for text in meanings[name].addresses)
         if node.name == allocation.here:
-            found |= meant.addresses  # a machine may have its own name at 127.0.1.1 only
+            found |= meant.addresses  # a machine may resolve its own name only to 127.0.1.1
         resolved.append(tuple(Host(name, found, meant.resolved) for name in _names(node)))
     return resolved
 

@@ -1,6 +1,6 @@
-"""The job of Slurm that this process is in: its nodes, their devices and CPUs, as its environment and the controller say.
+"""The Slurm job of this process: its nodes with their devices and CPUs, from the environment and the controller.
 
-salloc and sbatch give a task one CPU unless they are asked for more: under task/cgroup all ranks of a node share it.
+By default, salloc and sbatch give a task one CPU. With task/cgroup, all ranks of a node share it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from launcher.rank_table.generate import devices_per_server
 from launcher.rank_table.hostfiles import Place, counted_cluster
 from launcher.rank_table.nodelists import expand
 
-SHOWN = 4  # names in a message; the others are counted
-ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
+SHOWN = 4  # names listed in a message
+ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a busy controller needs time
 HINT_ALLOCATE = (
-    "start it in a job: salloc --nodes=2 --exclusive ..., or sbatch; `tlaunch render slurm` writes a script for it"
+    "start it in a job, with salloc --nodes=2 --exclusive ... or sbatch; `tlaunch render slurm` writes a script"
 )
 
 
 @frozen
 class Node:
-    """A node under the names that Slurm has for it."""
+    """A node under its Slurm names."""
 
     name: str
     hostname: str
-    address: str  # an address, or a name of it
+    address: str  # its address, or a name that resolves to it
 
 
 @frozen
@@ -40,23 +40,23 @@ class Allocation:
     job_id: str
     nodes: tuple[Node, ...]  # in Slurm's order
     ends_at_s: float | None  # wall clock; None: not in Slurm's environment
-    gpus_per_node: int | None  # on each of the nodes; None: unknown
-    here: str | None  # the node that this process is on; None: on another machine, or unknown
+    gpus_per_node: int | None  # on each node; None: unknown
+    here: str | None  # index of the node with this process; None: on another machine, or unknown
     version: str  # "Slurm 22.05.8"
-    cpus_per_node: tuple[int, ...] = ()  # of the job on each of the nodes; empty: unknown
-    groups: int = 1  # of nodes; a heterogeneous job has several, and the nodes here are those of the first
+    cpus_per_node: tuple[int, ...] = ()  # of the job on each node; empty: unknown
+    groups: int = 1  # number of node groups; `nodes` are those of the first group of a heterogeneous job
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """Return the Slurm job that this process is in. Asks the controller for its nodes.
+    """Return the Slurm job of this process. Asks the controller for its nodes.
 
     Raises:
         UsageError: this process is not in a job.
-        UnreadableError: Slurm does not answer, or with what is not understood.
+        UnreadableError: Slurm does not answer, or its answer cannot be parsed.
     """
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not job_id or not listed:
-        raise UsageError("this is no job of Slurm: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
+        raise UsageError("this is not a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
     names = tuple(expand(listed, Place("SLURM_JOB_NODELIST", 1)))
     found: dict[str, Node] = {}
     for line in ask(("scontrol", "--oneliner", "show", "node", listed), environment).splitlines():
@@ -72,17 +72,18 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         ends_at_s=float(ends_at) if ends_at.isdecimal() else None,
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
-        version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian calls it slurm-wlm
+        version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian's name is slurm-wlm
         cpus_per_node=cpus_per_node(environment),
         groups=_groups(environment),
     )
 
 
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
-    """Return the nodes as servers, each with as many devices as its GPUs, or as asked for.
+    """Return the nodes as servers, each with as many devices as it has GPUs, or as requested.
 
     Raises:
-        UsageError: neither Slurm nor the user says how many; the job is heterogeneous, so that nodes would stay idle.
+        UsageError: the number is not given by Slurm or the user; or the job is heterogeneous, so that nodes would be
+            idle.
     """
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
@@ -94,21 +95,21 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
     if count is None:
         raise UsageError(
-            f"Slurm does not say how many devices the nodes of job {allocation.job_id} have",
-            hint="--devices N says how many each has, or ask for them: salloc --gpus-per-node=8",
+            f"the number of devices on the nodes of job {allocation.job_id} is unknown",
+            hint="add --devices N (per node), or request GPUs from Slurm: salloc --gpus-per-node=8",
         )
     counts = devices_per_server(str(count), len(allocation.nodes))
     return counted_cluster([(node.name, number) for node, number in zip(allocation.nodes, counts, strict=True)])
 
 
 def _groups(environment: Mapping[str, str]) -> int:
-    """Return the number of components of a heterogeneous job, which Slurm called a pack until 20.02; 1 for other jobs."""
+    """Return the number of components of a heterogeneous job (called a pack before Slurm 20.02); 1 for other jobs."""
     given = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or ""
     return int(given) if re.fullmatch(r"[1-9]\d{0,5}", given, re.ASCII) else 1
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
-    """Return the GPUs per node, however they were asked for. Only the first node of a batch job knows its own number."""
+    """Return the GPUs per node, in any form of request. In a batch job only the first node knows its own number."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count
@@ -120,7 +121,7 @@ def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | Non
 
 
 def _gpus(environment: Mapping[str, str], name: str) -> int | None:
-    """8, or of named kinds: a100:4,v100:4."""
+    """Parse a GPU count: 8, or by type: a100:4,v100:4."""
     parts = [part.rpartition(":")[2] for part in environment.get(name, "").split(",")]
     return sum(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 
@@ -139,7 +140,7 @@ def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def short_here(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    """Return warnings about `ranks` ranks on this node of a job; none outside of a job."""
+    """Return warnings about `ranks` ranks on this node of a job; empty outside a job."""
     node, cpus = environment.get("SLURMD_NODENAME", ""), environment.get("SLURM_CPUS_ON_NODE", "")
     if not node or not environment.get("SLURM_JOB_ID") or not re.fullmatch(r"\d+", cpus, re.ASCII):
         return ()
@@ -147,15 +148,15 @@ def short_here(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
 
 
 def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:
-    """Return warnings about `nodes`, each given with its CPUs and ranks; none if each rank has a CPU."""
+    """Return warnings about `nodes`, given with their CPUs and ranks; empty if every rank has a CPU."""
     short = [(ranks / max(cpus, 1), name, cpus, ranks) for name, cpus, ranks in nodes if cpus < ranks]
     if not short:
         return ()
     _, name, cpus, ranks = max(short, key=lambda one: one[0])
     others = f", and too few on {len(short) - 1} more" if len(short) > 1 else ""
     note = (
-        f"warning: this job of Slurm has {cpus} CPU{'' if cpus == 1 else 's'} on {name} for {ranks} ranks{others}; "
-        f"--exclusive, or --cpus-per-task={ranks} at least, asks salloc or sbatch for more"
+        f"warning: this Slurm job has {cpus} CPU{'' if cpus == 1 else 's'} on {name} for {ranks} ranks{others}; "
+        f"request more from salloc or sbatch: --exclusive, or at least --cpus-per-task={ranks}"
     )
     return (note,)
 
@@ -164,22 +165,24 @@ def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
     """Return the stdout of a Slurm command.
 
     Raises:
-        UnreadableError: it does not answer, or says that it failed.
+        UnreadableError: it does not answer, or fails.
     """
     done = answer_of(argv, environment)
     if done.returncode:
         said = escaped(done.stderr.strip().partition("\n")[0][:200])
-        raise UnreadableError(f"{' '.join(argv)} failed: {said}", hint="is slurmctld up, and the job still there?")
+        raise UnreadableError(
+            f"{' '.join(argv)} failed: {said}", hint="is slurmctld running, and does the job still exist?"
+        )
     return done.stdout
 
 
 def answer_of(
     argv: tuple[str, ...], environment: Mapping[str, str], text: str = "", *, timeout_s: float = ASK_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Slurm command with `text` on stdin and return its result, whatever its exit code.
+    """Run a Slurm command with `text` on stdin and return its result, with any exit code.
 
     Raises:
-        UnreadableError: it is not there, or does not answer.
+        UnreadableError: it is not installed, or does not answer.
     """
     try:
         return subprocess.run(
@@ -191,4 +194,4 @@ def answer_of(
             f"{argv[0]} cannot be started: {error.strerror}", hint="is Slurm installed here?"
         ) from None
     except subprocess.TimeoutExpired:
-        raise UnreadableError(f"{argv[0]} does not answer within {timeout_s:.0f} s", hint="is slurmctld up?") from None
+        raise UnreadableError(f"{argv[0]} did not answer within {timeout_s:.0f} s", hint="is slurmctld up?") from None

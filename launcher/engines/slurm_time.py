@@ -1,7 +1,7 @@
-"""Times as Slurm writes them, and how much of it a job that ends has: its limit, and from SIGTERM to SIGKILL.
+"""Times in Slurm's format, and the time that a job has: until its limit, and from SIGTERM to SIGKILL.
 
-At the limit, and when a job is cancelled or has to make room for another one, Slurm sends SIGTERM, and kills what is
-left KillWait seconds later, agents and their last words too.
+Slurm sends SIGTERM at the limit, when a job is cancelled, and when it is preempted. KillWait seconds later it kills
+everything that is left, including agents with their last output.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _NO_LIMIT = ("UNLIMITED", "INFINITE")
 
 
 def seconds_of(text: str) -> int | None:
-    """Return the seconds of a time as sbatch takes it and squeue prints it; None for no limit.
+    """Parse a time that sbatch accepts or squeue prints; return seconds, or None for no limit.
 
     >>> seconds_of("90"), seconds_of("2:30"), seconds_of("36:00:00"), seconds_of("1-12"), seconds_of("UNLIMITED")
     (5400, 150, 129600, 129600, None)
 
     Raises:
-        ValueError: it is no such time.
+        ValueError: `text` is not a time in this format.
     """
     if text.upper() in _NO_LIMIT:
         return None
     match = _TIME.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no time of Slurm's")
+        raise ValueError(f"{text!r} is not a Slurm time")
     first, second, third, *after_days = (int(part or 0) for part in match.groups())
     if match[4] is not None:
         days, hours, minutes, seconds = after_days
@@ -45,20 +45,20 @@ def seconds_of(text: str) -> int | None:
 
 
 def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float | None:
-    """Return the seconds until the job's time limit, or None without one. Asks the controller: the limit can be changed.
+    """Return the seconds until the job's time limit, or None without one. Asks the controller: the limit can change.
 
     Raises:
         UnreadableError: Slurm does not answer, and its environment has no end time either.
     """
     try:
-        # The first job of an array has the array's number too: Slurm would list all of them.
+        # The first job of an array also has the array's number, for which Slurm would list all jobs of the array.
         said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
         left = dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line.strip())
         text = left.get(allocation.job_id, "").strip()
         try:
             return None if text == "NOT_SET" else seconds_of(text)
         except ValueError:
-            raise UnreadableError(f"squeue prints {escaped(text)!r} for the time that is left to this job") from None
+            raise UnreadableError(f"squeue prints {escaped(text)!r} as the time left for this job") from None
     except UnreadableError:
         if allocation.ends_at_s is None:
             raise
@@ -66,7 +66,7 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
 
 
 def kill_wait_s(environment: Mapping[str, str]) -> float | None:
-    """Return the seconds that Slurm lets pass between SIGTERM and SIGKILL, or None if its configuration has none."""
+    """Return the seconds between Slurm's SIGTERM and SIGKILL, or None if its configuration does not set them."""
     with suppress(UnreadableError):
         match = re.search(r"^KillWait\s*=\s*(\d+) sec", ask(("scontrol", "show", "config"), environment), re.MULTILINE)
         return float(match[1]) if match else None
@@ -74,7 +74,7 @@ def kill_wait_s(environment: Mapping[str, str]) -> float | None:
 
 
 def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
-    """Return `supervision` with the time at which Slurm kills the job. Asks the controller; without an answer, no limit."""
+    """Return `supervision` with the time when Slurm kills the job. Asks the controller; no answer means no limit."""
     waits_s = kill_wait_s(environment)
     try:
         left_s = time_left_s(allocation, environment)

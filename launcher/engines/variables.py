@@ -1,4 +1,4 @@
-"""The variables that tlaunch decides for a rank, and what becomes of them over those that it inherits. Pure."""
+"""The variables that tlaunch decides for a rank, and how they combine with inherited ones. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 from launcher.core import env
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import interface_variables
+from launcher.core.machine.interfaces import interface_variables
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.placement import Share
 
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
-# Threads of GNU's OpenMP wait spinning, by default for so long that a rank whose cores are busy takes many times as long per step.
-# docs/run.md has the measured ratios.
+# Threads of GNU OpenMP wait by spinning. With the default spin time, a rank whose cores are busy needs many times as
+# long per step; docs/run.md has the measured ratios.
 SPINNING = {env.GOMP_SPINCOUNT: "1000"}
-OTHER_OPEN_MPI = "a library of Open MPI 5 under the mpirun of Open MPI 4"
+OTHER_OPEN_MPI = "an Open MPI 5 library under the mpirun of Open MPI 4"
 
 
 class Origin(str, Enum):
@@ -33,10 +33,10 @@ class Origin(str, Enum):
 @frozen
 class Variable:
     name: str
-    value: str | None  # None: taken away
+    value: str | None  # None: removed
     origin: Origin
     why: str  # how the value follows from its origin, in a few words; may be empty
-    instead_of: str | None = None  # another value that the environment had. Not masked, as `value` is not
+    instead_of: str | None = None  # a different value in the environment. Like `value`, it is not masked
 
 
 def run_variables(
@@ -68,13 +68,11 @@ def run_variables(
     yield Variable(env.TLAUNCH_PP, str(layout.pp), Origin.LAYOUT, "--pp")
     yield Variable(env.TLAUNCH_MICRO_BATCHES, str(layout.micro_batches), Origin.LAYOUT, "--micro-batches")
     yield Variable(env.TLAUNCH_ATTEMPT, "0", Origin.TLAUNCH, attempt)
-    if supervision.full_teardown:
-        yield Variable(env.TLAUNCH_FULL_TEARDOWN, "1", Origin.TLAUNCH, "--full-teardown")
     yield Variable(env.TLAUNCH_MAX_RESTARTS, restarts, Origin.TLAUNCH, "--max-restarts")
 
 
 def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable:
-    """RANK_TABLE_FILE. Without a table an inherited one is taken away: it would describe other devices than these."""
+    """Yield RANK_TABLE_FILE. Without a table an inherited one is removed: it would describe other devices."""
     if path is None:
         return Variable(env.RANK_TABLE_FILE, None, Origin.REMOVED, "this run has no rank table")
     return Variable(
@@ -85,7 +83,7 @@ def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable
 def rank_variables(
     used: Cluster, server_index: int, local_rank: int, run_dir: Path, *, with_scheduler: bool = False
 ) -> Iterator[Variable]:
-    """Yield the variables of one rank. `with_scheduler`: it meets the others at MindSpore's."""
+    """Yield the variables of one rank. `with_scheduler`: it meets the others at MindSpore's scheduler."""
     server = used.servers[server_index]
     device, origin = server.devices[local_rank], _from(used)
     rank = str(device.global_rank)
@@ -100,7 +98,7 @@ def rank_variables(
     yield Variable(env.LOCAL_WORLD_SIZE, str(local_size), origin, "ranks on its server")
     yield Variable(env.GROUP_RANK, str(server_index), origin, f"server {server_index} of {len(used.servers)}, from 0")
     heartbeat = RunDir(run_dir).heartbeat(device.global_rank)
-    yield Variable(env.TLAUNCH_HEARTBEAT_FILE, str(heartbeat), Origin.TLAUNCH, "where a rank may leave signs of life")
+    yield Variable(env.TLAUNCH_HEARTBEAT_FILE, str(heartbeat), Origin.TLAUNCH, "where a rank may write heartbeats")
 
 
 def default_variables(
@@ -110,18 +108,18 @@ def default_variables(
     *,
     chosen: Container[str] = (),
 ) -> tuple[Variable, ...]:
-    """Return variables that fill a gap: the user's own choice, in the environment or by --env, stands.
+    """Return default variables: a value that the user set, in the environment or with --env, takes precedence.
 
-    `interface`: of this server, by which its ranks reach others; None: libraries choose. `mpi_variables`: what the ranks'
-    MPI needs under the mpirun around them. `chosen`: the names of the user's own variables.
+    `interface`: this server's interface through which its ranks reach others; None: libraries choose. `mpi_variables`:
+    what the ranks' MPI needs under the enclosing mpirun. `chosen`: names of the user's own variables.
     """
     spinning = {} if env.OMP_WAIT_POLICY in chosen else SPINNING
-    reached = "the interface that has this server's address"
+    reached = "the interface with this server's address"
     return (
         Variable(env.OMP_NUM_THREADS, str(share.threads), Origin.TLAUNCH, share.reason),
         Variable(env.PYTHONUNBUFFERED, "1", Origin.TLAUNCH, "lines reach train.log as they are printed"),
         *(
-            Variable(name, value, Origin.TLAUNCH, "a thread that waits longer sleeps")
+            Variable(name, value, Origin.TLAUNCH, "threads that wait longer than this sleep")
             for name, value in spinning.items()
         ),
         *(Variable(name, value, Origin.TABLE, reached) for name, value in interface_variables(interface).items()),
@@ -135,7 +133,7 @@ def laid_over(
     decided: Iterable[Variable],
     user_env: Mapping[str, str],
 ) -> tuple[Variable, ...]:
-    """Return every variable that tlaunch has a say in, by name once: of two that speak of one name the later counts."""
+    """Return every variable that tlaunch decides on, one per name: of two with the same name, the later counts."""
     chosen = {
         one.name: Variable(one.name, inherited[one.name], Origin.INHERITED, f"yours; tlaunch would set {one.value}")
         if one.name in inherited

@@ -1,1 +1,1 @@
-"""Read what ranks wrote to their logs, while they write and afterwards. Nothing here writes a log."""
+"""Read what ranks write to their logs, while they run and afterwards. Nothing in this package writes a log."""

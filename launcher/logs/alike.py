@@ -1,10 +1,10 @@
-"""Which lines of ranks say the same, and the one text in which their numbers become ranges.
+"""Decide which lines of different ranks say the same, and merge them into one text with ranges of numbers.
 
-Lines with equal words are alike, and their numbers become ranges. Some numbers must be equal nevertheless, or line 7 of
-one rank would be taken for line 8 of another: those that count, as `step: 7` does. They are found by looking on: a whole
-number counts if it grows evenly from line to line, and if different ranks have had the same. Others are no measurements
-at all: a place in a source file, and what stands in a traceback (lines, addresses, pids). They are words, and lines that
-differ there say different things.
+Lines with equal words are grouped, and their numbers become ranges. Some numbers must be equal, or line 7 of one rank
+would be grouped with line 8 of another: counters such as `step: 7`. A whole number is a counter if it grows evenly from
+line to line, and if different ranks have had the same values. Other numbers are not measurements: line numbers of
+source files, and everything in a traceback (lines, addresses, pids). They count as words, so lines that differ in them
+are not grouped.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from launcher.logs.terminal import without_colours
 from launcher.logs.times import time_in
 from launcher.logs.traceback_blocks import TracebackLines
 
-MAX_NUMBERS = 16  # of a line, among which the ones that count are looked for
-MAX_ALIKE_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
-MAX_KINDS = 500  # that are known at once, those that came last
-MAX_VALUES = 64  # of a number that are remembered, to see whether ranks have them in common
-MIN_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
-MAX_EVEN = 12  # that are held in its favour
+MAX_NUMBERS = 16  # of a line, examined to find counters
+MAX_ALIKE_CHARS = 2000  # of a line whose numbers are examined; a longer line must be equal
+MAX_KINDS = 500  # kinds known at a time, the most recent ones
+MAX_VALUES = 64  # values remembered per number, to see whether ranks share them
+MIN_EVEN = 3  # times that a number must grow as before; each exception takes back two
+MAX_EVEN = 12  # limit of the count in its favour
 
 _NUMBER = re.compile(
     r"(?<![\d.])(0[xX][\da-fA-F]{1,16}\b"
@@ -31,14 +31,14 @@ _NUMBER = re.compile(
 # A place in a source file, as Python's tracebacks, faulthandler and loggers write it.
 _PLACE = re.compile(r"""(File "[^"]*", line \d+|[\w./-]*\.py:\d+)""")
 _WHOLE = re.compile(r"-?\d+")
-_NUMBER_HERE = "\x01"  # neither this nor the next is in any text that is shown
+_NUMBER_HERE = "\x01"  # neither of these two characters occurs in shown text
 _TIME_HERE = "\x02"
 
 Identity = tuple[str, tuple[str, ...]]
 
 
 class Alike:
-    """One line of one rank, ready to be compared with others; of a traceback the first, with those that follow it."""
+    """One line of one rank, prepared for comparison; for a traceback its first line, with the lines that follow."""
 
     __slots__ = (
         "came_ns", "coloured", "following", "global_rank", "is_frame", "kind", "number", "numbers", "raised", "text", "time",
@@ -46,9 +46,9 @@ class Alike:
     )  # fmt: skip
 
     def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines | None = None, number: int = 0) -> None:
-        """Compare the line by its words and numbers. `tracebacks` follows this rank's lines."""
+        """Prepare the line by its words and numbers. `tracebacks` follows this rank's lines."""
         self.global_rank = line.global_rank
-        self.number = number  # of all lines, in the order in which they came
+        self.number = number  # among all lines, in order of arrival
         self.came_ns = 0
         whole = shown(line)
         self.coloured = without_mark(whole, line.global_rank)
@@ -59,24 +59,24 @@ class Alike:
         self.is_frame = words_from is not None and self.text[words_from : words_from + 1].isspace()
         found = time_in(self.text, line.time_ns or 0) if line.dated and words_from is None else None
         self.time = self.text[found.start : found.end] if found else ""
-        self.time_ns = line.time_ns if found else None  # of lines that carry one
+        self.time_ns = line.time_ns if found else None  # of lines that have one
         timeless = f"{self.text[: found.start]}{_TIME_HERE}{self.text[found.end :]}" if found else self.text
         parts = _parts(timeless, words_from) if len(timeless) <= MAX_ALIKE_CHARS else [timeless]
         self.numbers = parts[1::2]
         self.kind = kinds.of(_NUMBER_HERE.join(parts[::2]))
         self.kind.learn(line.global_rank, self.numbers)
-        self.words = self.kind.words  # with those of its traceback's frames
+        self.words = self.kind.words  # including those of its traceback's frames
         self.following: list[Alike] = []
-        self.raised = False  # the frames are complete
+        self.raised = False  # all frames are known
 
     @property
     def identity(self) -> Identity:
-        """The same for lines, and the frames of tracebacks, that say the same, as far as is known by now."""
+        """A key that is equal for lines, with the frames of their tracebacks, that say the same as far as known."""
         return self.words, self._counted
 
     @property
     def own_identity(self) -> Identity:
-        """The same for lines that say the same, whatever follows them."""
+        """A key that is equal for lines that say the same, regardless of what follows them."""
         return self.kind.words, self._counted
 
     @property
@@ -84,7 +84,7 @@ class Alike:
         return tuple(self.numbers[at] for at in self.kind.counting)
 
     def append(self, line: Alike) -> None:
-        """Take the next line of the same traceback."""
+        """Add the next line of the same traceback."""
         self.raised = self.raised or not line.is_frame
         if not self.raised:
             self.words += f"\n{line.kind.words}"
@@ -92,31 +92,31 @@ class Alike:
 
 
 class Kinds:
-    """The kinds of lines seen lately, by their words."""
+    """The kinds of recent lines, by their words."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
 
     def of(self, words: str) -> Kind:
-        if len(words) > MAX_ALIKE_CHARS:  # it is compared as a whole, and would take much memory
+        if len(words) > MAX_ALIKE_CHARS:  # it is compared as a whole; storing it would take much memory
             return Kind(words)
         kind = self._kinds.pop(words, None) or Kind(words)
-        self._kinds[words] = kind  # now the last of them
+        self._kinds[words] = kind  # now the most recent one
         if len(self._kinds) > MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
         return kind
 
 
 class Kind:
-    """Lines with the same words. Those of their numbers at the places `counting` must be equal."""
+    """Lines with the same words. Numbers at the positions in `counting` must be equal."""
 
     def __init__(self, words: str) -> None:
         self.words = words
         self.counting: tuple[int, ...] = ()
-        self._last: dict[int, tuple[list[int | None], list[int]]] = {}  # of a rank: its numbers, how much they grew
-        self._even: list[int] = []  # of each number: how often it has grown as before, less what speaks against it
-        self._rank_of: list[dict[int, int]] = []  # of each number: which rank had which value
-        self._common: set[int] = set()  # numbers that were the same on two ranks
+        self._last: dict[int, tuple[list[int | None], list[int]]] = {}  # by rank: its numbers, and how much they grew
+        self._even: list[int] = []  # by number: how often it grew as before, minus exceptions
+        self._rank_of: list[dict[int, int]] = []  # by number: which rank had which value
+        self._common: set[int] = set()  # numbers that were equal on two ranks
 
     def learn(self, global_rank: int, numbers: Sequence[str]) -> None:
         if not 0 < len(numbers) <= MAX_NUMBERS:
@@ -141,9 +141,9 @@ class Kind:
 
 
 def _parts(text: str, words_from: int | None) -> list[str]:
-    """Split into words and numbers in turn, words first and last; from `words_from` on all are words."""
+    """Split a line into words and numbers in turn, words first and last; from `words_from` on, everything is words."""
     varying, fixed = (text, "") if words_from is None else (text[:words_from], text[words_from:])
-    if "File " not in varying and ".py:" not in varying:  # nearly every line
+    if "File " not in varying and ".py:" not in varying:  # almost every line
         parts = _NUMBER.split(varying)
     else:
         parts = [""]
@@ -156,9 +156,9 @@ def _parts(text: str, words_from: int | None) -> list[str]:
 
 
 def folded(lines: Sequence[Alike]) -> str:
-    """Return one text for lines with the same words: numbers that differ become ranges, the time is the first line's.
+    """Return one text for lines with the same words: differing numbers become ranges, the time is the first line's.
 
-    Colours are kept where nothing had to be folded.
+    Colours are kept if no numbers were merged.
     """
     first = lines[0]
     if all(line.coloured == first.coloured for line in lines):

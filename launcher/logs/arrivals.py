@@ -1,4 +1,4 @@
-"""When lines that carry no time were written, to within a second, by what an agent has noted (launcher/core/arrivals.py)."""
+"""When lines without a time were written, to within a second, as recorded by an agent (launcher/core/arrivals.py)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pathlib import Path
 from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.logs.log_file import bytes_between, opened
 
-MAX_BYTES = 32 << 20  # of the records: those of three weeks
+MAX_BYTES = 32 << 20  # of the records: enough for three weeks
 
 
 class Arrivals:
-    """Tells of one log when what it holds was written. Reads more of the records as it is asked for later bytes."""
+    """The arrival times of one log. Reads more of the records when asked about later bytes."""
 
     def __init__(self, path: Path, log: Path) -> None:
-        """`path`: of the records, which may never come."""
+        """`path`: the file of records, which may never appear."""
         self._path, self._log = path, log
         self._ends, self._times_ns = array("q"), array("q")
         self._read_bytes = 0
         self._is_cut = False  # the first records were not read
         self._is_there = False
-        self._first, self._behind = 0, 0  # offsets between which all was written at `_time_ns`
+        self._first, self._behind = 0, 0  # offsets between which everything was written at `_time_ns`
         self._time_ns: int | None = None
-        self._missing_until_s = 0.0  # monotonic; not looked for again before that
+        self._missing_until_s = 0.0  # monotonic; the file is not opened before
 
     def of(self, offset: int) -> int | None:
-        """Return when the byte at `offset` was written, in nanoseconds since 1970; None where nothing tells."""
+        """Return when the byte at `offset` was written, in nanoseconds since 1970; None if unknown."""
         if not self._first <= offset < self._behind:
             self._find(offset)
         return self._time_ns
@@ -61,7 +61,7 @@ class Arrivals:
     def _read_more(self) -> None:
         with opened(self._path) as descriptor:
             size_bytes = os.fstat(descriptor).st_size
-            if size_bytes < self._read_bytes:  # it was emptied
+            if size_bytes < self._read_bytes:  # the file was truncated
                 self._read_bytes = 0
             end = size_bytes - size_bytes % RECORD.size
             begin = max(self._read_bytes, end - MAX_BYTES)
@@ -70,7 +70,7 @@ class Arrivals:
             self._ends, self._times_ns = array("q"), array("q")
             self._is_cut = begin > 0
         self._read_bytes = begin + len(data)
-        values = array("q")  # all at once: a month of them are millions
+        values = array("q")  # not all at once: a month has millions of records
         values.frombytes(data)
         if sys.byteorder == "big":
             values.byteswap()

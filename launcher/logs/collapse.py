@@ -1,12 +1,12 @@
-"""Show once what several ranks say alike, as `[0-7] loss is 9.87..9.91`; what a rank says alone as `[3] ...`.
+"""Show lines that several ranks share once, as `[0-7] loss is 9.87..9.91`, and other lines per rank as `[3] ...`.
 
-Every rank's lines wait in a queue. While the first lines of all queues are alike, they are one. Where they differ, the
-lines behind them show which ranks say something more and which leave something out: the queues are brought into step
-again by the longest sequence of lines that they have in common. Where none is seen, the first line that came goes first,
-when it has waited for long enough. Lines of different attempts, or with times far apart, are never one.
+Each rank has a queue of lines. If the first lines of all queues are alike, they become one line. If they differ, the
+lines after them show which ranks have additional lines and which lack some: the queues are realigned at their longest
+common subsequence. If there is none, the line that came first is shown once it has waited long enough. Lines of
+different attempts, or with times far apart, are never merged.
 
-Which lines are alike, `alike.py` says. A traceback is shown as a whole: it waits for its last line, and is of those ranks
-together that have the same frames. Where their exceptions differ, each goes on by itself from there.
+`alike.py` decides which lines are alike. A traceback is shown as a whole: it waits for its last line, and is shown
+together for the ranks with the same frames. If their exceptions differ, each rank continues separately from there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from launcher.logs.merge import Stage
 from launcher.logs.traceback_blocks import TracebackLines
 
 WINDOW_NS = 500_000_000
-LOOK_AHEAD = 32  # lines of a rank that are compared with those of others
+LOOK_AHEAD = 32  # lines of a rank that are compared with other ranks' lines
 COUNTING_WEIGHT = 10
-FAR_APART_NS = 60_000_000_000  # a rank that says so much later what others said stands by itself
-MAX_COMPARED = 8  # different first lines that are looked into at once
-MAX_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond `MAX_CHARS`, nothing is waited for
+FAR_APART_NS = 60_000_000_000  # a line this much later than the same line of others is shown separately
+MAX_COMPARED = 8  # different first lines that are examined at a time
+MAX_LINES_OF_RANK = 1000  # lines in queues; beyond it, or beyond `MAX_CHARS`, nothing waits
 MAX_CHARS = 8 << 20
-MAX_TRACEBACK_LINES = 500  # that are kept together
-TOGETHER = 256  # lines of finished logs that are put before some are taken
+MAX_TRACEBACK_LINES = 500  # kept together
+TOGETHER = 256  # lines of finished logs added before some are taken
 
 
 @frozen
@@ -42,7 +42,7 @@ class Shown:
 
     @property
     def prefix(self) -> str:
-        """What is shown before the text: `[0-2,5] `."""
+        """The prefix of the text: `[0-2,5] `."""
         return f"[{ranges(self.ranks)}] "
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Shown:
 
 
 def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
-    """Yield the lines of several ranks from `at` on: once while they are alike, then those of each by themselves."""
+    """Yield the lines of several ranks from `at` on: once while they are alike, then rank by rank."""
     while parts:
         alike: dict[Identity, list[Sequence[Alike]]] = {}
         for part in parts:
@@ -68,7 +68,7 @@ def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
 
 
 def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[Shown]:
-    """Yield all lines of finished logs; `lines` as `merge` yields them."""
+    """Yield all lines of finished logs; `lines`: as `merge` yields them."""
     collapser = Collapser(global_ranks)
     attempt = None
     for number, line in enumerate(lines, 1):
@@ -77,21 +77,21 @@ def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[S
             yield from collapser.flush()
         collapser.put(line)
         if number % TOGETHER == 0:
-            yield from collapser.take(0)  # time stands still
+            yield from collapser.take(0)  # a clock that stands still
     yield from collapser.flush()
 
 
 class Collapser(Stage[Alike, Shown]):
-    """Collapses lines as `collapse` does, for ranks that still write.
+    """Collapses lines as `collapse` does, for ranks that are still writing.
 
-    A line may wait up to twice `WINDOW_NS` when ranks have to be brought into step.
+    A line may wait up to twice `WINDOW_NS` while ranks are realigned.
     """
 
     def __init__(self, global_ranks: Collection[int]) -> None:
         super().__init__(global_ranks, WINDOW_NS)
         self._kinds = Kinds()
         self._tracebacks: defaultdict[int, TracebackLines] = defaultdict(TracebackLines)  # by global rank
-        self._unended: dict[int, Alike] = {}  # by global rank: the traceback that its next line may belong to
+        self._unended: dict[int, Alike] = {}  # by global rank: the traceback to which its next line may belong
         self._chars = 0
 
     def put(self, line: Line) -> None:
@@ -123,12 +123,12 @@ class Collapser(Stage[Alike, Shown]):
             yield from _together(parts)
 
     def _grows(self) -> bool:
-        """Return whether more may come of a traceback that is the first of a rank which still writes."""
+        """Return True if the traceback at the head of a rank's queue may continue."""
         writing = ((rank, first) for rank, first in self._unended.items() if rank in self._writing)
         return any(self._queues[rank][0] is first for rank, first in writing)
 
     def _due(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
-        """Return whether the first lines of these have waited long enough."""
+        """Return True if the first lines of these ranks have waited long enough."""
         if now_ns is None or self._chars > MAX_CHARS:
             return True
         came_ns = min(self._queues[global_rank][0].came_ns for global_rank in global_ranks)
@@ -137,7 +137,7 @@ class Collapser(Stage[Alike, Shown]):
     # --- the ranks whose first lines go next ---
 
     def _choice(self) -> tuple[list[int], bool]:
-        """Return ranks whose first lines are alike and go next, and whether that is known or only the best guess."""
+        """Return the ranks whose first lines are alike and shown next, and whether that is certain or a best guess."""
         most, *others = self._alike()
         ahead = self._ahead(most) if others else []
         unknown = others[MAX_COMPARED:]
@@ -145,12 +145,12 @@ class Collapser(Stage[Alike, Shown]):
             pair = first_in_common(ahead, self._ahead(global_ranks))
             if pair is None:
                 unknown.append(global_ranks)
-            elif pair[1] > 0:  # they say more; where `most` says more as well, the first that came
+            elif pair[1] > 0:  # they have additional lines; if `most` has some too, the earliest line
                 return (global_ranks if pair[0] == 0 else min(most, global_ranks, key=self._came)), True
         return min([most, *unknown], key=self._came), not unknown
 
     def _alike(self) -> list[list[int]]:
-        """Return groups of ranks whose first lines are alike, the largest first; of lines far apart the earliest."""
+        """Return groups of ranks whose first lines are alike, largest first; among lines far apart, earliest first."""
         alike: dict[Identity, list[Alike]] = {}
         for _, queue in sorted(self._queues.items()):
             alike.setdefault(queue[0].identity, []).append(queue[0])
@@ -161,7 +161,7 @@ class Collapser(Stage[Alike, Shown]):
         return sorted(groups, key=len, reverse=True)
 
     def _ahead(self, global_ranks: Sequence[int]) -> list[Identity | None]:
-        """Return the next lines of the one of these ranks with the most waiting; None for blank ones."""
+        """Return the next lines of the rank with the most waiting lines; None for blank lines."""
         queue = max((self._queues[global_rank] for global_rank in global_ranks), key=len)
         return [waiting.identity if waiting.text.strip() else None for waiting in islice(queue, LOOK_AHEAD)]
 
@@ -170,10 +170,10 @@ class Collapser(Stage[Alike, Shown]):
 
 
 def first_in_common(ours: Sequence[Identity | None], theirs: Sequence[Identity | None]) -> tuple[int, int] | None:
-    """Return where the heaviest common subsequence begins in both; or None. An identity of None equals no other.
+    """Return where the heaviest common subsequence begins in both sequences, or None. The identity None equals nothing.
 
-    A line with a number that counts comes once, and weighs more than others. Dynamic programming, len(ours) *
-    len(theirs) steps: cell (i, j) holds the weight in ours[i:] and theirs[j:].
+    A line with a counter is unique and weighs more than others. Dynamic programming, len(ours) * len(theirs) steps:
+    cell (i, j) holds the weight for ours[i:] and theirs[j:].
     """
     if not set(ours) & (set(theirs) - {None}):
         return None

@@ -1,15 +1,15 @@
-"""The expressions by which the figures of a training are found in the lines that it prints."""
+"""The regular expressions that find the figures of a training in the lines that it prints."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 
-# Digits are counted, and a number is never begun within another, so that no line takes long.
+# Repetitions are bounded, and a number never starts inside another, so that no line takes long.
 WHOLE = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})"
 NUMBER = rf"[-+]?(?:{WHOLE}(?:\.\d{{0,20}})?|\.\d{{1,20}})(?:e[-+]?\d{{1,3}})?"
 BEGINS = r"(?<![\w.,+-])"
-ALONE = r"(?<![\w./-])"  # the beginning of a word that is no part of another, nor of a path
+ALONE = r"(?<![\w./-])"  # the start of a word that is not part of another word or of a path
 IS = r"[\"']?\s*(?:[:=]|\bis\b)?\s*(?:tensor\()?[\"'\[]?\s*"
 ENDS = r"(?!\w|\.\d)"
 SECOND = r"s(?:ec(?:ond)?)?\b"
@@ -21,18 +21,18 @@ def _compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.IGNORECASE)
 
 
-def _beside_unit(unit: str) -> re.Pattern[str]:
+def _beside_unit(unit: str, scales: str = "[km]?") -> re.Pattern[str]:
     """Return an expression for a unit with a number before it, after it, or both."""
     return _compiled(
-        rf"(?:{BEGINS}(?P<before>{NUMBER})\s*(?P<before_scale>[km]?)\s*|{ALONE}[\"']?){unit}"
-        rf"(?:[\"']?(?P<sign>\s*[:=]?\s*)(?P<after>{NUMBER})(?P<after_scale>[km]?){ENDS})?"
+        rf"(?:{BEGINS}(?P<before>{NUMBER})\s*(?P<before_scale>{scales})\s*|{ALONE}[\"']?){unit}"
+        rf"(?:[\"']?(?P<sign>\s*[:=]?\s*)(?P<after>{NUMBER})(?P<after_scale>{scales}){ENDS})?"
     )
 
 
 class FigurePatterns:
-    """The expressions that find the figures of a training in a line, and tell that line from others.
+    """The expressions that find the figures of a training in a line, and recognise such lines.
 
-    To compile them takes 10 ms, which only those pay who read lines.
+    Compiling them takes 10 ms, so only commands that read lines do it.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,8 @@ class FigurePatterns:
         self.epoch = _compiled(
             rf"{ALONE}[\"']?epoch(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:/\d+)?\]?"
         )
-        # Behind an epoch: "[10/5005]", "| 200/2928 batches", ": 10 / 1200 loss=1"; with "(1%)", as in the examples of torch, samples.
+        # After an epoch: "[10/5005]", "| 200/2928 batches", ": 10 / 1200 loss=1"; samples if followed by "(1%)", as in
+        # torch's examples.
         self.within_epoch = _compiled(
             rf"\s*\[\s*(?P<step>{WHOLE})\s*/\s*(?P<last>{WHOLE})(?P<samples>\s*\(\s*\d{{1,3}}%\))?\s*\]"
             rf"|\s*[:|]\s*(?P<counted>{WHOLE})\s*/\s*(?P<of>{WHOLE})\s+(?:batches\b|loss\b)"
@@ -56,7 +57,7 @@ class FigurePatterns:
         per_second = rf"(?:/{SECOND}|_per_{SECOND}|\s+per\s+{SECOND})"
         self.tokens = _beside_unit(rf"{TOKENS}{per_second}")
         self.steps = _beside_unit(rf"{STEPS}{per_second}")
-        self.step_s = _beside_unit(rf"s/{STEPS}\b")
+        self.step_s = _beside_unit(rf"s/{STEPS}\b", scales="")  # 5 ms/step is not 5 million seconds
         self.name_before = _compiled(r"(?P<name>[a-z][\w./-]{0,40})[\"']?\s?[:=]?\s?$")
         self.learning_rate = _compiled(rf"{ALONE}[\"']?(?:lr|learning[ _]rate){IS}{NUMBER}")
         self.other_data = _compiled(
@@ -66,13 +67,13 @@ class FigurePatterns:
 
 
 class LineForms:
-    """The forms of lines that are read as a whole: progress bars, and lines of tutorials."""
+    """The forms of lines that are matched as a whole: progress bars, and lines of tutorials."""
 
     def __init__(self) -> None:
         self.bar = re.compile(
             rf"(?P<text>[^|]*?)(?<!\d)\d{{1,3}}%\|[^|]*\|\s*(?P<step>{WHOLE})/(?P<last>{WHOLE})\s*\[(?P<rest>.*)"
         )
-        # What follows the bar's counts where tqdm was not told what they count: "00:03<00:06, 9.98it/s, acc=0.5]".
+        # What follows the bar's counts if tqdm does not know their unit: "00:03<00:06, 9.98it/s, acc=0.5]".
         self.bare = re.compile(rf"[\d:]+<[\d:]+, ?{NUMBER}(?:it/s|s/it)(?:, .*)?\]$")
         # In the text before a bar, and at its end.
         self.about_training = _compiled(r"train|epoch|step|iter")

@@ -1,4 +1,4 @@
-"""Reads how far a training is from the lines that it prints: step, epoch, loss and speed.
+"""Read the progress of a training from the lines that it prints: step, epoch, loss and speed.
 
     step 12 loss 1.23                           epoch: 3 step: 100, loss is 1.87
     Epoch 3 | Step 12/300 | loss=0.3            iter 100: loss 2.1, time 20ms
@@ -6,11 +6,10 @@
     {"step": 12, "loss": 1.2}                   train:  8%|▊   | 24/300 [00:02<00:27, 10.1it/s]
     [1,  2000] loss: 2.2                        Train Epoch: 1 [640/60000 (1%)] Loss: 2.3
 
-A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
-epoch or a learning rate, or an epoch beside a loss. A progress bar counts if its text before the bar is about training, or
-if it tells a loss. What is said of a validation or a test is left out, and so is the loss whose name says that it is
-another one ("val loss", "aux_loss"). A bar of tqdm without any words counts, too, but may be of anything, and says so. All
-figures are those of one line: what another line says is never added to them.
+A wrong number is worse than none, so a line counts only if it is unambiguous: it has a step with a loss, speed, epoch
+or learning rate, or an epoch with a loss. A progress bar counts if the text before it is about training, or if it has a
+loss. Lines about validation or tests are ignored, and so are other losses ("val loss", "aux_loss"). A tqdm bar without
+words counts but is marked, since it may show any loop. All figures come from one line; lines are never combined.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from launcher.logs.terminal import printable, without_colours
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
 
-MAX_LINE_CHARS = 2000  # characters of a line that is looked at
-MAX_SEARCH_S = 0.5  # of CPU time that a person's expression may take for the lines of one text
-# Of a bar without words: what is faster are bytes of a download, or records that are read.
+MAX_LINE_CHARS = 2000  # characters examined per line
+MAX_SEARCH_S = 0.5  # CPU time that a user's expression may take on the lines of one text
+# For a bar without words: faster loops count bytes of a download or records being read.
 MAX_BARE_STEPS_PER_S = 10_000
-MAX_DIGITS = 15  # of a step: more are a time or an id
-CURSOR_UP = "\x1b[A"  # behind a bar of tqdm that is below another one
+MAX_DIGITS = 15  # of a step: larger numbers are a time or an ID
+CURSOR_UP = "\x1b[A"  # at the end of a tqdm bar that is below another one
 LINE_END = re.compile(rb"[\r\n]")
-# In small letters; a line without any of them has no figures. Thousands of lines are passed over by these alone.
+# In lower case; a line without any of these has no figures. This test alone skips thousands of lines.
 WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|", b"loss: ")
 HINT_OF_GROUPS = (
     r"for instance 'it=(?P<step>\d+) cost=(?P<loss>\S+)'; groups are step, last_step, epoch, loss, tokens_per_s"
@@ -43,65 +42,65 @@ HINT_OF_GROUPS = (
 
 _LAST_WORD = re.compile(r"[^\W\d]+$")
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6}
-# In front of a word such as "step", these make another thing of it: "warmup steps: 100".
+# Before a word such as "step", these change its meaning: "warmup steps: 100".
 _NOT_A_STEP = frozenset({
     "per", "total", "max", "warmup", "num", "best", "every", "each", "last", "final", "first", "next", "from", "resume",
     "resuming", "until", "eval", "evaluation", "val", "valid", "validation", "test", "decay", "save", "log", "logging",
     "accumulation", "skip", "skipping", "skipped",
 })  # fmt: skip
-# In front of "loss"; any other word may be the name of another loss.
+# Allowed before "loss"; any other word may be the name of another loss.
 _OF_THE_LOSS = frozenset({"", "info", "debug", "notice", "train", "training", "and", "with", "the", "current", "step"})
-# In front of a number, these leave it to the unit behind it: "speed 900 tokens/s 12 GB".
+# After one of these words, a number belongs to the unit that follows it: "speed 900 tokens/s 12 GB".
 _OF_A_SPEED = frozenset({
     "", "speed", "throughput", "rate", "performance", "info", "debug", "notice", "at", "of", "is", "and", "with", "avg", "average", "mean",
     "median", "current",
 })  # fmt: skip
-_NO_SPEED = ("loss", "lr", "epoch")  # numbers of these are never a speed
+_NO_SPEED = ("loss", "lr", "epoch")  # numbers with these names are never a speed
 
 
 @frozen
 class Figures:
-    """The figures of the training that one line of a log says; `last_step` and `steps_per_s` of an epoch where `epoch` is known."""
+    """The figures of a training in one log line; `last_step` and `steps_per_s` are per epoch if `epoch` is known."""
 
     step: int | None = None
     last_step: int | None = None
     epoch: float | None = None
     loss: float | None = None
-    tokens_per_s: float | None = None  # as the line says it, of this rank or of all
+    tokens_per_s: float | None = None  # as printed, of this rank or of all ranks
     steps_per_s: float | None = None
-    counts_samples: bool = False  # `step` and `last_step` are numbers of samples
-    is_bare: bool = False  # of a bar without words: of the whole training, of an epoch, or of another loop
+    counts_samples: bool = False  # `step` and `last_step` count samples
+    is_bare: bool = False  # for a bar without words: it may count the training, an epoch, or another loop
 
 
 GROUPS = frozenset({"step", "last_step", "epoch", "loss", "tokens_per_s"})
 
 
 def progress_regex(text: str) -> Matcher:
-    r"""Return the expression of a person, whose groups are the figures of a line.
+    r"""Return the user's expression, whose groups are the figures of a line.
 
     >>> progress_regex(r"it=(?P<step>\d+)").groups
     frozenset({'step'})
 
     Raises:
-        UsageError: it is none, or has no group that is a figure.
+        UsageError: not a regular expression, or no group is a figure.
     """
-    from launcher.logs.select import Matcher  # noqa: PLC0415 - the forms that are known need none of it
+    from launcher.logs.select import Matcher  # noqa: PLC0415 - the built-in expressions do not need it
 
     try:
         pattern = Matcher(text)
     except UsageError as error:
         raise UsageError(error.message, hint=HINT_OF_GROUPS) from error
     if unknown := sorted(pattern.groups - GROUPS):
-        raise UsageError(f"{text!r}: no figure is named {unknown[0]}", hint=HINT_OF_GROUPS)
+        raise UsageError(f"{text!r}: there is no figure named {unknown[0]}", hint=HINT_OF_GROUPS)
     if not pattern.groups & {"step", "epoch", "loss"}:
         raise UsageError(f"{text!r} has no group named step, epoch or loss", hint=HINT_OF_GROUPS)
     return pattern
 
 
 def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
-    """Return what a line says of the training; None where it says nothing that is certain to be meant so.
+    """Return the figures of a training in a line; None if the line is not certainly about that.
 
-    `pattern`: of `progress_regex`; then nothing counts but what this finds.
+    `pattern`: from `progress_regex`; it replaces the built-in expressions.
 
     Raises:
         UsageError: the pattern takes too long.
@@ -112,7 +111,7 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     line = without_colours(line)
     if pattern is not None:
         return _by(pattern, line)
-    line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
+    line = " ".join(line.split())  # expressions allow spaces in many places, and would try each combination
     if (bar := line_forms().bar.match(line)) is not None:
         return _of_bar(bar, is_below=is_below)
     tutorial = line_forms().tutorial.match(line)
@@ -124,10 +123,10 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
-    """Yield what the finished lines of a text say, the last one first. A carriage return, too, ends what stands before it.
+    """Yield the figures of the finished lines of a text, last line first. A carriage return also ends a line.
 
     Raises:
-        UsageError: the pattern takes too long on a line, or on these lines together.
+        UsageError: the pattern takes too long on a line, or on all lines together.
     """
     begun_s = 0.0 if pattern is None else time.process_time()
     parts = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
@@ -143,7 +142,7 @@ def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]
 
 
 def last_line(text: bytes) -> bytes | None:
-    """Return the last finished line of a text that shows anything, with its end; None if there is none."""
+    """Return the last finished line of a text that is not blank, with its end; None if there is none."""
     lines = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
     shown = (line for line in reversed(lines) if without_colours(printable(line.decode(errors="replace"))).strip())
     return next((line + b"\n" for line in shown), None)
@@ -160,8 +159,8 @@ def _of_text(line: str) -> Figures | None:
     loss, tokens, steps = _loss(line), _tokens_per_s(line), _steps_per_s(line)
     found: re.Match[str] | None = None
     for match in patterns.step.finditer(line):
-        needs_end = match["what"].casefold() == "batch"  # else it may be a size
-        needs_loss = match["what"].casefold() == "steps"  # else it may be a setting
+        needs_end = match["what"].casefold() == "batch"  # otherwise it may be a size
+        needs_loss = match["what"].casefold() == "steps"  # otherwise it may be a setting
         if _word_before(line, match.start()) in _NOT_A_STEP or (needs_end and match["last"] is None):
             continue
         if not needs_loss or loss is not None:
@@ -187,9 +186,9 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
-    """Return the figures of a progress bar; None where it may be of no training.
+    """Return the figures of a progress bar; None if it may not be about training.
 
-    `is_below`: another bar, whose loop this one's is a part of, or an evaluation of.
+    `is_below`: another bar is above it, whose loop contains this one's loop or evaluation.
     """
     patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
     if not text.strip() and forms.bare.match(bar["rest"]) and _loss(bar["rest"]) is None:
@@ -237,7 +236,7 @@ def _steps_per_s(line: str) -> float | None:
 
 
 def _beside_unit(pattern: re.Pattern[str], line: str) -> float | None:
-    """Return the number of a unit: "900 tokens/s", "tokens/s: 900"; in "loss 4.09 tokens/s 900" the one after it."""
+    """Return the number of a unit: "900 tokens/s", "tokens/s: 900"; for "loss 4.09 tokens/s 900" the number after it."""
     for match in pattern.finditer(line):
         before, after = match["before"], match["after"]
         if before is not None:
@@ -251,13 +250,13 @@ def _beside_unit(pattern: re.Pattern[str], line: str) -> float | None:
 
 
 def _name_before(line: str, place: int) -> str:
-    """Return the word that names the number at a place: "loss" in `loss 4.09` and `loss=4.09`; empty if there is none."""
+    """Return the name of the number at a position: "loss" for `loss 4.09` and `loss=4.09`; empty if there is none."""
     found = figure_patterns().name_before.search(line, max(0, place - 50), place)
     return found["name"].casefold() if found else ""
 
 
 def _word_before(line: str, place: int) -> str:
-    """Return the word in front of a place, with nothing but blanks between them, in small letters; empty for none."""
+    """Return the word directly before a position, in lower case; empty if there is none."""
     if not place or line[place - 1] != " ":
         return ""
     word = _LAST_WORD.search(line[:place].rstrip(" ")[-20:])

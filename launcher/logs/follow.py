@@ -1,9 +1,9 @@
-"""Follow several logs at once while ranks write them: one reader, bounded memory, no line lost or torn.
+"""Follow several logs while ranks write them: one reader, bounded memory, no line lost or torn.
 
-Which of the files have changed is found without a look at each of them again and again. On local file systems the kernel
-reports a write (inotify), once until the file was read to its end, so that a fast writer does not pay for being watched.
-Files elsewhere, and those that do not exist yet, are looked at in turn; how often depends on what a look costs. A poll
-alone would show a line of 256 ranks 0.16 s after it was written instead of 0.4 ms.
+Changed files are found without polling every file. On local file systems the kernel reports a write (inotify), once
+until the file was read to its end, so that a fast writer is not slowed down. Files on other file systems, and missing
+files, are polled in turn, at a rate that depends on the cost of a look. With polling only, a line of 256 ranks would be
+shown after 0.16 s instead of 0.4 ms.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from launcher.core.proc import mounts
+from launcher.core.machine.proc import mounts
 from launcher.logs.lines import OVERWRITES, Begun, LineReader
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, fair_shares
 
-LOOK_EVERY_S = 0.05  # at files that inotify does not watch
-LOOK_SHARE = 0.005  # of one core that such looks may take: a thousand files are looked at less often
-MAKE_SURE_EVERY_S = 1.0  # at all others
+LOOK_EVERY_S = 0.05  # between looks at files without inotify
+LOOK_SHARE = 0.005  # share of a core for such looks: a thousand files are checked less often
+MAKE_SURE_EVERY_S = 1.0  # between looks at all other files
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "tmpfs", "overlay", "bcachefs", "jfs"})
 _MODIFY, _ATTRIB, _DELETE_SELF, _MOVE_SELF, _ONE_SHOT = 0x2, 0x4, 0x400, 0x800, 0x80000000
-_EVENT = struct.Struct("iIII")  # watch, what happened, cookie, length of a name
+_EVENT = struct.Struct("iIII")  # watch, event, cookie, length of the name
 _Signature = tuple[int, int, int]  # inode, size, time of the last change
 
 
 class Follower:
-    """Reads the lines that are appended to `logs` (by global rank), each once. Close it at the end; it closes `logs`."""
+    """Reads the lines appended to `logs` (by global rank), each once. Closing it closes `logs`."""
 
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs
@@ -39,9 +39,9 @@ class Follower:
         self._changes = Changes(logs)
 
     def next_block(self, *, ended: bool = False) -> tuple[int, bytes] | None:
-        """Return a global rank and some new whole lines of it, or a piece of a very long one; or None.
+        """Return a global rank and some of its new whole lines, or a piece of a very long line; or None.
 
-        Does not block. Logs take turns. `ended`: nothing writes any more, so an unfinished last line is returned too.
+        Does not block. Logs take turns. `ended`: the writers have ended, so an unfinished last line is also returned.
         """
         for global_rank in self._changes.due(ended=ended):
             block = b""
@@ -63,13 +63,13 @@ class Follower:
         return {global_rank: begun for global_rank, reader in self._readers.items() if (begun := reader.begun)}
 
     def wait(self, seconds: float) -> None:
-        """Sleep until something may have been written, at most that long."""
+        """Sleep until something may have been written, at most `seconds`."""
         self._changes.wait(seconds)
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        """Skip all but the last `keep_bytes` of what is unread in all logs together.
+        """Skip all but the last `keep_bytes` of the unread bytes of all logs together.
 
-        Yield the global rank of each log that is not read whole, and how many of its bytes are skipped.
+        Yield the global rank of each log with skipped bytes, and their number.
         """
         kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.items()}, keep_bytes)
         for global_rank, log in self._logs.items():
@@ -84,7 +84,7 @@ class Follower:
 
 
 class Changes:
-    """Watches logs, by global rank. All are `due` at first. Close it at the end."""
+    """Watches logs, by global rank. At first all are `due`. Close it at the end."""
 
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs
@@ -94,13 +94,13 @@ class Changes:
         self._inotify = _Inotify()
         self._listening: dict[int, int] = {}  # rank by inotify's number of its file
         self._armed: set[int] = set()  # ranks in `_listening`
-        self._seen: dict[int, tuple[_Signature | None, _Signature | None]] = {}  # of those that are not due
+        self._seen: dict[int, tuple[_Signature | None, _Signature | None]] = {}  # of files that are not due
         self._next_look_s = self._next_survey_s = 0.0
 
     def due(self, *, ended: bool = False) -> tuple[int, ...]:
-        """Return the ranks whose files are worth reading now. A file stays due until `nothing_new` is called.
+        """Return the ranks whose files should be read now. A file stays due until `nothing_new` is called.
 
-        `ended`: nothing writes any more. All are then due once more.
+        `ended`: the writers have ended. All files are then due once more.
         """
         if ended:
             self._due = self._due if self._ended else dict.fromkeys(self._paths)
@@ -118,16 +118,16 @@ class Changes:
         return key in self._due
 
     def look_at(self, key: int) -> None:
-        """Make a file due, whatever is known of it."""
+        """Make a file due in any state."""
         self._due[key] = None
 
     def later(self, key: int) -> None:
-        """Put a file behind the others that are due."""
+        """Move a file to the end of the queue of due files."""
         if key in self._due:
             self._due[key] = self._due.pop(key)
 
     def nothing_new(self, key: int) -> None:
-        """Note that a file was read to its end: it is due again when it changes."""
+        """Record that a file was read to its end: it is due again when it changes."""
         if self._ended:
             self._due.pop(key, None)
             return
@@ -138,11 +138,11 @@ class Changes:
             self._armed.add(key)
         signature = self._signature(key)
         if watch is None and (key in self._armed or signature == self._seen.get(key, ())):
-            self._due.pop(key, None)  # else it may have changed just before: it is read once more
+            self._due.pop(key, None)  # otherwise it may have changed just before, so it is read once more
         self._seen[key] = signature
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a file changes, at most that long."""
+        """Sleep until a file changes, at most `seconds`."""
         if self._due:
             return
         others = len(self._armed) < len(self._paths)
@@ -174,17 +174,17 @@ class Changes:
 
 
 class _Inotify:
-    """The kernel's reports that a file has changed, one for each `listen`."""
+    """The kernel's reports that a file changed, one per `listen`."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
         self._fd = -1
-        with suppress(AttributeError):  # no Linux
-            self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # -1: too many of them
+        with suppress(AttributeError):  # not Linux
+            self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # -1: no watches left
         self._local: dict[int, bool] = {}  # by device
 
     def listen(self, path: str) -> int | None:
-        """Return a number that `take` returns when the file changes; None where the kernel would not report it."""
+        """Return a number that `take` returns when the file changes; None if the kernel would not report changes."""
         if self._fd < 0 or not self._is_local(path):
             return None
         mask = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _ONE_SHOT
@@ -215,9 +215,9 @@ class _Inotify:
             self._fd = -1
 
     def _is_local(self, path: str) -> bool:
-        """Return whether every write to the file is made on this machine."""
+        """Return True if all writes to the file happen on this machine."""
         try:
-            device = os.stat(path).st_dev  # noqa: PTH116 - a thousand of them
+            device = os.stat(path).st_dev  # noqa: PTH116 - called for a thousand files
         except OSError:
             return False
         if device not in self._local:

@@ -1,4 +1,4 @@
-"""Find the level of a line of a log, from the line itself or from the line that it belongs to."""
+"""Find the level of a log line, from the line itself or from the line it continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.logs.traceback_blocks import (
     prefix_of,
 )
 
-LEVEL_CHARS = 160  # of a line, in which its level stands
+LEVEL_CHARS = 160  # of a line, searched for its level
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 
 _LEVEL_OF = {**LEVELS, "TRACE": 10, "NOTICE": 20, "SUCCESS": 20, "WARN": 30, "FATAL": 50}
@@ -34,7 +34,7 @@ _LEVEL = re.compile(
     r"|\"level\": ?(?P<pino>[1-6]0)(?=[,}])"  # {"level":50, ...
     r"|^(?P<crash>Fatal Python error: |terminate called |SyntaxError: |IndentationError: |TabError: )"
 )
-_FAULTY_LINE = re.compile(r'  File ".*", line \d+$')  # begins a SyntaxError of the script itself, without a traceback
+_FAULTY_LINE = re.compile(r'  File ".*", line \d+$')  # starts a SyntaxError of the script itself, without a traceback
 _BETWEEN = (END_OF_REMOTE, "The above exception was the direct cause", "During handling of the above exception")
 
 
@@ -47,13 +47,13 @@ def level_named(name: str) -> int:
 
 
 def level_in(text: str) -> int | None:
-    """Return the level that a line names, in any of the forms that loggers use."""
+    """Return the level that a line names, in any form that loggers use."""
     found = level_at(text)
     return None if found is None else found[0]
 
 
 def level_at(text: str) -> tuple[int, int, int] | None:
-    """Return the level that a line names, and where its name begins and ends."""
+    """Return the level that a line names, with the start and end of its name."""
     match = _LEVEL.search(text, 0, LEVEL_CHARS)
     if match is None:
         return None
@@ -77,25 +77,25 @@ def _highest_in(text: str) -> int | None:
 
 
 class Levels:
-    """The level of every line of one rank: its own, or that of the line it belongs to; INFO where there is neither.
+    """Finds the level of every line of one rank: its own, or that of the line it continues; INFO without either.
 
-    To the line before belong pieces of it, indented lines and a traceback. But a traceback below a line that is no
-    warning counts as an ERROR: most likely it was not logged, and the program ended there.
+    Pieces of a line, indented lines and a traceback belong to the line before. But a traceback after a line below
+    WARNING counts as an ERROR: most likely it was not logged, and the program ended there.
     """
 
     def __init__(self) -> None:
         self._level = LEVELS["INFO"]
         self._line_ended = True
         self._is_own = False  # the last line named its level
-        self._header: str | None = None  # of a traceback, whose next line has not come
-        self._prefix: str | None = None  # of the lines of a traceback, "[rank3]: "; None outside of one
-        self._raised = False  # the traceback has come to its exception
-        self._sections = SectionLines()  # of the exception's message
-        self._group: GroupFrame | None = None  # of the group of exceptions that began last
-        self._of_group = self._level, ""  # and what lines outside of its frame begin with
+        self._header: str | None = None  # inside a traceback that continues
+        self._prefix: str | None = None  # prefix of the traceback's lines, "[rank3]: "; None outside a traceback
+        self._raised = False  # the traceback has reached its exception
+        self._sections = SectionLines()  # lines of the exception's message
+        self._group: GroupFrame | None = None  # the innermost open group of exceptions
+        self._of_group = self._level, ""  # prefix of lines outside its frame
 
     def of(self, line: Line, text: str) -> int:
-        """Return the level of the next line. `text`: of it, without colours; a carriage return ends each part."""
+        """Return the level of the next line. `text`: the line without colours; a carriage return ends each part."""
         if self._line_ended:
             self._put(text)
         self._line_ended = line.ends
@@ -120,7 +120,7 @@ class Levels:
                 self._level = own or LEVELS["INFO"]
 
     def _is_in(self, group: GroupFrame, text: str) -> bool:
-        """Return whether a line stands in the frame of a group."""
+        """Return True if a line is inside the frame of an exception group."""
         if self._header is not None:
             self._of_group, self._header = (self._level, outside_group(prefix_of(self._header, text))), None
         held = group.holds(text.rstrip("\r"))
@@ -129,14 +129,14 @@ class Levels:
         return held
 
     def _is_quoted(self, text: str) -> bool:
-        """Return whether it is a frame or the exception of a traceback that quotes the header of another."""
+        """Return True for a frame or the exception of a traceback that quotes the header of another one."""
         if self._prefix is None or self._header is not None or self._raised or not text.startswith(self._prefix):
             return False
         rest = text[len(self._prefix) :]
         return rest[:1].isspace() or EXCEPTION.match(rest) is not None
 
     def _belongs(self, text: str) -> bool:
-        """Return whether a line belongs to the traceback: a frame, its exception, or what links it to the next one."""
+        """Return True if a line belongs to the traceback: a frame, its exception, or the link to the next one."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
             self._header = None
@@ -147,5 +147,7 @@ class Levels:
         if self._raised:
             return self._sections.holds(rest) or bool(prefix) or rest.startswith(_BETWEEN)
         is_exception = bool(rest) and not rest[0].isspace()
-        self._raised = is_exception and not rest.endswith(HEADER)  # else it quotes another traceback, which follows
+        self._raised = is_exception and not rest.endswith(
+            HEADER
+        )  # otherwise it quotes another traceback, which follows
         return not is_exception or EXCEPTION.match(rest) is not None

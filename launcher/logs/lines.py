@@ -1,4 +1,4 @@
-"""The lines of a log, cut from its bytes, which come in chunks in the order of their offsets. Everything here is pure."""
+"""Split the bytes of a log into lines. Bytes arrive in chunks, ordered by offset. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import printable
 
-PIECE_BYTES = 1 << 16  # a longer line is given in pieces
+PIECE_BYTES = 1 << 16  # longer lines are returned in pieces
 MAX_STATE_BYTES = 4096
-OVERWRITES = b"\r"  # a progress bar may be one line for hours
+OVERWRITES = b"\r"  # a progress bar may stay one line for hours
 MAX_CHARACTER_BYTES = 4  # of UTF-8
 
 
@@ -20,39 +20,39 @@ MAX_CHARACTER_BYTES = 4  # of UTF-8
 class Begun:
     """The part of an unfinished line that has been read."""
 
-    line_offset: int  # of the first byte of the line
-    state: bytes  # of text that is overwritten (progress bars) the last part; at most `MAX_STATE_BYTES`
+    line_offset: int  # of the line's first byte
+    state: bytes  # for overwritten text (progress bars) the last part; at most `MAX_STATE_BYTES`
 
 
 @frozen
 class Line:
-    """A line of one rank, or a piece of one that is very long."""
+    """A line of one rank, or a piece of a very long line."""
 
     global_rank: int
     offset: int  # of its first byte
-    raw: bytes  # without its newline; at most `PIECE_BYTES`
-    time_ns: int | None = None  # since 1970; of the line before where it carries none itself; None before any did
-    attempt: int | None = None  # None where it is unknown
-    dated: bool = False  # its time is its own: it stands in the line, or tells when the line came
-    ends: bool = True  # a newline follows; not so after a piece, nor after an unfinished last line
-    overwritten: bool = False  # an invisible piece: what follows begins at the start of the line
+    raw: bytes  # without the newline; at most `PIECE_BYTES`
+    time_ns: int | None = None  # since 1970; the previous line's time if it has none itself; None if no line had one
+    attempt: int | None = None  # None if unknown
+    dated: bool = False  # the time is its own: written in the line, or its arrival
+    ends: bool = True  # a newline follows; False for a piece and for an unfinished last line
+    overwritten: bool = False  # an invisible piece: the next text starts at the beginning of the line
 
 
 class LineReader:
-    """Cuts the chunks of one rank's log into lines, or into blocks of whole lines.
+    """Splits the chunks of one rank's log into lines, or into blocks of whole lines.
 
-    A line is given once its newline has come; one that is longer than `piece_bytes` is given in pieces before. Where
-    bytes are missing between two chunks a line ends.
+    A line is returned once its newline arrived; a line longer than `piece_bytes` is returned in pieces before that. A
+    gap between two chunks ends a line.
     """
 
     def __init__(self, global_rank: int = 0, piece_bytes: int = PIECE_BYTES) -> None:
         self._global_rank, self._piece_bytes = global_rank, piece_bytes
         self._offset = 0  # of `_begun`
         self._begun = bytearray()  # the unfinished line; at most `piece_bytes` between two calls
-        self._line_offset = 0  # of the line that `_begun` belongs to
+        self._line_offset = 0  # of the line to which `_begun` belongs
 
     def blocks(self, offset: int, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Return what `chunk` completes, with offsets: all whole lines in one block, or pieces of an unfinished line."""
+        """Return what `chunk` completes, with offsets: all whole lines as a block, or pieces of an unfinished line."""
         blocks: list[tuple[int, bytes]] = []
         if offset != self._offset + len(self._begun):
             if self._begun:
@@ -70,7 +70,7 @@ class LineReader:
         while len(self._begun) > self._piece_bytes:
             size_bytes = piece_end(self._begun, self._piece_bytes)
             blocks.append((self._offset, bytes(self._begun[:size_bytes])))
-            del self._begun[:size_bytes]  # costs what is moved, which is little: a bytearray drops its front in place
+            del self._begun[:size_bytes]  # cheap: a bytearray drops its front in place
             self._offset += size_bytes
         return blocks
 
@@ -85,13 +85,13 @@ class LineReader:
                 while len(raw) > PIECE_BYTES:
                     size_bytes = piece_end(raw, PIECE_BYTES)
                     lines.append(self._piece(at, raw[:size_bytes]))
-                    raw, at = raw[size_bytes:], at + size_bytes  # noqa: PLW2901 - what is left of them
+                    raw, at = raw[size_bytes:], at + size_bytes  # noqa: PLW2901 - the remaining bytes
                 lines.append(Line(self._global_rank, at, raw))
                 at += len(raw) + 1  # noqa: PLW2901 - as above
         return lines
 
     def rest(self) -> bytes:
-        """Return the unfinished line, as far as it was not given in pieces, and forget it."""
+        """Return the unfinished line, except pieces returned before, and forget it."""
         rest = bytes(self._begun)
         self._begun.clear()
         self._offset += len(rest)
@@ -123,23 +123,23 @@ def last_state(begun: bytes | bytearray) -> bytes:
 
 
 def piece_end(begun: bytes | bytearray, limit: int) -> int:
-    """Return where to end a piece of at most `limit` bytes of a longer line: between two states of what is overwritten.
+    """Return where to end a piece of at most `limit` bytes of a longer line, between two overwritten states.
 
-    A piece that ends with a carriage return is overwritten by what follows, and nothing of it is visible. So something
-    must follow: neither a newline, which may come after the last byte, nor another carriage return.
+    A piece that ends with a carriage return is overwritten by what follows, so none of it is visible. Therefore
+    something must follow: not a newline, which may come after the last byte, and not another carriage return.
     """
     at = begun.rfind(OVERWRITES, 0, limit)
     while at >= 0 and not begun[at + 1 : at + 2].strip(OVERWRITES):
         at = begun.rfind(OVERWRITES, 0, at)
     if at >= 0:
         return at + 1
-    # Else where a character of UTF-8 begins; at `limit` where this is no UTF-8.
+    # Otherwise at the start of a UTF-8 character, or at `limit` if this is not UTF-8.
     starts = (at for at in range(limit, limit - MAX_CHARACTER_BYTES, -1) if begun[at] & 0xC0 != 0x80)
     return next(starts, limit)
 
 
 def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> Iterator[Line]:
-    """Yield lines of one rank with their attempt. `starts`: ascending offsets, each with the attempt that begins there.
+    """Yield lines of one rank with their attempt. `starts`: ascending offsets, each with the attempt that starts there.
 
     `starts` may grow meanwhile. Lines before the first start have no attempt.
     """
@@ -155,19 +155,19 @@ def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> I
 
 
 def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, float, int | None]:
-    """Return the range of offsets around `offset` that belong to one attempt (first, behind), and that attempt."""
+    """Return the offsets around `offset` that belong to one attempt (first, end), and that attempt."""
     at = bisect_right(starts, offset, key=lambda start: start[0])
     first, attempt = starts[at - 1] if at else (0, None)
     return first, starts[at][0] if at < len(starts) else math.inf, attempt
 
 
 def shown(line: Line) -> str:
-    """Return the text of a line, safe for a terminal; of text that is overwritten (progress bars) the last part."""
+    """Return the text of a line, safe for a terminal; of overwritten text (progress bars) the last part."""
     return printable(line.raw.decode("utf-8", errors="replace"))
 
 
 def without_mark(text: str, global_rank: int) -> str:
-    """Return a line without torch's mark of its rank, which says no more than the prefix that it is shown with.
+    """Return a line without torch's rank prefix, since the line is shown with its own prefix.
 
     >>> without_mark("[rank3]: ValueError: no", 3), without_mark("[rank3]:[W1127 12:00:00 ...", 3)
     ('ValueError: no', '[W1127 12:00:00 ...')
@@ -177,6 +177,6 @@ def without_mark(text: str, global_rank: int) -> str:
 
 
 def without_marks(block: bytes, global_rank: int) -> bytes:
-    """Return whole lines as `without_mark` does; quick where none has such a mark."""
+    """Return whole lines as `without_mark` does; fast if none has such a prefix."""
     mark = f"[rank{global_rank}]:".encode()
     return re.sub(rb"(?m)^" + re.escape(mark) + b" ?", b"", block) if mark in block else block

@@ -1,4 +1,4 @@
-"""Read a log file: its end, without reading the rest, and what is appended, across truncation and replacement."""
+"""Read a log file: its end without the rest, and appended data, across truncation and replacement."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from launcher.logs.terminal import printable, shortened
 from launcher.preload.masking import masked_text
 
 TAIL_BYTES = 1 << 16
-CHUNK_BYTES = 1 << 16  # much larger ones are slower: memory of such a size is taken from the system anew every time
-MAX_STEP_BYTES = 1 << 20  # back towards the start of a log, and in memory
-MAX_BACK_BYTES = 256 << 20  # in which the start of the last lines is looked for
+CHUNK_BYTES = 1 << 16  # larger reads are slower: memory of that size is requested from the system every time
+MAX_STEP_BYTES = 1 << 20  # backwards in a log, and in memory
+MAX_BACK_BYTES = 256 << 20  # for each step of the search for the last lines
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def bytes_between(log: int, begin: int, end: int) -> bytes:
-    """Read the bytes of a log (a descriptor) from `begin` up to `end`; fewer where it ends before. Raises OSError."""
+    """Read the bytes of a log (a descriptor) from `begin` to `end`; fewer if it ends before. Raises OSError."""
     chunks: list[bytes] = []
     while begin < end and (chunk := os.pread(log, end - begin, begin)):
         chunks.append(chunk)
@@ -40,7 +40,7 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
 
 
 def _data_after(log: int, offset: int) -> int:
-    """Return where the hole at `offset` ends; `offset` if there is no hole, or the file system does not know."""
+    """Return the end of the hole at `offset`; `offset` if there is none, or the file system does not support it."""
     try:
         return os.lseek(log, offset, os.SEEK_DATA)
     except OSError as error:
@@ -48,9 +48,9 @@ def _data_after(log: int, offset: int) -> int:
 
 
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """Read the last `limit_bytes` of a log, none from before `offset`; nothing of a log that does not exist.
+    """Read the last `limit_bytes` of a log, nothing before `offset`; empty for a missing log.
 
-    In a log that has been truncated to less than `offset` the offset is ignored. Raises OSError.
+    If the log was truncated to less than `offset`, the offset is ignored. Raises OSError.
     """
     try:
         with opened(path) as log:
@@ -61,9 +61,9 @@ def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
 
 
 def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
-    """Return at most `count` lines from the end of `path`, none from before `offset`, safe to show, not too long, secrets masked.
+    """Return at most `count` lines from the end of `path`, none before `offset`, printable, shortened, secrets masked.
 
-    Reads the last 64 KiB only; blank lines at the end are left out. Raises OSError, also where the log is missing.
+    Reads only the last 64 KiB; blank lines at the end are dropped. Raises OSError, also if the log is missing.
     """
     path.stat()
     text = masked_text(tail(path, offset).decode("utf-8", errors="replace"))
@@ -71,9 +71,9 @@ def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
 
 
 def start_of_last_lines(log: int, end: int, count: int, first: int = 0) -> int:
-    """Return the offset at which the last `count` lines before `end` begin; `first` if fewer begin after it.
+    """Return the offset at which the last `count` lines before `end` begin; `first` if there are fewer after it.
 
-    An unfinished last line counts as one. Looks `MAX_BACK_BYTES` back at most. `log` is a descriptor. Raises OSError.
+    An unfinished last line counts as one. Looks back at most `MAX_BACK_BYTES`. `log` is a descriptor. Raises OSError.
     """
     if count <= 0:
         return end
@@ -82,7 +82,7 @@ def start_of_last_lines(log: int, end: int, count: int, first: int = 0) -> int:
     while behind > first:
         begin = max(first, behind - step_bytes)
         chunk = bytes_between(log, begin, behind)
-        # The newline at the very end belongs to the last line; every other one stands before a line.
+        # The newline at the very end belongs to the last line; every other newline comes before a line.
         place = len(chunk) - (behind == end)
         newlines = chunk.count(b"\n", 0, place)
         if newlines >= count:
@@ -95,7 +95,7 @@ def start_of_last_lines(log: int, end: int, count: int, first: int = 0) -> int:
 
 
 def fair_shares(needs: Mapping[int, int], total: int) -> dict[int, int]:
-    """Divide `total` among keys: each gets what it needs, or as much of what is left as the others that need more."""
+    """Divide `total` among keys: each gets what it needs, or an equal share of the rest with the others that need more."""
     shares: dict[int, int] = {}
     for at, key in enumerate(sorted(needs, key=lambda key: needs[key])):
         shares[key] = min(needs[key], (total - sum(shares.values())) // (len(needs) - at))
@@ -104,27 +104,27 @@ def fair_shares(needs: Mapping[int, int], total: int) -> dict[int, int]:
 
 @frozen
 class Truncation:
-    """A log that was made shorter while it was read, as logrotate does with `copytruncate`."""
+    """A log that became shorter while it was read, as with logrotate's `copytruncate`."""
 
-    lost_bytes: int  # as large as the log was when its size was last seen
-    unread_bytes: int  # how many of them had not been read; what was written after that look is not counted
+    lost_bytes: int  # the size of the log when last checked
+    unread_bytes: int  # how many of them were unread; bytes written after that check are not counted
 
 
 class GrowingLog:
-    """Reads each byte that a log holds, and what is appended to it, once. Close it at the end.
+    """Reads each byte of a log, and each byte appended to it, once. Close it at the end.
 
-    The log may not exist yet. One that is truncated is read again from its start. After a rename the old file is read,
-    which its rank still writes to, until the new file of that name has content. A log that cannot be read gives nothing,
-    and `trouble` says why.
+    The log may not exist yet. A truncated log is read again from its start. After a rename, the old file is read until
+    the new file has content, because the rank still writes to the old one. A log that cannot be read returns nothing,
+    and `trouble` holds the reason.
     """
 
     def __init__(self, path: Path, on_truncation: Callable[[Truncation], object] = lambda _: None) -> None:
         self.path = path
         self.position = 0  # offset of the next byte to read
-        self.trouble: str | None = None  # why the last `read`, or something asked since, failed
+        self.trouble: str | None = None  # why the last read or query failed
         self._log: int | None = None  # a descriptor
-        self._identity: tuple[int, int] | None = None  # device and inode of the file that was open last
-        self._size_bytes = 0  # of that file, when it was looked at last
+        self._identity: tuple[int, int] | None = None  # device and inode of the last open file
+        self._size_bytes = 0  # of that file, when last checked
         self._is_displaced = False  # another file, or none, has its name
         self._on_truncation = on_truncation
 
@@ -145,7 +145,7 @@ class GrowingLog:
 
     @property
     def end(self) -> int:
-        """The size of the log now, of the file that has its name; 0 where it cannot be read."""
+        """The current size of the file with the log's name; 0 if it cannot be read."""
         try:
             self._look()
             self._follow_name()
@@ -156,11 +156,11 @@ class GrowingLog:
 
     @property
     def unread_bytes(self) -> int:
-        """The number of bytes that are unread now; 0 where the log cannot be read."""
+        """The number of unread bytes; 0 if the log cannot be read."""
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip all but the last `keep_bytes` and `keep_lines`, and the rest of the line before them; return how many bytes."""
+        """Skip all but the last `keep_bytes` and `keep_lines`, from the start of a line; return the number of skipped bytes."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped
@@ -172,7 +172,7 @@ class GrowingLog:
         return self.position - before
 
     def skip_to_last_lines(self, count: int) -> None:
-        """Read on at the last `count` unread lines of the log as it is now; change nothing where it cannot be read."""
+        """Continue at the last `count` unread lines of the log; change nothing if it cannot be read."""
         end = self.end
         if self._log is not None:
             try:
@@ -181,7 +181,7 @@ class GrowingLog:
                 self._note(error)
 
     def before(self, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """Yield at most `limit_bytes` that stand right before the next byte to read, in chunks with their offsets."""
+        """Yield at most `limit_bytes` that precede the next byte to read, in chunks with their offsets."""
         with suppress(OSError):
             for offset in range(max(0, self.position - limit_bytes), self.position, CHUNK_BYTES):
                 if self._log is not None:
@@ -189,7 +189,7 @@ class GrowingLog:
 
     @property
     def displaced(self) -> int | None:
-        """The descriptor of a file that has lost its name and is still read; None if the log has its name."""
+        """The descriptor of a renamed file that is still read; None if the file has the log's name."""
         return self._log if self._is_displaced else None
 
     def close(self) -> None:
@@ -200,12 +200,12 @@ class GrowingLog:
 
     def _note(self, error: OSError) -> None:
         self.trouble = error.strerror or str(error)
-        self.close()  # its name may have another file soon
-        if error.errno in {errno.EISDIR, errno.EINVAL}:  # something else has its name, and perhaps its inode
+        self.close()  # another file may get its name soon
+        if error.errno in {errno.EISDIR, errno.EINVAL}:  # another file has its name, and perhaps its inode
             self._identity = None
 
     def _look(self) -> None:
-        """Open the log if it is there, and look at its size."""
+        """Open the log if it exists, and check its size."""
         if self._log is None:
             with suppress(FileNotFoundError):
                 self._take(open_regular(self.path))
@@ -218,7 +218,7 @@ class GrowingLog:
             self._size_bytes = size_bytes
 
     def _follow_name(self) -> bool:
-        """Go to the file that has the log's name now, if it is another one with content; return whether it is."""
+        """Switch to the file that has the log's name now, if it is another one with content; return True if so."""
         found = None
         with suppress(FileNotFoundError):
             found = self.path.stat()
@@ -229,7 +229,7 @@ class GrowingLog:
         return self._log is not None and is_other and not self._is_displaced
 
     def _take(self, log: int) -> None:
-        """Read that file from now on: from its start, unless it is the last one again."""
+        """Read that file from now on: from its start, unless it is the previous file."""
         self.close()
         self._log, self._is_displaced = log, False
         found = os.fstat(log)
@@ -243,6 +243,6 @@ class GrowingLog:
         chunk = os.pread(self._log, limit_bytes, self.position)
         if not chunk.startswith(b"\0") or chunk.strip(b"\0"):
             return chunk
-        # A file that was emptied under a program that does not append begins with a hole, of any size.
+        # If a file is truncated while a program writes to it without appending, it begins with a hole of any size.
         self.position = _data_after(self._log, self.position)
         return os.pread(self._log, limit_bytes, self.position)

@@ -1,9 +1,9 @@
-"""Lines of many ranks in one sequence: by time where they carry one, else in the order in which they came.
+"""Merge lines of many ranks into one sequence: by time if they have one, otherwise by arrival.
 
-The order of one rank's lines is never changed, whatever their times say. Lines without a time of their own stay behind
-the one that they follow, as far as they are there when it is shown: a traceback is not torn apart. No attempt of a run
-begins before the one before it has ended on all ranks; so lines are put into a `Merger` attempt by attempt, and all that
-it holds is taken in between.
+The order of one rank's lines never changes, even if their times disagree. Lines without their own time stay behind the
+line that they follow, if they are available when it is shown, so that tracebacks stay together. An attempt of a run
+begins after the previous one has ended on all ranks. Therefore lines are put into a `Merger` attempt by attempt, and
+all lines are taken out in between.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Generic, Protocol, TypeVar
 from launcher.logs.lines import Line
 
 WINDOW_NS = 200_000_000
-MAX_BLOCK_LINES = 200  # lines without a time that stay behind one with a time: then others have their turn
-MAX_LINES = 10_000  # that wait in a `Merger`
+MAX_BLOCK_LINES = 200  # lines without a time that follow one with a time, before other ranks get their turn
+MAX_LINES = 10_000  # in a `Merger`
 MAX_BYTES = 16 << 20
 
 
 def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
-    """Yield all lines of finished logs, attempt by attempt. One line of each rank is in memory."""
+    """Yield all lines of finished logs, attempt by attempt. Keeps one line of each rank in memory."""
     attempts = {
         rank: groupby(lines, lambda line: -1 if line.attempt is None else line.attempt)
         for rank, lines in lines_of_rank.items()
@@ -40,14 +40,14 @@ def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
 
 
 def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) -> Iterator[Line]:
-    """Yield the lines of one attempt. `after_others`: the first of each may follow lines with a time that are left out.
+    """Yield the lines of one attempt. `after_others`: each rank's first line may follow omitted lines with a time.
 
-    The time of a line that follows none with a time is unknown: ranks that are at such a line give one each, then the
-    others give the earliest one that they have, and so on.
+    A line that follows no line with a time has an unknown time. Ranks at such a line yield one each; then the rank with
+    the earliest known time yields its line, and so on.
     """
     untimed: deque[Line] = deque()
     timed: list[tuple[int, int, Line]] = []
-    turns = count()  # of equal times that goes first which has waited longest
+    turns = count()  # among equal times, the one that has waited longest is first
 
     def wait(line: Line | None, *, is_first: bool = False) -> None:
         if line is not None and line.time_ns is not None and (line.dated or is_first):
@@ -78,7 +78,7 @@ def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line
 
 
 class Waiting(Protocol):
-    """A line that waits."""
+    """A waiting line."""
 
     came_ns: int
 
@@ -88,46 +88,46 @@ Given = TypeVar("Given")
 
 
 class Stage(ABC, Generic[W, Given]):
-    """Lines of ranks that still write, which wait in a queue per rank until they can be shown in order.
+    """Lines of ranks that are still writing. They wait in a queue per rank until they can be shown in order.
 
-    A line is given when every rank that writes has one waiting, or `window_ns` after it came, on any clock that does not
-    go back. The order of one rank's lines is kept. Lines are put attempt by attempt, and all are flushed in between.
+    A line is returned when every writing rank has a line waiting, or `window_ns` after its arrival, on any monotonic
+    clock. The order of one rank's lines is kept. Lines are put attempt by attempt, and all are flushed in between.
     """
 
     def __init__(self, global_ranks: Collection[int], window_ns: int) -> None:
         self._window_ns = window_ns
         self._writing = set(global_ranks)
-        self._queues: dict[int, deque[W]] = {}  # of ranks that have a line waiting
-        self._new: list[W] = []  # came since the last `take`
+        self._queues: dict[int, deque[W]] = {}  # of ranks with waiting lines
+        self._new: list[W] = []  # arrived since the last `take`
         self._number = count()
 
     @abstractmethod
     def put(self, line: Line) -> None:
-        """Add a line. Never fails; take lines as often as some are put, and memory stays bounded."""
+        """Add a line. Never fails; memory is bounded if lines are taken as often as some are put."""
 
     def end(self, global_rank: int) -> None:
         """Stop waiting for lines of this rank. It may write again."""
         self._writing.discard(global_rank)
 
     def take(self, now_ns: int) -> list[Given]:
-        """Return what can be shown now, in order."""
+        """Return the lines that can be shown now, in order."""
         for waiting in self._new:
             waiting.came_ns = now_ns
         self._new.clear()
         return list(self._ready(now_ns))
 
     def flush(self) -> list[Given]:
-        """Return all that waits, in order."""
+        """Return all waiting lines, in order."""
         self._new.clear()
         return list(self._ready(None))
 
     @property
     def waits(self) -> bool:
-        """True if it holds lines."""
+        """True if lines are waiting."""
         return bool(self._queues)
 
     def _enqueue(self, global_rank: int, waiting: W) -> bool:
-        """Append to the queue of the rank; return whether it is the first there."""
+        """Append to the rank's queue; return True if the line is the first in it."""
         queue = self._queues.setdefault(global_rank, deque())
         queue.append(waiting)
         self._new.append(waiting)
@@ -136,7 +136,7 @@ class Stage(ABC, Generic[W, Given]):
 
     @abstractmethod
     def _ready(self, now_ns: int | None) -> Iterator[Given]:
-        """Yield what can be shown at `now_ns`; all for None."""
+        """Yield the lines that can be shown at `now_ns`; all for None."""
 
 
 class _Waiting:
@@ -144,24 +144,24 @@ class _Waiting:
 
     def __init__(self, line: Line, key: int, number: int) -> None:
         self.line = line
-        self.key = key  # its time, or of a line without one the latest time that had come before
-        self.number = number  # of all lines, in the order in which they came
+        self.key = key  # its time; for a line without one, the latest time before its arrival
+        self.number = number  # among all lines, in order of arrival
         self.came_ns = 0
         self.shown = False
 
 
 class Merger(Stage[_Waiting, Line]):
-    """Orders lines as `merge` does, for ranks that still write: a line waits briefly for earlier ones of other ranks.
+    """Orders lines as `merge` does, for ranks that are still writing: a line waits briefly for earlier ones of other ranks.
 
-    Times of lines are compared with each other only. Beyond `MAX_LINES` or `MAX_BYTES` the next `take` gives what is
-    too much.
+    Times of lines are only compared with each other. Above `MAX_LINES` or `MAX_BYTES`, the next `take` returns the
+    excess.
     """
 
     def __init__(self, global_ranks: Collection[int]) -> None:
         super().__init__(global_ranks, WINDOW_NS)
-        self._firsts: list[tuple[int, int, int]] = []  # a heap: time, number, and global rank of each one's first
-        self._oldest: deque[_Waiting] = deque()  # all lines, in the order they came; some but the first are shown
-        self._latest_ns = 0  # of all lines with a time: the place of those without one is behind what came before
+        self._firsts: list[tuple[int, int, int]] = []  # a heap: time, number and global rank of each rank's first line
+        self._oldest: deque[_Waiting] = deque()  # all lines in order of arrival; some behind the first have been shown
+        self._latest_ns = 0  # of all lines with a time; lines without one are placed after the lines that came before
         self._lines = 0
         self._bytes = 0
 
@@ -184,10 +184,10 @@ class Merger(Stage[_Waiting, Line]):
             or (len(self._queues) >= len(self._writing) and self._writing <= self._queues.keys())
             or self._lines > MAX_LINES
             or self._bytes > MAX_BYTES
-            # A line has waited for long enough; those with earlier times, however new, go before it.
+            # A line has waited long enough; lines with earlier times, even new ones, go before it.
             or now_ns - self._oldest[0].came_ns >= self._window_ns
         ):
-            # The first line of all, and those of its rank that stay behind it.
+            # The first line of all, and the lines of its rank that stay behind it.
             global_rank = heappop(self._firsts)[2]
             queue = self._queues[global_rank]
             yield self._shown(queue.popleft())

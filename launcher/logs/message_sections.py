@@ -1,4 +1,4 @@
-"""The sections of a message of MindSpore's, which follow the exception's line behind empty lines and reach to the next one.
+"""Find the sections of a MindSpore message. They follow the exception's line after empty lines, up to the next section.
 
 ValueError: For 'MatMul' the input dimensions must be equal, but got 'x1_col': 32 and 'x2_row': 31.
 
@@ -21,7 +21,7 @@ _RULE = re.compile(r"-{20,}$")
 _TITLE = re.compile(r"- (?P<title>[^\n]{1,80}?):[^\n]*$")
 _SECTION = re.compile(rf"^{_RULE.pattern}\n{_TITLE.pattern}\n{_RULE.pattern}\n", re.MULTILINE)
 _LOGGED = re.compile(r"\[[A-Z]+\] \w+\(\d+,")  # a line of MindSpore's log
-# The last section of many messages, which ends without an empty line, in front of any output.
+# Many messages end with this section, without an empty line before the next output.
 _LINES_OF = {
     NET_CODE: re.compile(r"\s|# (?:\d+ )?In file "),
     "C++ Call Stack": re.compile(r"\S+\.\w+[:(]\d+"),
@@ -29,13 +29,13 @@ _LINES_OF = {
 
 
 def sections_in(message: str) -> tuple[str, dict[str, str]]:
-    """Return what a message says before its sections, and the text of each by its title."""
+    """Return the message before its sections, and the text of each section by title."""
     before, *parts = _SECTION.split(message)
     return before.strip(), dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 class SectionLines:
-    """Finds which lines behind an exception's are of such sections, line by line."""
+    """Decides line by line which lines after an exception belong to such sections."""
 
     def __init__(self) -> None:
         self.title = ""  # of the last section
@@ -43,11 +43,11 @@ class SectionLines:
 
     @property
     def is_traceback(self) -> bool:
-        """True within the section that holds a traceback of Python."""
+        """True inside the section that holds a Python traceback."""
         return self._at in {"beginning", "text"} and self.title == CALL_STACK
 
     def holds(self, line: str) -> bool:
-        """Return whether the next line is of a section, or an empty one between them."""
+        """Return True if the next line belongs to a section, or is an empty line between sections."""
         line = line.rstrip()
         match self._at:
             case "between" if not line:

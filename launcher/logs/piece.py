@@ -1,4 +1,4 @@
-"""Follow a log piece by piece without holding it open: who reads keeps the place up to which it has read."""
+"""Follow a log in pieces without keeping it open: the reader remembers its position."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from launcher.core.frozen import frozen
 from launcher.logs.log_file import bytes_between, opened
 
-MAX_BYTES = 1 << 17  # of a piece; more that has come since the last one is left out
+MAX_BYTES = 1 << 17  # of a piece; older unread bytes beyond that are skipped
 
 _PLACE = re.compile(r"(\d{1,20})-(\d{1,19})", re.ASCII)
 
 
 @frozen
 class Place:
-    """A place in a log: which file that is, and the offset behind the end of a line."""
+    """A position in a log: the file, and the offset after the end of a line."""
 
     inode: int
     offset: int
@@ -26,26 +26,26 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Return the place that `str` has written; None where the text is none."""
+        """Parse a position written by `str`; return None if `text` is not one."""
         found = _PLACE.fullmatch(text)
         return cls(int(found[1]), int(found[2])) if found else None
 
 
 @frozen
 class Piece:
-    """What has come to a log after a place."""
+    """The new lines of a log after a position."""
 
-    place: Place | None  # behind the lines; None where there is no log
+    place: Place | None  # after the lines; None if there is no log
     lines: tuple[bytes, ...] = ()  # without newlines
-    rest: bytes = b""  # the beginning of a line, which the next piece begins with again
-    is_anew: bool = False  # the log was never read, replaced or truncated: it is read from its end
-    skipped_bytes: int = 0  # before the lines: more had come than a piece may hold
+    rest: bytes = b""  # the start of an unfinished line, with which the next piece begins again
+    is_anew: bool = False  # the log was never read, replaced or truncated, so it is read from its end
+    skipped_bytes: int = 0  # lines are missing before these, since more arrived than a piece holds
 
 
 def piece_after(log: Path, place: Place | None) -> Piece:
-    """Return what has come after `place`, at most the last 128 KiB of it; from the end of a log that was never read.
+    """Return the lines after `place`, at most the last 128 KiB; from the log's end if it was never read.
 
-    Never blocks. Raises OSError where the log is there and cannot be read.
+    Never blocks. Raises OSError if the log exists and cannot be read.
     """
     try:
         with opened(log) as descriptor:
@@ -56,7 +56,7 @@ def piece_after(log: Path, place: Place | None) -> Piece:
             text = bytes_between(descriptor, begin, found.st_size)
     except FileNotFoundError:
         return Piece(None, is_anew=place is not None)
-    if begin > after:  # in the midst of a line, as a rule
+    if begin > after:  # usually in the middle of a line
         cut = text.find(b"\n") + 1
         begin, text = begin + cut, text[cut:]
     *lines, rest = text.split(b"\n")

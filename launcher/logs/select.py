@@ -1,12 +1,12 @@
-r"""Select lines: of some ranks, from a level up, of a time, that hold some text.
+r"""Select lines by rank, level, time and text.
 
-A person's regular expression can take Python years: `(a+)+$` on a few dozen characters, `.*.*=` on one line of 64 KiB.
-So no search may use more than `SEARCH_S` seconds of CPU time. Of a line that needs more only the first `SHORT_CHARS` are
-searched, and an expression that is too slow even so is refused, with an error. After `MAX_SLOW` such lines all that are
-half as long are cut at once, or a log of them would take hours. A timer of this process (ITIMER_VIRTUAL, SIGVTALRM)
-sees to that; it is set only where a search can be slow: in the main thread, where the line or the expression is not
-short and simple. In other threads, where no signal interrupts a search, expressions that repeat more than once are
-refused, and of others only the first `SHORT_CHARS` of a line are searched.
+A user's regular expression can run almost forever: `(a+)+$` on a few dozen characters, `.*.*=` on a line of 64 KiB.
+Therefore a search may use at most `SEARCH_S` seconds of CPU time. If a line needs more, only its first `SHORT_CHARS`
+are searched. An expression that is still too slow is refused with an error. After `MAX_SLOW` such lines, all lines at
+least half as long are cut at once, or a log could take hours. A timer of this process (ITIMER_VIRTUAL, SIGVTALRM)
+enforces the limit. It is set only if a search can be slow: in the main thread, for a long line or a complex expression.
+In other threads no signal can interrupt a search. There, expressions with more than one repetition are refused, and
+only the first `SHORT_CHARS` of a line are searched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import re
 import signal
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from time import localtime, strftime
 from types import FrameType
@@ -30,14 +30,14 @@ from launcher.logs.times import SECOND_NS, time_in
 
 SEARCH_S = 0.5
 SHORT_CHARS = 500
-MAX_SLOW = 10  # lines that each may take `SEARCH_S`
+MAX_SLOW = 10  # lines that may each take `SEARCH_S`
 
-F = TypeVar("F")  # what was found: false where nothing was
+F = TypeVar("F")  # what was found: false if nothing
 _REPEATS = re.compile(r"[*+?{]")
 
 
 class Selector:
-    """Selects lines. Those of one rank must come in their order; ranks may be mixed."""
+    """Selects lines. The lines of one rank must come in order; ranks may be mixed."""
 
     def __init__(
         self,
@@ -47,32 +47,29 @@ class Selector:
         until_ns: int | None = None,
         matches: Sequence[Matcher] = (),
         excludes: Sequence[Matcher] = (),
-        before: int = 0,
-        after: int = 0,
     ) -> None:
-        """Select from `level` (one of `levels.LEVELS`) up, between two times, with lines `before` and `after` a match of any expression.
+        """Select lines from `level` (one of `levels.LEVELS`) up, between two times, that match any of `matches`.
 
-        What one of `excludes` matches is not there, neither as a match nor beside one.
+        A line that matches one of `excludes` is removed.
 
-        Raises UsageError where the first time is after the second.
+        Raises UsageError if the first time is after the second.
         """
         if since_ns is not None and until_ns is not None and since_ns > until_ns:
-            raise UsageError("--since is later than --until: no line can be of that time")
+            raise UsageError("--since is later than --until, so no line can match")
         self._level = level
         self._levels: defaultdict[int, Levels] = defaultdict(Levels)  # by global rank
         self._since_ns = since_ns
         self._until_ns = until_ns
         self._matches, self._excludes = matches, excludes
-        self._greps: defaultdict[int, Grep] = defaultdict(lambda: Grep(before, after))  # by global rank
         self.matched = False  # whether any line did
-        self.without_time: set[int] = set()  # ranks with lines that were left out because their time is unknown
-        self.dated: set[int] = set()  # ranks with a line that carried a time
-        self.undated: set[int] = set()  # ranks with a line before any that did
+        self.without_time: set[int] = set()  # ranks with lines that were omitted because their time is unknown
+        self.dated: set[int] = set()  # ranks with a line that had a time
+        self.undated: set[int] = set()  # ranks with a line before the first that had a time
 
-    def put(self, line: Line) -> list[Line | None]:
-        """Return the lines to show now that `line` has come; None where lines of the next one's rank are left out.
+    def accepts(self, line: Line) -> bool:
+        """Return whether to show a line.
 
-        Raises UsageError where the regular expression takes too long.
+        Raises UsageError if the regular expression takes too long.
         """
         if line.dated:
             self.dated.add(line.global_rank)
@@ -81,34 +78,34 @@ class Selector:
         text = ""
         if (
             self._level or self._matches or self._excludes
-        ):  # the parts of text that is overwritten (progress bars), with \r between
+        ):  # the parts of overwritten text (progress bars), separated by \r
             text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
         if self._level and self._levels[line.global_rank].of(line, text) < self._level:
-            return []
+            return False
         if self._since_ns is not None or self._until_ns is not None:
             if line.time_ns is None:
                 self.without_time.add(line.global_rank)
-                return []
+                return False
             early = self._since_ns is not None and line.time_ns < self._since_ns
             if early or (self._until_ns is not None and line.time_ns > self._until_ns):
-                return []
+                return False
         parts = text.split("\r")
         if any(excludes(part) for excludes in self._excludes for part in parts):
-            return []
+            return False
         if not self._matches:
-            return [line]
+            return True
         is_match = any(matches(part) for matches in self._matches for part in parts)
         self.matched |= is_match
-        return self._greps[line.global_rank].put(line, is_match=is_match)
+        return is_match
 
     @property
     def searches(self) -> bool:
-        """True if only what matches is wanted, and what surrounds it."""
+        """True if only matching lines are wanted."""
         return bool(self._matches)
 
     @property
     def cut_short(self) -> int:
-        """The number of lines that did not match in their first `SHORT_CHARS` and were not searched further: they took too long."""
+        """The number of lines searched without a match in their first `SHORT_CHARS` only, because they were too slow."""
         return sum(each.cut_short for each in (*self._matches, *self._excludes))
 
 
@@ -116,15 +113,15 @@ class Selector:
 
 
 def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
-    """Return the global ranks that `0,3-5` or `all` means. Raises UsageError, also for a rank that is not `known`."""
+    """Parse ranks given as `0,3-5` or `all`. Raises UsageError, also for a rank that is not `known`."""
     if expression.strip() == "all":
         return frozenset(known)
     chosen: set[int] = set()
     for part in map(str.strip, expression.split(",")):
         match = re.fullmatch(r"(\d{1,9})(?: ?- ?(\d{1,9}))?", part, re.ASCII)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            hint = "choose ranks as 0,3-5 or all"
-            raise UsageError(f"{part!r} in {expression!r} is neither a rank nor a range of ranks", hint=hint)
+            hint = "give ranks as 0,3-5 or all"
+            raise UsageError(f"{part!r} in {expression!r} is not a rank or a range of ranks", hint=hint)
         first, last = int(match[1]), int(match[2] or match[1])
         found = {rank for rank in known if first <= rank <= last}
         if len(found) != last - first + 1:
@@ -138,9 +135,9 @@ def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
 
 
 def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
-    """Parse a time, a date, or how long before `now_ns` (`10m`); return nanoseconds since 1970.
+    """Parse a time, a date, or a duration before `now_ns` (`10m`); return nanoseconds since 1970.
 
-    A time of the day is the last one that has been; where a span ends by it (`is_end`), today's, also if still to come.
+    A time of day means its last occurrence; at the end of a span (`is_end`) today's, even if it is still to come.
     Raises UsageError for any other text.
     """
     if (before_s := duration_s(text.removeprefix("-"))) is not None:
@@ -151,7 +148,7 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
         time_ns = _exact_ns(day + text, now_ns)
         if time_ns is not None and (time_ns <= now_ns or is_end or not of_day):
             return time_ns
-    hint = "give a time as 2026-11-21T12:00:00, 2026-11-21, 12:00, or 10m (that long ago)"
+    hint = "give a time, such as 2026-11-21T12:00:00, 2026-11-21 or 12:00, or a duration: 10m means 10 minutes ago"
     raise UsageError(f"{text!r} is not a time", hint=hint)
 
 
@@ -167,37 +164,11 @@ def _exact_ns(text: str, near_ns: int) -> int | None:
 # --- text ---
 
 
-class Grep:
-    """Selects lines of one rank that match, with those around them, as `grep -B before -A after` does."""
-
-    def __init__(self, before: int, after: int) -> None:
-        self._before, self._after = before, after
-        self._last: deque[Line] = deque()  # at most `before`, which are shown if the next line matches
-        self._left_out = False  # lines since the last one that was shown
-        self._shown = False  # a line, ever
-        self._after_left = 0  # lines to show whatever they hold
-
-    def put(self, line: Line, *, is_match: bool) -> list[Line | None]:
-        """Return the lines to show now. None stands between two groups of lines, where grep writes `--`."""
-        if not is_match and self._after_left == 0:
-            self._last.append(line)
-            if len(self._last) > self._before:
-                self._last.popleft()
-                self._left_out = True
-            return []
-        gap = self._left_out and self._shown and (self._before or self._after)
-        given = [*([None] if gap else []), *self._last, line]
-        self._last.clear()
-        self._left_out, self._shown = False, True
-        self._after_left = self._after if is_match else self._after_left - 1
-        return given
-
-
 class Matcher:
-    """A user's regular expression, searched for in bounded time (see above)."""
+    """A user's regular expression with a bounded search time (see the module's docstring)."""
 
     def __init__(self, pattern: str, *, ignores_case: bool = False) -> None:
-        """Compile `pattern`. Raises UsageError where it is not a regular expression."""
+        """Compile `pattern`. Raises UsageError if it is not a regular expression."""
         try:
             self._compiled = re.compile(pattern, re.IGNORECASE if ignores_case else 0)
         except (re.error, RecursionError, OverflowError) as error:
@@ -205,7 +176,7 @@ class Matcher:
         self._repeats = len(_REPEATS.findall(pattern))
         self.cut_short = 0  # texts without a match in their beginning, whose rest was not searched
         self._slow = 0  # texts that took too long
-        self._longest: float = math.inf  # texts that are searched whole
+        self._longest: float = math.inf  # texts up to this length are searched as a whole
 
     @property
     def groups(self) -> frozenset[str]:
@@ -213,15 +184,15 @@ class Matcher:
         return frozenset(self._compiled.groupindex)
 
     def __call__(self, text: str) -> bool:
-        """Return whether `text` matches. Raises UsageError where even a short part of it takes too long."""
+        """Return True if `text` matches. Raises UsageError if even a short part of it takes too long."""
         return bool(self._bounded(self._compiled.search, text))
 
     def first(self, text: str) -> re.Match[str] | None:
-        """Return the first match of `text`. Raises what a call does."""
+        """Return the first match in `text`. Raises as calling does."""
         return self._bounded(self._compiled.search, text)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where `text` matches: begin and end of each match that is not empty. Raises what a call does."""
+        """Return the start and end of each non-empty match in `text`. Raises as calling does."""
         return self._bounded(self._all, text)
 
     def _all(self, text: str, *within: int) -> list[tuple[int, int]]:
@@ -260,8 +231,8 @@ class Matcher:
         return found
 
     def refused(self, why: str) -> UsageError:
-        """Return the error that says why this expression is not searched for any more."""
-        hint = "repeat less: a `*` or `+` within or beside another can match one text in too many ways"
+        """Return the error that says why this expression is no longer searched."""
+        hint = "repeat less: a `*` or `+` inside or next to another can match one text in too many ways"
         return UsageError(f"the regular expression {self._compiled.pattern!r} {why}", hint=hint)
 
 

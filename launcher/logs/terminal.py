@@ -1,16 +1,16 @@
-"""Make text that others wrote safe to show on a terminal."""
+"""Make text from others safe to show on a terminal."""
 
 from __future__ import annotations
 
 import re
 
-MAX_LINE_CHARS = 1000  # characters of one line that are shown
+MAX_LINE_CHARS = 1000  # characters shown of one line
 _COLOUR_END = "\x1b[0m"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CUT_COLOUR = re.compile(r"\x1b[^m]*\Z")
-# Complete sequences that move the cursor, set a title, ...: they mean nothing in a line among others' lines.
+# Complete sequences that move the cursor, set a title and so on: they make no sense among other lines.
 _OTHER_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-# The last two ranges change the direction of what follows: a name could be shown as another one.
+# The last two ranges change the text direction, which could disguise a name.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _CONTROL_BUT_NEWLINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -20,20 +20,20 @@ _SHOWN_AS = {
 }
 
 _HARMLESS_BYTES = bytes({*b"\t\n", *range(0x20, 0x7F), *range(0x80, 0x100)})
-_C1_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # as UTF-8 writes them
+_C1_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # encoded as UTF-8
 _DIRECTION = re.compile(rb"\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])")
 
 
 def printable_lines(text: str) -> list[str]:
-    """Return every line of `text` as `printable` does; quick where there is nothing to make harmless."""
+    """Return every line of `text` as `printable` does; fast if there is nothing to escape."""
     lines = text.split("\n")
     return lines if _CONTROL_BUT_NEWLINE.search(text) is None else [printable(line) for line in lines]
 
 
 def printable(line: str) -> str:
-    r"""Return `line` with colours and tabs kept and no other way to act on the terminal.
+    r"""Return `line` with colours and tabs, but nothing else that acts on the terminal.
 
-    Of text that is overwritten by a carriage return (progress bars) the last part is kept, as on a screen.
+    Of text overwritten after a carriage return (progress bars), the last part is kept, as on a screen.
 
     >>> printable("10%\r20%\r"), printable("\x1b]0;title\x07bell\x07")
     ('20%', 'bell^G')
@@ -42,7 +42,7 @@ def printable(line: str) -> str:
 
 
 def printable_parts(line: str) -> list[str]:
-    r"""Return every part of text that is overwritten by carriage returns, as `printable` does; at least one.
+    r"""Return every part of text overwritten by carriage returns, as `printable` does; at least one.
 
     >>> printable_parts("10%\r20%\r")
     ['10%', '20%']
@@ -51,7 +51,7 @@ def printable_parts(line: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    r"""Return all of `text` on one line, as `printable` does; no blank is wider than one.
+    r"""Return all of `text` on one line, as `printable` does, with single spaces.
 
     >>> one_line("no such file:\n    a.txt\n")
     'no such file: a.txt'
@@ -60,7 +60,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(line: str) -> str:
-    """Return the beginning of what `printable` returned, with how much more there is: a line may be as long as its log."""
+    """Shorten a result of `printable`, and append the size of the rest: a line may be as long as its log."""
     if len(line) <= MAX_LINE_CHARS:
         return line
     more_bytes = len(line[MAX_LINE_CHARS:].encode(errors="replace"))
@@ -70,12 +70,12 @@ def shortened(line: str) -> str:
 
 
 def without_colours(text: str) -> str:
-    """Remove the colours that `printable` keeps: each character takes a column, and the text may be cut anywhere."""
+    """Remove the colours that `printable` keeps: then each character takes a column, and the text may be cut anywhere."""
     return _COLOUR.sub("", text)
 
 
 def escaped(text: str) -> str:
-    r"""Return `text` on one line, with nothing in it lost: what cannot be printed is written as Python writes it.
+    r"""Return `text` on one line without loss: unprintable characters are escaped as Python does.
 
     >>> escaped("a\n\x1b[2J")
     'a\\n\\x1b[2J'
@@ -94,7 +94,7 @@ def _harmless(text: str) -> str:
 
 
 def certainly_printable(block: bytes) -> bool:
-    """Return whether a terminal shows whole lines as they are: valid UTF-8 in which nothing acts on it. May be false."""
+    """Return True if a terminal shows whole lines unchanged: valid UTF-8 without control sequences. May be a false negative."""
     if block.translate(None, _HARMLESS_BYTES):
         return False
     if (b"\xc2" in block and _C1_CONTROL.search(block)) or (b"\xe2" in block and _DIRECTION.search(block)):

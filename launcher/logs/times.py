@@ -1,17 +1,17 @@
-"""Read the time that a line of a log carries, in the forms that loggers use.
+"""Read the time written in a log line, in the formats that loggers use.
 
     2026-11-21 12:00:00,123            Python's logging; also with T, `.`, no fraction, `Z` or an offset from UTC, slashes
     20261121 12:00:00                  also with T or `-` between
     11/21/2026 12:00:00 [11/21/26 ...  month first, as transformers' examples and rich write it
     2026-11-21-12:00:00.123.456        MindSpore and CANN
-    I1121 12:00:00.123456              glog, absl and torch: no year, so the one that brings it nearest to the run
+    I1121 12:00:00.123456              glog, absl and torch: no year, so the year nearest to the run
     1795262400.123                     seconds since 1970, at the start of a line or after a key such as "ts":
     "time":1795262400123               milliseconds (micro-, nanoseconds) since 1970, after a key only
 
-A time without an offset is local time. Only one that begins in a line's first 64 characters counts. What a line merely
-speaks of is not its time: `lease ends 2026-11-30 00:00:00`, `1895825408 parameters`. So before a date stand no words but
-those that loggers write (a level, a name and a colon, anything in brackets), except where the rank's lines have their
-dates behind words; and a number without a key is near the time of the run.
+A time without an offset is local time. It must begin in a line's first 64 characters. A time that a line only mentions
+does not count: `lease ends 2026-11-30 00:00:00`, `1895825408 parameters`. Therefore only words of loggers may precede a
+date (a level, a name and a colon, anything in brackets), unless the rank's lines all have their dates after words. A
+number without a key must be near the time of the run.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from launcher.logs.lines import Line
 FIRST_CHARS = 64
 MAX_TIME_CHARS = 40
 SECOND_NS = 1_000_000_000
-# Lines that seem to have come less apart may have been written together, with a look between them: so do indented ones.
+# Lines that arrived less than this apart may have been written together; so may indented lines.
 APART_NS, APART_INDENTED_NS = SECOND_NS // 2, 3 * SECOND_NS // 2
 _INDENTS = (b" ", b"\t")
 _YEAR_S = 365.2425 * 86400
 
-_NEAR_NS = 60 * 86400 * SECOND_NS  # runs are long, and clocks wrong; of other such numbers one in a hundred is so near
+_NEAR_NS = 60 * 86400 * SECOND_NS  # runs are long and clocks can be wrong; one in a hundred other numbers is this near
 
 _DATE = r"(?P<year>\d{4})(?P<slash>[-/]?)(?P<month>\d\d)(?P=slash)(?P<day>\d\d)[ T-]"
 _MONTH_FIRST = r"(?P<us_month>\d\d)/(?P<us_day>\d\d)/(?P<us_year>(?:20)?\d\d),? "
-# Before it stands a letter, and before that no other but the m that ends a colour.
+# A letter precedes it; before that no other letter except the m that ends a colour.
 _GLOG = r"(?<![\d.A-Za-ln-z][DIWEFC])(?<=[DIWEFC])(?P<glog_year>\d{4})??(?P<glog_month>\d\d?)(?P<glog_day>\d\d) "
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?!\d)"
 _FRACTION = r"(?:[.,](?P<fraction>\d{1,9}(?:\.\d{3})?)\d*)?"
 _ZONE = r"(?P<zone>Z\b| ?[+-][01]\d:?[0-5]\d\b| UTC\b|[+-][01]\d\b(?![:.\d]))?"
-# The first group makes nothing but the search quicker.
+# The first group only makes the search faster.
 _CALENDAR = re.compile(
     rf"(?=[\dDIWEFC])(?:(?<![\d.])(?:{_DATE}|(?<!/){_MONTH_FIRST})|{_GLOG}){_CLOCK}{_FRACTION}{_ZONE}"
 )
@@ -58,34 +58,34 @@ _EPOCH = re.compile(
 _AFTER_EPOCH = re.compile(r"[\]:,)>]")
 _KEY_BEFORE = re.compile(rf"{_KEY}$")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]?|\([^()]*\)?|<[^<>]*>|\x1b\[[0-9;]*m")
-# A word of prose: another follows, or the date. Neither a level nor a name such as node-1, train.py or web_1 is one.
+# A word of prose: another word or the date follows. A level is not one, nor a name such as node-1, train.py or web_1.
 _PROSE = re.compile(rf"(?<![\w.-])(?!(?i:{'|'.join(LEVEL_NAMES)})\b)[A-Za-z]*[a-z](?: +(?=\w)| +$)")
 _QUICK = re.compile(rb"\d:\d\d|1\d{9}")  # without either there is no time
 
 
 @frozen
 class Found:
-    """A time in a text, and where in it that stands."""
+    """A time in a text, and its position."""
 
     start: int
     end: int
     time_ns: int
-    behind_words: bool = False  # most likely the line speaks of it
+    behind_words: bool = False  # the line probably just mentions it
 
 
 def time_in(text: str, near_ns: int) -> Found | None:
-    """Return the time that `text` begins with. `near_ns`: about when that is, for times without a year."""
+    """Return the time at the start of `text`. `near_ns`: approximate time, for times without a year."""
     found = _first_in(text[: FIRST_CHARS + MAX_TIME_CHARS], near_ns)
     return None if found is None or found.behind_words else found
 
 
 def _first_in(head: str, near_ns: int) -> Found | None:
-    """Return a time; a date behind words where there is no other."""
+    """Return the time in a text; a date after words only if there is no other."""
     match = _CALENDAR.search(head)
     if match is None or (start := match.start()) >= FIRST_CHARS or int(match["second"]) > 60:
         return _epoch_in(head, near_ns)
     minute_ns = _found_minute_ns(match.group(*_MINUTE_FIELDS), near_ns)
-    if minute_ns is None:  # there is no such day or time
+    if minute_ns is None:  # no such day or time exists
         return _epoch_in(head, near_ns)
     time_ns = minute_ns + int(match["second"]) * SECOND_NS + _fraction_ns(match["fraction"])
     if start > 1 and match["glog_month"] is None and _ends_in_words(head[:start]):
@@ -98,7 +98,7 @@ def _epoch_in(head: str, near_ns: int) -> Found | None:
     if match is None or match.start("epoch") >= FIRST_CHARS:
         return None
     time_ns = int(match["epoch"]) * SECOND_NS + _fraction_ns(match["small"] or match["fraction"])
-    if not match["key"]:  # then it may be any number: it must be followed as a time is, and near the run
+    if not match["key"]:  # it may be any number, so it must be followed as a time is and be near the run
         follows = match["fraction"] or _AFTER_EPOCH.match(head, match.end())
         if match["small"] is not None or not follows or abs(time_ns - near_ns) >= _NEAR_NS:
             return None
@@ -107,28 +107,28 @@ def _epoch_in(head: str, near_ns: int) -> Found | None:
 
 @lru_cache(maxsize=1024)
 def _ends_in_words(before: str) -> bool:
-    """Return whether the text before a date is prose, and no prefix as loggers write it."""
+    """Return True if the text before a date is prose and not a logger's prefix."""
     return _KEY_BEFORE.search(before) is None and _PROSE.search(_IN_BRACKETS.sub("", before)) is not None
 
 
 class Clock:
-    """Gives the lines of one rank their times: a line that carries none has that of the line before."""
+    """Adds times to the lines of one rank: a line without a time gets the time of the line before."""
 
     def __init__(self, near_ns: int, arrivals: Arrivals | None = None) -> None:
-        """Begin without a time. `near_ns`: about when the rank ran, for times without a year.
+        """Start without a time. `near_ns`: when the rank ran approximately, for times without a year.
 
-        With `arrivals` a line that carries no time has that of its arrival, if it did not come with the line before.
+        With `arrivals`, a line without a time gets its arrival time, unless it arrived with the line before.
         """
         self._time_ns: int | None = None
         self._arrivals = arrivals
-        self._arrived_ns: int | None = None  # when the line came whose time the clock has
-        self._is_arrival = False  # that is the time which the clock has
+        self._arrived_ns: int | None = None  # arrival of the line whose time the clock has
+        self._is_arrival = False  # the clock has the arrival time
         self._near_ns = near_ns
         self._within_line = False
-        self._column_of_words: int | None = None  # at which the last date behind words stood; -1: none of them counts
+        self._column_of_words: int | None = None  # position of the last date after words; -1: such dates do not count
 
     def stamped(self, line: Line) -> Line:
-        """Return `line` with its time; a piece of a long line has that of the line's first piece."""
+        """Return `line` with its time; a piece of a long line has the time of the line's first piece."""
         own_ns = None if self._within_line else self._own_ns(line.raw)
         if self._arrivals is not None and not self._within_line:
             own_ns = self._or_arrival(line, own_ns, self._arrivals.of(line.offset))
@@ -142,7 +142,7 @@ class Clock:
         )
 
     def _or_arrival(self, line: Line, own_ns: int | None, arrived_ns: int | None) -> int | None:
-        """Return the time that stands in the line; else that of its arrival, if it does not belong to the line before."""
+        """Return the time written in the line; otherwise its arrival, unless it belongs to the line before."""
         if own_ns is not None:
             self._arrived_ns, self._is_arrival = arrived_ns, False
             return own_ns
@@ -156,7 +156,7 @@ class Clock:
         return arrived_ns
 
     def _own_ns(self, raw: bytes) -> int | None:
-        """Return the line's own time. A date behind words counts where one stood before, and no line had one elsewhere."""
+        """Return the line's own time. A date after words counts if an earlier one was there, and no line had one elsewhere."""
         if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
             return None
         found = _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), self._near_ns)
@@ -172,19 +172,19 @@ class Clock:
 
 @lru_cache(maxsize=1024)
 def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
-    """Return the minute that `_MINUTE_FIELDS` name, which hundreds of lines share."""
+    """Return the minute given by `_MINUTE_FIELDS`, which hundreds of lines share."""
     *date, hour, minute, zone = fields
     year, month, day = (plain or glog or us for plain, glog, us in zip(date[:3], date[3:6], date[6:], strict=True))
     year = f"20{year}" if year and len(year) == 2 else year
     at = (int(month), int(day), int(hour), int(minute))
     try:
         return _minute_ns((int(year), *at), zone) if year else _nearest_ns(at, near_ns)
-    except (ValueError, OverflowError, OSError):  # the last two: a year that no clock of this system knows
+    except (ValueError, OverflowError, OSError):  # the last two: a year outside this system's range
         return None
 
 
 def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
-    """Return a minute of the calendar, without a zone in local time. Raises ValueError, OverflowError or OSError."""
+    """Return a minute of the calendar; local time without a zone. Raises ValueError, OverflowError or OSError."""
     offset = None
     if zone is not None:
         digits = re.sub(r"\D", "", zone).ljust(4, "0")
@@ -194,15 +194,15 @@ def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
 
 
 def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
-    """Return the minute in the year nearest to `near_ns`: December 31st may be read in January. Raises ValueError."""
+    """Return the minute in the year nearest to `near_ns`: a log of December 31 may be read in January. Raises ValueError."""
     about = round(near_ns / SECOND_NS / _YEAR_S) + 1970
     possible: list[int] = []
     for year in range(about - 1, about + 2):
-        with suppress(ValueError):  # February 29th
+        with suppress(ValueError):  # February 29
             possible.append(_minute_ns((year, *minute), None))
     return min(possible, key=lambda time_ns: abs(time_ns - near_ns))
 
 
 def _fraction_ns(digits: str | None) -> int:
-    """Return nanoseconds. `123.456`, as MindSpore writes milliseconds and microseconds, is `123456`."""
+    """Parse a fraction into nanoseconds. MindSpore's `123.456` (milliseconds, microseconds) means `123456`."""
     return int(digits.replace(".", "").ljust(9, "0")[:9]) if digits else 0

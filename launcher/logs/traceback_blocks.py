@@ -1,6 +1,6 @@
-"""Single tracebacks in a text, as Python prints them: from "Traceback (most recent call last):" to the exception.
+"""Find single tracebacks in a text, from "Traceback (most recent call last):" to the exception.
 
-Headers are looked for, and lines are read only where one was found: little is done for each byte of a long text.
+Only headers are searched for; lines are read only around them, so the cost per byte of a long text is small.
 """
 
 from __future__ import annotations
@@ -13,49 +13,49 @@ from launcher.core.frozen import frozen
 from launcher.logs.message_sections import SectionLines
 from launcher.preload.frames import LINK_OF_CAUSE, LINK_OF_CONTEXT, innermost
 
-MESSAGE_LINES = 12  # of a message, after its first
-SECTION_LINES = 400  # of the sections of a message
-MESSAGE_CHARS = 2000  # of an exception and its message that are shown
-GROUP_LINES = 200  # of the exceptions in a group that are shown
-MAX_TRACEBACKS = 500  # that are looked at, the last ones: a program may print them without end
-MAX_TITLE_CHARS = 2000  # characters between two tracebacks, or in the line before one, that are looked at
-_MAX_HEADERS = 4  # in the lines of one traceback: source lines may quote one
+MESSAGE_LINES = 12  # lines of a message after its first
+SECTION_LINES = 400  # lines of a message's sections
+MESSAGE_CHARS = 2000  # shown of an exception and its message
+GROUP_LINES = 200  # lines shown of the exceptions in a group
+MAX_TRACEBACKS = 500  # tracebacks examined, from the last: a program may print any number
+MAX_TITLE_CHARS = 2000  # characters examined between two tracebacks, or in the line before one
+_MAX_HEADERS = 4  # headers in the lines of one traceback: source lines may quote one
 
 HEADER = "Traceback (most recent call last):"
 _GROUP_HEADER = re.compile(r"^(.*?)\+ Exception Group $")
-_RULE = re.compile(r"={20,}$")  # above and below torchrun's table of the processes that failed
-_MARK = r"(?:\[\w+\]:)?"  # "[rank0]: ", as torch begins each line
+_RULE = re.compile(r"={20,}$")  # above and below torchrun's table of failed processes
+_MARK = r"(?:\[\w+\]:)?"  # torch's prefix of each line, "[rank0]: "
 _IN_GROUP = re.compile(rf"{_MARK}\s+(?:\||\+[-+])")
 _END_OF_GROUP = re.compile(rf"{_MARK}\s+\+-+$")
 _FRAME_OF_GROUP = "  | "
 _INDENTED = re.compile(r"(?:\t|  )[^\r]*$")
 FRAME = re.compile(r'\s+File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-_NAME = r"(?:(?!\d)\w+|<\w+>)(?:\.(?:\w+|<\w+>))*"  # of a class in a function too: "f.<locals>.Full"
+_NAME = r"(?:(?!\d)\w+|<\w+>)(?:\.(?:\w+|<\w+>))*"  # also for a class in a function: "f.<locals>.Full"
 EXCEPTION = re.compile(rf"(?P<type>{_NAME})(?:: (?P<message>.*)|:?)$")
 _BEGINS_MESSAGE = re.compile(rf"(?P<prefix>(?:.*: )?){_NAME}: $")
 _THREAD = re.compile(r"Exception in thread (?P<name>.+?)(?: \(.*\))?:$")
 LINKS = (LINK_OF_CAUSE, LINK_OF_CONTEXT)
-END_OF_REMOTE = '"""'  # so ends what multiprocessing shows of a traceback in another process
-# What Python prints of exceptions that change neither the course nor the exit code of a program.
+END_OF_REMOTE = '"""'  # ends a traceback that multiprocessing shows from another process
+# Python prints these for exceptions that change neither the course nor the exit code of a program.
 _HARMLESS = ("Exception ignored in", "Exception ignored while", "Error in atexit", "Error in sys.excepthook")
 
 
 @frozen
 class Block:
-    """One "Traceback (most recent call last):" up to its exception. `start`, `end`: positions in the text, of lines."""
+    """One traceback from its header to its exception. `start`, `end`: positions of lines in the text."""
 
     start: int
     end: int
-    body: tuple[str, ...]  # without what each line begins with, e.g. "[rank0]: " as torch prints it
+    body: tuple[str, ...]  # without the prefix of each line, such as torch's "[rank0]: "
     prefix: str
     type: str
     message: str
-    where: str | None  # the innermost frame of the program's own code, else of any
+    where: str | None  # the innermost frame in the program's own code, or the innermost of all
     thread: str | None
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Yield whole tracebacks that matter: neither those in a group of exceptions nor one that a message quotes."""
+    """Yield whole, relevant tracebacks: not tracebacks inside an exception group or quoted in a message."""
     header = text.find(HEADER)
     while header >= 0:
         block = _block_of(text, header)
@@ -65,7 +65,7 @@ def blocks_from_first(text: str) -> Iterator[Block]:
 
 
 def blocks_from_last(text: str, end: int) -> Iterator[Block]:
-    """Yield tracebacks as `blocks_from_first` does, before `end`, the last one first, up to `MAX_TRACEBACKS`."""
+    """Yield tracebacks before `end` as `blocks_from_first` does, last one first, up to `MAX_TRACEBACKS`."""
     for _ in range(MAX_TRACEBACKS):
         header = text.rfind(HEADER, 0, end)
         if header < 0:
@@ -77,15 +77,15 @@ def blocks_from_last(text: str, end: int) -> Iterator[Block]:
 
 
 def _block_of(text: str, header: int) -> Block | None:
-    """Return the traceback whose header stands there, if it is a whole one that matters, and no part of another."""
+    """Return the traceback whose header is at this position, if it is whole, relevant and not part of another."""
     start, behind = _line_start(text, header), header + len(HEADER)
     if text[behind : behind + 1] not in {"", "\n", "\r"}:
-        return None  # quoted in a line of a program
+        return None  # quoted in a source line
     if _IN_GROUP.match(text, start, header):
         return None
     name = _BEGINS_MESSAGE.match(text[start:header]) if header - start <= MAX_TITLE_CHARS else None
     if name and (without_prefix(name["prefix"], _line_before(text, start)) or "")[:1].isspace():
-        return None  # the message of an exception: behind its name, below the frames
+        return None  # the message of an exception: after its name, below the frames
     return _block(text, start)
 
 
@@ -94,7 +94,7 @@ def _line_start(text: str, place: int) -> int:
 
 
 def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """Yield every line from `start` on, and where the next one begins."""
+    """Yield every line from `start` on, with the start of the next line."""
     while start < end:
         stop = text.find("\n", start, end)
         stop = end if stop < 0 else stop
@@ -103,7 +103,7 @@ def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 
 
 def _block(text: str, start: int) -> Block | None:
-    """Return the traceback whose header's line is at `start`, if it is a whole one that matters."""
+    """Return the traceback whose header line is at `start`, if it is whole and relevant."""
     header, begin = next(lines_of(text, start, len(text)))
     prefix = prefix_of(header, text[begin : begin + len(header)])
     before = without_prefix(outside_group(prefix), _line_before(text, start)) or ""
@@ -136,13 +136,13 @@ def _block(text: str, start: int) -> Block | None:
 
 
 def _line_before(text: str, start: int) -> str:
-    """Return the line before `start`, without its end if it is far too long."""
+    """Return the line before `start`, shortened at its end if it is too long."""
     begin = text.rfind("\n", 0, max(0, start - 1)) + 1
     return text[begin : max(0, start - 1)][:MAX_TITLE_CHARS]
 
 
 def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return the frames, which are indented, and the line after them, the exception. Empty if it is cut off."""
+    """Return the frames (indented) and the line after them, the exception. Empty if the traceback is cut off."""
     body: list[str] = []
     headers = 0
     for raw, after in lines_of(text, start, len(text)):
@@ -157,7 +157,7 @@ def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tuple[list[str], int]:
-    """Return further lines of a message: those that begin alike ("[rank0]: ") or are indented, unlike other output.
+    """Return further lines of a message: those with the same prefix ("[rank0]: ") or indentation, unlike other output.
 
     `quotes`: its first line is the header of a traceback, whose frames and exception follow.
     """
@@ -174,7 +174,7 @@ def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tup
 
 
 def _table(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return torchrun's table of the processes that failed, its rules included; nothing where there is none."""
+    """Return torchrun's table of failed processes with its rules; empty if there is none."""
     lines: list[str] = []
     for raw, after in islice(lines_of(text, start, len(text)), SECTION_LINES):
         line = without_prefix(prefix, raw)
@@ -188,7 +188,7 @@ def _table(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 def _sections(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return the sections of a message of MindSpore's, from the empty line before them on; nothing where it has none."""
+    """Return the sections of a MindSpore message, from the empty line before them; empty if it has none."""
     found = SectionLines()
     lines: list[str] = []
     end = start
@@ -202,7 +202,7 @@ def _sections(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return the exceptions in a group, as they are printed below it, in a frame."""
+    """Return the exceptions of a group, as printed in a frame below it."""
     indent, mark = prefix.removesuffix("| "), outside_group(prefix)
     frame = GroupFrame()
     lines: list[str] = []
@@ -223,7 +223,7 @@ def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 class GroupFrame:
     """The frame in which the exceptions of a group are printed, line by line.
 
-    Python up to 3.12 prints all but the first line of a message outside of it, and continues below.
+    Up to Python 3.12, all but the first line of a message are outside the frame, which continues after them.
     """
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class GroupFrame:
         self._is_closed = False
 
     def holds(self, line: str) -> bool:
-        """Return whether the next line is in the frame. Lines outside that come before such a line belong to it too."""
+        """Return True if the next line is in the frame. Outside lines that come before such a line also belong to it."""
         if _IN_GROUP.match(line):
             self._outside_lines, self._is_closed = 0, _END_OF_GROUP.match(line) is not None
             return True
@@ -242,7 +242,7 @@ class GroupFrame:
 
 
 def prefix_of(header: str, following: str) -> str:
-    """Return what the header's line, and with it every line of its traceback, begins with."""
+    """Return the prefix of the header's line, which every line of its traceback has."""
     prefix = _before_header(header).removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
         prefix = f"{group[1]}| "
@@ -258,12 +258,12 @@ def begins_group(header: str) -> bool:
 
 
 def outside_group(prefix: str) -> str:
-    """Return what lines begin with above and below the frame of a group."""
+    """Return the prefix of the lines above and below a group's frame."""
     return prefix.removesuffix(_FRAME_OF_GROUP)
 
 
 def without_prefix(prefix: str, line: str) -> str | None:
-    """Remove the prefix; return None for a line that does not begin with it."""
+    """Remove the prefix; return None for a line without it."""
     line = line.rstrip("\r")
     if line.startswith(prefix):
         return line[len(prefix) :]
@@ -271,22 +271,22 @@ def without_prefix(prefix: str, line: str) -> str | None:
 
 
 class TracebackLines:
-    """Finds which lines of one rank, in their order, stand in a traceback."""
+    """Decides which lines of one rank, in order, are part of a traceback."""
 
     def __init__(self) -> None:
         self.continues = (
-            False  # the last line belongs to the one before: to its traceback, message, or chain of exceptions
+            False  # the last line belongs to the one before: its traceback, message, or chain of exceptions
         )
-        self._header: str | None = None  # the last line, if it is one: the next one shows the common prefix
+        self._header: str | None = None  # the last line if it is a header: the next line shows the common prefix
         self._prefix: str | None = None  # of the current traceback
-        self._raised: str | None = None  # the prefix of one that has come to its exception, and may have more to say
-        self._is_linked = False  # a sentence has announced another exception
-        self._sections = SectionLines()  # of the message of the last exception
+        self._raised: str | None = None  # prefix of a traceback that has reached its exception and may continue
+        self._is_linked = False  # a linking sentence announced another exception
+        self._sections = SectionLines()  # of the last exception's message
 
     def put(self, text: str) -> int | None:
-        """Return where the traceback's own text begins in this line, behind torch's prefix; None outside of a traceback.
+        """Return where the traceback's own text begins in this line, after torch's prefix; None outside a traceback.
 
-        A traceback goes from its header to the first line that is not indented, the exception.
+        A traceback ends at the first line that is not indented, the exception.
         """
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
@@ -315,11 +315,11 @@ class TracebackLines:
 
     @property
     def is_within(self) -> bool:
-        """True where the next line may belong to the last one."""
+        """True if the next line may belong to the last one."""
         return self._header is not None or self._prefix is not None or self._raised is not None
 
     def _goes_on(self, prefix: str, text: str) -> bool:
-        """Return whether a line behind an exception is its message's, its group's, or leads to the next exception."""
+        """Return True if a line after an exception belongs to its message or group, or leads to the next exception."""
         mark = outside_group(prefix)
         rest = without_prefix(mark, text)
         self._is_linked |= rest in LINKS

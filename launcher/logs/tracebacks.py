@@ -1,7 +1,7 @@
-"""Python tracebacks in the text that a program printed, each with those that it was raised from; and the first of each rank.
+"""Find the Python tracebacks in a program's output, with the exceptions that led to them; and each rank's first one.
 
-The text is whatever a failing program wrote. Nothing raises, and little is done for each byte: hundreds of ranks fail at
-once, each with a long log.
+The text is any output of a failing program. Nothing here raises, and the cost per byte is small: hundreds of ranks may
+fail at once, each with a long log.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from launcher.logs.traceback_blocks import (
 )
 
 TRACEBACK_CHARS = 8000
-NEAR_BYTES = 16 << 10  # of a log's end, where a traceback mostly is
-MAX_LINES_AFTER = 100  # that are counted
-FIRST_BYTES = 256 << 10  # of a log, from the line before a header on, that are read as one text
-LINES_OF_LINK = 4  # between two tracebacks of one chain: empty, the sentence, empty; and the end of the first
+NEAR_BYTES = 16 << 10  # of a log's end, which usually contains the traceback
+MAX_LINES_AFTER = 100  # lines counted after a traceback
+FIRST_BYTES = 256 << 10  # of a log, from the line before a header, read as one text
+LINES_OF_LINK = 4  # lines between two tracebacks of one chain: empty, the sentence, empty; and the end of the first
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS = re.compile(r"\S[^\n]*")
 
-# What ends a program without a traceback; of a SyntaxError of the script itself the lines before it give the place.
+# Output of a crash without a traceback; for a SyntaxError of the script itself, the lines before it give the place.
 _CRASHES = (
     b"Fatal Python error: ",
     b"terminate called after throwing",
@@ -44,10 +44,11 @@ _CRASHES = (
     b"IndentationError: ",
     b"TabError: ",
 )
+MARKS = (HEADER.encode(), *_CRASHES)  # every failure that `first_tracebacks` finds has one
 _LINES_OF_PLACE = 3
 _PLACE = b'  File "'
 _NUMBER = re.compile(r"0[xX][\da-fA-F]+|\d+")
-# The outermost functions of a program, of `python -m`, and of a process of multiprocessing.
+# The outermost functions of a program, of `python -m`, and of a multiprocessing process.
 _ENTRIES = frozenset({"<module>", "_run_module_as_main", "_bootstrap"})
 
 
@@ -57,27 +58,27 @@ class FoundTraceback:
 
     type: str  # as printed: "ValueError", "torch.distributed.DistNetworkError"
     message: str
-    where: str | None  # the innermost frame of the program's own code, else of any: "train.py:88 in step"
-    text: str  # with the exceptions that it was raised from; its last `TRACEBACK_CHARS` characters, messages cut
-    thread: str | None = None  # its name where it was not the main thread: the program went on
-    lines_after: int = 0  # what the program still wrote, up to `MAX_LINES_AFTER`: many mean that it lived on
+    where: str | None  # the innermost frame in the program's own code, or of all: "train.py:88 in step"
+    text: str  # with the exceptions that led to it; its last `TRACEBACK_CHARS` characters, messages shortened
+    thread: str | None = None  # its name if it was not the main thread: then the program continued
+    lines_after: int = 0  # later output of the program, up to `MAX_LINES_AFTER`; many lines mean that it survived
 
 
 def find_traceback(text: str) -> FoundTraceback | None:
-    """Return the last traceback, whether it ended the program or was caught; one of the main thread is preferred."""
+    """Return the last traceback, fatal or caught; one of the main thread is preferred."""
     text = _COLOUR.sub("", text)
     chain = _last_chain(text)
     return _found(chain, text) if chain else None
 
 
 def traceback_in(log: bytes) -> FoundTraceback | None:
-    """Find the last traceback in the end of a log. Decodes most of it only if the last part is not enough."""
+    """Find the last traceback at the end of a log. Decodes most of it only if the last part is not enough."""
     if HEADER.encode() not in log:
         return None
     near = _plain(log[-NEAR_BYTES:])
     chain = _last_chain(near)
     if len(log) > NEAR_BYTES:
-        # Text right before the chain may belong to it, and may be cut off here.
+        # Text directly before the chain may belong to it, and may be cut off here.
         before = near[max(0, chain[0].start - MAX_TITLE_CHARS) : chain[0].start] if chain else ""
         continues = before.count("\n") < LINES_OF_LINK or any(link in before for link in LINKS)
         if not chain or chain[-1].thread or continues:
@@ -86,19 +87,19 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
 
 
 def tracebacks_above(log: bytes) -> list[FoundTraceback]:
-    """Return the tracebacks above the last one, the first one first. Their `lines_after` count up to the last one."""
+    """Return the tracebacks above the last one, first one first. Their `lines_after` count up to the last one."""
     text = _plain(log)
     chain = _last_chain(text)
     return list(tracebacks_in(text[: chain[0].start])) if chain else []
 
 
 def tracebacks_in(text: str) -> Iterator[FoundTraceback]:
-    """Yield every traceback, from the first on, each chain once."""
+    """Yield every traceback, first one first, each chain once."""
     text = _COLOUR.sub("", text)
     chain: list[Block] = []
     for block in blocks_from_first(text):
         if chain and not _linked(text, chain[-1].end, block.start, block.prefix):
-            # Below an exception of its own torch shows the data worker's that it is about.
+            # Below its own exception, torch shows that of the data worker which caused it.
             first_line = next(lines_of(text, block.start, len(text)))[0]
             if chain[-1].end != block.start or f"Original {HEADER}" not in first_line:
                 yield _found(chain, text)
@@ -109,14 +110,14 @@ def tracebacks_in(text: str) -> Iterator[FoundTraceback]:
 
 
 def frames_in(traceback: str) -> list[tuple[str, str]]:
-    """Return file and function of every frame, innermost last."""
+    """Return the file and function of every frame, innermost last."""
     lines = ((line, line.find(' File "')) for line in traceback.splitlines())
     found = (FRAME.match(line, at) for line, at in lines if at >= 0)
     return [(frame["file"], frame["function"] or "") for frame in found if frame]
 
 
 def may_be_uncaught(found: FoundTraceback) -> bool:
-    """Return False if the traceback begins in a function, because only a handler prints one from there on."""
+    """Return False if the traceback begins in a function: only an exception handler prints it from there."""
     functions = [function for _, function in frames_in(found.text) if function]
     is_whole = len(found.text) < TRACEBACK_CHARS
     return found.thread is not None or not functions or not is_whole or not _ENTRIES.isdisjoint(functions)
@@ -127,7 +128,7 @@ def _plain(data: bytes) -> str:
 
 
 def _last_chain(text: str) -> list[Block]:
-    """Return the last traceback, after those that led to it; or an empty list."""
+    """Return the last traceback, after its causes; or an empty list."""
     of_thread: list[Block] = []
     for block in blocks_from_last(text, len(text)):
         if block.thread is None:
@@ -138,7 +139,7 @@ def _last_chain(text: str) -> list[Block]:
 
 def _found(chain: Sequence[Block], text: str) -> FoundTraceback:
     block = chain[-1]
-    lines: list[str] = []  # of the exceptions of the chain, with the sentences that link them
+    lines: list[str] = []  # of the exceptions in the chain, with the sentences that link them
     for earlier, each in pairwise([None, *chain]):
         between = text[earlier.end : each.start] if earlier and each else ""
         lines += [f"\n{link}\n" for link in LINKS if link in between]
@@ -154,7 +155,7 @@ def _found(chain: Sequence[Block], text: str) -> FoundTraceback:
 
 
 def _chain(block: Block, text: str) -> list[Block]:
-    """Return the exceptions that led to `block`, the first one first, and `block`."""
+    """Return the exceptions that led to `block`, first one first, and `block`."""
     chain = [block]
     for earlier in blocks_from_last(text, block.start):
         if not _linked(text, earlier.end, chain[0].start, block.prefix):
@@ -164,7 +165,7 @@ def _chain(block: Block, text: str) -> list[Block]:
 
 
 def _linked(text: str, start: int, end: int, prefix: str) -> bool:
-    """Return whether nothing but one of the sentences that link exceptions stands there."""
+    """Return True if the text consists only of a sentence that links exceptions."""
     if end - start > MAX_TITLE_CHARS:
         return False
     prefix = outside_group(prefix)
@@ -180,14 +181,15 @@ class Folded:
     """An exception that several ranks raised alike."""
 
     ranks: tuple[int, ...]  # global ranks, ascending
-    traceback: FoundTraceback  # of the first of them
+    traceback: FoundTraceback  # of the lowest rank
 
 
 def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded]:
-    """Return the first traceback of each rank, one of the main thread if there is one, in the order of the lowest ranks.
+    """Return the first traceback of each rank, preferably of the main thread, ordered by lowest rank.
 
-    Where a rank has none, what else Python or C++ print of a crash. Those with the same frames and exception are one,
-    though numbers in messages differ. Of every rank's lines as many are read as it takes, and at most `FIRST_BYTES` kept.
+    For a rank without one, return other crash output of Python or C++. Tracebacks with the same frames and exception
+    are grouped, even if numbers in their messages differ. Reads only as many of a rank's lines as needed, and keeps at
+    most `FIRST_BYTES`.
     """
     alike: dict[str, list[tuple[int, FoundTraceback]]] = {}
     for global_rank in sorted(lines_of_rank):
@@ -209,7 +211,7 @@ def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded
 
 
 def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Iterator[Line]:
-    """Yield the same lines; put the first crash among them into `crashes`."""
+    """Yield the same lines; add the first crash among them to `crashes`."""
     before: deque[bytes] = deque(maxlen=_LINES_OF_PLACE)
     for line in lines:
         if line.raw.startswith(_CRASHES) and not crashes:
@@ -222,9 +224,9 @@ def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Itera
 
 
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield texts that begin with the line before a header. A traceback that one text cuts off is whole in the next."""
+    """Yield texts that begin with the line before a header. A traceback cut off by one text is whole in the next."""
     text = bytearray()
-    before = b""  # the line before, which names the thread
+    before = b""  # the line before the header, which names the thread
     for line in lines:
         if text or HEADER.encode() in line.raw:
             text += (b"" if text else before) + _with_end(line)

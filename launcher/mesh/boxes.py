@@ -1,8 +1,8 @@
-"""Boxes: parts of a tensor, each a start and a size along every dim.
+"""Boxes: rectangular parts of a tensor, given by a start and a size along every dim.
 
-A run of consecutive elements of a tensor in row-major order, as a flat buffer holds it, is made of boxes: of a tensor of n
-dims at most 2n - 1. So whatever part of a parameter a rank holds, a checkpoint stores it as boxes, and a rank of another
-layout finds in them the boxes that it needs.
+A run of consecutive elements in row-major order, as in a flat buffer, consists of boxes: at most 2n - 1 for a tensor of
+n dims. Therefore a checkpoint can store any part of a parameter that a rank holds as boxes, and a rank of another
+layout can find the boxes that it needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Box:
         return Box(tuple(start + offset for start, offset in zip(self.start, by, strict=True)), self.size)
 
     def common(self, other: Box) -> Box | None:
-        """Return the box that both have in common; None where they have nothing.
+        """Return the intersection of both boxes; None if it is empty.
 
         >>> Box((0, 2), (4, 4)).common(Box((3, 0), (4, 3)))
         Box(start=(3, 2), size=(1, 1))
@@ -47,14 +47,14 @@ class Box:
         return Box(tuple(starts), tuple(sizes))
 
     def within(self, other: Box) -> tuple[slice, ...]:
-        """Return the slices of a tensor that holds `other` at which this box stands, which lies in it."""
+        """Return the slices that select this box in a tensor that holds `other`, which contains it."""
         return tuple(
             slice(start - origin, start - origin + size)
             for start, size, origin in zip(self.start, self.size, other.start, strict=True)
         )
 
     def rows(self, most: int) -> Iterator[Box]:
-        """Yield boxes of at most so many elements that this one is made of, in row-major order, but at least a row in each.
+        """Split this box into boxes of at most `most` elements (but at least one row each), in row-major order.
 
         >>> [box.size for box in Box((2, 0), (5, 3)).rows(most=7)]
         [(2, 3), (2, 3), (1, 3)]
@@ -73,16 +73,17 @@ def whole(shape: Sequence[int]) -> Box:
 
 
 def bounding(boxes: Sequence[Box]) -> Box:
-    """Return the smallest box that all of these, at least one, lie in."""
+    """Return the smallest box that contains all of the given boxes; there must be at least one."""
     start = tuple(map(min, zip(*(box.start for box in boxes), strict=True)))
     stop = tuple(map(max, zip(*(box.stop for box in boxes), strict=True)))
     return Box(start, tuple(end - begin for begin, end in zip(start, stop, strict=True)))
 
 
 def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[int, int]]]:
-    """Return how the elements of `common`, which two boxes have in common, lie in both, if each is held in row-major order.
+    """Locate the elements of `common`, the intersection of two boxes, in both row-major buffers.
 
-    They are runs of so many consecutive elements, each of which begins at the two places, counted from the boxes' first elements.
+    Returns the length of the runs of consecutive elements, and the position of each run in both buffers, counted from
+    the first element of each box.
 
     >>> length, places = shared_runs(Box((0, 0), (2, 4)), Box((0, 2), (3, 3)), Box((0, 2), (2, 2)))
     >>> length, list(places)
@@ -104,7 +105,7 @@ def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[
             if first == 0:
                 yield mine, its
                 return
-            # The innermost of these dims has the most places.
+            # The innermost of these dims has the most positions.
             my_stride, its_stride = strides[first - 1]
             count = common.size[first - 1]
             yield from zip(
@@ -117,7 +118,7 @@ def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[
 
 
 def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:
-    """Return the boxes that the elements `start` to `stop` of a tensor are made of, in row-major order.
+    """Return the boxes that make up the elements `start` to `stop` of a tensor in row-major order.
 
     >>> [(box.start, box.size) for box in boxes_of_run(2, 9, (3, 4))]
     [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]
@@ -127,7 +128,7 @@ def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:
     if not shape:
         return [Box((), ())]
     row = prod(shape[1:])
-    first, last = -(-start // row), stop // row  # the whole rows
+    first, last = -(-start // row), stop // row  # whole rows
     if first > last:
         return _in_row(last, start - last * row, stop - last * row, shape)
     rows = Box((first, *(0,) * (len(shape) - 1)), (last - first, *shape[1:]))

@@ -28,7 +28,7 @@ def coordinate_of(global_rank: int, layout: Layout) -> Coordinate:
     """Return the coordinate of `global_rank`.
 
     Raises:
-        ValueError: the rank is not one of the layout's.
+        ValueError: the layout has no such rank.
     """
     if not 0 <= global_rank < layout.world_size:
         raise ValueError(f"rank {global_rank} is outside 0 .. {layout.world_size - 1} ({layout})")
@@ -38,12 +38,12 @@ def coordinate_of(global_rank: int, layout: Layout) -> Coordinate:
 
 
 def rank_at(coordinate: Coordinate, layout: Layout) -> int:
-    """Return the global rank at `coordinate`, the inverse of `coordinate_of`."""
+    """Return the global rank at `coordinate`; the inverse of `coordinate_of`."""
     return (coordinate.pp * layout.dp + coordinate.dp) * layout.mp + coordinate.mp
 
 
 def groups(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Return all groups along `axis`: the ranks that differ in that coordinate only, each group in its coordinate's order.
+    """Return all groups along `axis`: ranks that differ only in that coordinate, in its order.
 
     >>> groups("dp", Layout(dp=2, mp=2, pp=2))
     ((0, 2), (1, 3), (4, 6), (5, 7))

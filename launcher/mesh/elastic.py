@@ -1,4 +1,4 @@
-"""Chooses the layouts of an elastic run for every number of devices that may be left."""
+"""Choose the layouts of an elastic run for every possible number of devices."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from launcher.mesh.layouts import nearest_layouts
 def elastic_layouts(
     wanted: Layout, device_count: int, fits: Callable[[Layout], bool] = lambda _: True
 ) -> tuple[Layout | None, ...]:
-    """Return the layout for each number of devices from 0 to `device_count`; None where no layout fits so few.
+    """Return the layout for each number of devices from 0 to `device_count`; None if no layout fits that few.
 
-    mp and pp stay as wanted and dp shrinks to the most copies that `fits`; where too few devices are left for mp·pp, these
-    shrink, to what `fits` and uses the most devices. Each of fewer copies computes more micro batches, so that together they
-    compute as many as before, or up to one more each where dp does not divide that number: dp=4 with 1 becomes dp=3 with 2.
-    A program that has no micro batches keeps the number that is wanted.
+    mp and pp stay as wanted, and dp shrinks to the largest number of copies that `fits`. If there are too few devices
+    for mp·pp, these shrink as well, to the layout that `fits` and uses the most devices.
+
+    Each remaining copy computes more micro batches, so that the total stays the same: dp=4 with 1 becomes dp=3 with 2.
+    The total grows if dp does not divide it. A program without micro batches keeps its number.
     """
     return tuple(_layout_for(wanted, count, fits) for count in range(device_count + 1))
 

@@ -1,4 +1,4 @@
-"""Choose and check dp·mp·pp against a number of devices, and say which layouts would fit."""
+"""Choose and check dp·mp·pp for a number of devices, and suggest layouts that fit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def resolve_layout(
     micro_batches: int = 1,
     allow_idle_devices: bool = False,
 ) -> Layout:
-    """Return the layout for `device_count` devices; without `dp`, with as many copies as fit.
+    """Return the layout for `device_count` devices; without `dp`, use as many copies as fit.
 
     Raises:
-        RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices without leave.
+        RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices that are not allowed.
     """
     for name, value in (("dp", dp), ("mp", mp), ("pp", pp), ("micro batches", micro_batches)):
         if value is not None and value < 1:
@@ -45,8 +45,8 @@ def resolve_layout(
 def nearest_layouts(wanted: Layout, device_count: int, limit: int = 3) -> tuple[Layout, ...]:
     """Return the layouts that use every device, nearest first.
 
-    Distance is counted in doublings, so mp=4 is as far from mp=2 as mp=1 is:  Σ |log2(axis / wanted axis)|.
-    Ties keep mp, then pp, closest, since a change of dp changes no shape of the model.
+    The distance counts doublings, so mp=4 is as far from mp=2 as mp=1 is:  Σ |log2(axis / wanted axis)|.
+    In a tie the closest mp wins, then the closest pp, since changing dp changes no tensor shape of the model.
 
     >>> [str(layout) for layout in nearest_layouts(Layout(dp=3, mp=2, pp=2), 8, limit=2)]
     ['dp=2 mp=2 pp=2', 'dp=4 mp=2 pp=1']

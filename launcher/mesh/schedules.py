@@ -1,14 +1,14 @@
-"""Schedules of a pipeline: in which order a stage computes its micro batches, forward and backward, as lists of actions.
+"""Pipeline schedules: the order of a stage's forward and backward passes for its micro batches, as lists of actions.
 
-P stages, M micro batches, and v chunks of layers on each stage: stage i holds the parts i, P + i, 2P + i, ... of P v parts of
-the model, and a micro batch passes all stages v times. With equal stages a rank is idle for this share of a step, and a stage
-keeps the activations of so many micro batches for backward, counted in activations of all its layers:
+P stages, M micro batches, and v chunks of layers on each stage: stage i holds the parts i, P + i, 2P + i, ... of P v
+parts of the model, and a micro batch passes all stages v times. With equal stages, the table shows a rank's idle share
+of a step, and the number of micro batches whose activations a stage keeps for backward (counted for all its layers):
 
     1f1b          (P - 1) / (M + P - 1)      min(M, P - i)
     gpipe         (P - 1) / (M + P - 1)      M
     interleaved   (P - 1) / (v M + P - 1)    min(v M, 2 (P - 1 - i) + (v - 1) P + 1) / v
 
-(Narayanan et al. 2021, arXiv:2104.04473, sections 2.2.1 and 2.2.2, where the bubble is given in units of the time without it:
+(Narayanan et al. 2021, arXiv:2104.04473, sections 2.2.1 and 2.2.2, which give the bubble relative to the time without it:
 (P - 1) / M and (P - 1) / (v M).) Worked example, P = 2, M = 4, v = 2: interleaved is idle for 1/9 of a step instead of 1/5, and
 stage 0 keeps 5/2 micro batches instead of 2.
 """
@@ -26,14 +26,14 @@ KINDS = ONE_FORWARD_ONE_BACKWARD, GPIPE, INTERLEAVED = "1f1b", "gpipe", "interle
 class Action:
     kind: Literal["forward", "backward"]
     micro_batch: int
-    chunk: int = 0  # of those that the stage holds
+    chunk: int = 0  # index among the stage's chunks
 
 
 Schedule = tuple[Action, ...]
 
 
 def schedule_of(kind: str, stage: int, stage_count: int, micro_batches: int, *, chunks: int = 1) -> Schedule:
-    """Return the schedule of that kind for one stage. Only that of kind INTERLEAVED may have several chunks."""
+    """Return the schedule of this kind for one stage. Only INTERLEAVED supports several chunks."""
     if kind == GPIPE:
         return gpipe(micro_batches)
     if kind == INTERLEAVED:
@@ -62,10 +62,10 @@ def gpipe(micro_batches: int) -> Schedule:
 def interleaved(stage: int, stage_count: int, micro_batches: int, chunks: int) -> Schedule:
     """Return the interleaved 1F1B schedule of one stage (Narayanan et al. 2021). P divides M.
 
-    Micro batches go in groups of P through one chunk after another, forward from the first chunk, backward from the last. Stage
-    i first runs min(v M, 2 (P - 1 - i) + (v - 1) P) forwards, then alternates. With P = 2, M = 2 and v = 2, where F1.0 is
-    micro batch 1 in chunk 0, stage 1 does F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0. A single stage, whose model is one chunk,
-    does what it does in 1F1B.
+    Groups of P micro batches pass one chunk after another: forward from the first chunk, backward from the last. Stage
+    i first runs min(v M, 2 (P - 1 - i) + (v - 1) P) forwards, then alternates. With P = 2, M = 2 and v = 2, where F1.0
+    is micro batch 1 in chunk 0, stage 1 does F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0. A single stage with one chunk
+    behaves as in 1F1B.
     """
     forwards = forward_only(micro_batches, stage_count=stage_count, chunks=chunks)
     backwards = tuple(Action("backward", one.micro_batch, chunks - 1 - one.chunk) for one in forwards)
@@ -73,7 +73,7 @@ def interleaved(stage: int, stage_count: int, micro_batches: int, chunks: int) -
 
 
 def forward_only(micro_batches: int, *, stage_count: int = 1, chunks: int = 1) -> Schedule:
-    """Return the schedule of a validation. With several chunks `stage_count` divides the number of micro batches."""
+    """Return the schedule of a validation pass. With several chunks, `stage_count` must divide the number of micro batches."""
     if chunks == 1:
         return tuple(Action("forward", index) for index in range(micro_batches))
     return tuple(
@@ -85,7 +85,7 @@ def forward_only(micro_batches: int, *, stage_count: int = 1, chunks: int = 1) -
 
 
 def most_in_flight(schedule: Schedule) -> int:
-    """Return how many times at most forward has run without its backward: the chunks' activations that are kept at once."""
+    """Return the maximum number of forwards without their backward: the activations of chunks kept at the same time."""
     in_flight = most = 0
     for action in schedule:
         in_flight += 1 if action.kind == "forward" else -1
@@ -94,7 +94,7 @@ def most_in_flight(schedule: Schedule) -> int:
 
 
 def _alternating(forwards: Schedule, backwards: Schedule, *, ahead: int) -> Schedule:
-    """Return some forwards, then one forward and one backward in turn, then the backwards that are left."""
+    """Return `ahead` forwards, then forwards and backwards in turn, then the remaining backwards."""
     ahead = min(len(forwards), ahead)
     steady = [action for pair in zip(forwards[ahead:], backwards, strict=False) for action in pair]
     return (*forwards[:ahead], *steady, *backwards[len(forwards) - ahead :])

@@ -1,10 +1,11 @@
-"""The inside of the fork server and of ranks, before the program runs: preloading, failure hook, stack dumps.
+"""Code that runs inside the fork server and inside ranks before the program: preloading, failure hook, stack dumps.
 
-Executed by path, perhaps by a Python in which tlaunch is not installed: standard library only, Python 3.10 or newer (3.6
-can read `__main__.py`), nothing of the rest of tlaunch. It loads itself as `_tlaunch_preload` and imports as
-little as it can, since a program may have modules of any name beside it. `__main__.py` says how it is called.
+It is executed by path, possibly by a Python that does not have tlaunch installed. It therefore uses only the standard
+library, needs Python 3.10 or newer (3.6 can parse `__main__.py`), and imports nothing else of tlaunch. It loads itself
+as `_tlaunch_preload` and imports as little as possible, because the program may have modules of any name. `__main__.py`
+documents its command line.
 """
 
 import sys
 
-LOADED_BEFORE = frozenset(sys.modules)  # noted before any sibling is imported, with what those need
+LOADED_BEFORE = frozenset(sys.modules)  # taken before any sibling module, or what it imports, is loaded

@@ -1,20 +1,20 @@
-"""Become a Python program, with a hook that reports failures; at once, or forked from a process that is ready for it.
+"""Run a Python program with a hook that reports failures, either directly or in a fork of a prepared process.
 
 python [options] .../preload/__main__.py run[=STDERR_OF_ENGINE] DEVICE_DIR script|module|code TARGET [ARGUMENTS...]
 python [options] .../preload/__main__.py preload DESCRIPTOR [PADDING]
 
-A Python older than 3.10 reads this file alone: it runs the program without a hook, and preloads nothing.
+A Python older than 3.10 uses only this file: it runs the program without the hook and preloads nothing.
 """
 
-_born_with = dict(globals())  # what this Python gives to the `__main__` of every script: first of all, hence pristine
+_born_with = dict(globals())  # the globals that Python gives to every `__main__`; copied first, while still unchanged
 
 import sys  # noqa: E402
 
 _MIN_VERSION = (3, 10)
 
 
-def _load_run_main():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package's types cannot be imported here
-    """Load the siblings under a private name, by hand: importlib is a package that a program may want to see unloaded."""
+def _load_run_main():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package's types cannot be imported in this file
+    """Load the sibling modules under a private name without importlib, which the program may expect not to be loaded."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import spec_from_file_location
 
@@ -30,7 +30,7 @@ def _load_run_main():  # type: ignore[no-untyped-def] # noqa: ANN202 - the packa
 
 
 def _do_without() -> None:
-    """Become the program alone, or report to the agent that nothing can be preloaded."""
+    """Run the program without the hook, or report to the agent that preloading is not possible."""
     import os
 
     if sys.argv[1] == "preload":

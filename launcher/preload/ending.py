@@ -1,25 +1,26 @@
-"""The end of a forked rank: as CPython's, but for what was there before the fork.
+"""Finalise a forked rank as CPython would, but skip everything that existed before the fork.
 
-At its end CPython takes every module apart, and then the C library calls what libraries have registered with it. In a rank of
-torch that copies thousands of pages that ranks share, and takes most of the time that preloading has saved. Here, in the
+CPython ends by clearing every module; then the C library calls the exit handlers of all libraries. In a rank with torch
+this copies thousands of shared pages and costs most of the time that preloading saved. This module does less, in the
 order of CPython's `Py_FinalizeEx`:
 
-    1. non-daemon threads are joined, and what is registered with `atexit` is called: by CPython, with `Ending` last
-    2. stdout and stderr are flushed, and signal handlers removed
-    3. the modules that the rank itself has loaded are removed and cleared, `__main__` among them; garbage is collected
-    4. stdout and stderr are flushed again
-    5. the C library flushes its streams, and the process ends without calling what libraries have registered
+    1. CPython joins non-daemon threads and calls `atexit` functions, `Ending` last
+    2. flush stdout and stderr, and remove signal handlers
+    3. remove and clear the modules that the rank loaded itself, including `__main__`, and collect garbage
+    4. flush stdout and stderr again
+    5. flush the C library's streams, and exit without calling the exit handlers of libraries
 
-Nothing is assumed of what a program does with preloaded modules: the garbage collector knows all that was made since
-`gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest. It does so too
-where a step fails, and it does all where the program has failed, `begin` finds a reason, or `_needs_python` does: a library that
-was loaded since the fork, above all, whose end is its own affair. Whenever CPython goes on while something is there whose end
-could be seen, it finalises frozen objects, too, since one of them may hold it.
+The program may do anything with preloaded modules, because the garbage collector knows every object created since
+`gc.freeze`. CPython finishes the rest if a step fails, or if an object with a visible finaliser survives
+step 3. CPython does everything if the program failed, or if `begin` or `_needs_python` finds a reason, for example a
+library loaded after the fork. If CPython takes over while such an object exists, it also finalises frozen objects,
+since one may hold it.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
+import _io
+import _signal  # type: ignore[import-not-found] # the C part of `signal`, which does not import enum
 import _thread
 import _warnings
 import _weakref
@@ -30,34 +31,35 @@ import os
 import posix
 import sys
 
-from . import traces
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FULL = "TLAUNCH_FULL_TEARDOWN"
-# By these a library is loaded that may wait for the end of the C library, as profilers do; or CPython is to report at its end.
+# These load a library that may act when the process exits, such as a profiler, or make CPython print a report at exit.
 _WAITING_FOR_THE_END = (
     "LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "GCOV_PREFIX", "PYTHONMALLOCSTATS",
     "PYTHONDUMPREFS", "PYTHONDUMPREFSFILE",
 )  # fmt: skip
-# Nothing shows of their end. (google is protobuf, which tensorboard imports.)
+# Packages whose finalisation has no visible effect. (google is protobuf, which tensorboard imports.)
 _PACKAGES = frozenset({"torch", "numpy", "google"})
 _KNOWN = _PACKAGES | {"launcher"} | sys.stdlib_module_names
-# What modules of the standard library are linked with. (The C library loads others, libnss_*, to look names up.)
+# Libraries that the standard library links. (The C library also loads libnss_* to look up names.)
 _LIBRARIES = frozenset(
     {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
 )
+# Types with a visible finalisation but no `__del__`, and types whose `__del__` has no visible effect.
+_WRITING = frozenset({"sqlite3.Connection", "_dbm.dbm", "_gdbm.gdbm"})
+_SILENT = frozenset({"_socket.socket", "socket.socket", "torch.multiprocessing.reductions.StorageWeakRef"})
+_RUNNING = ("gi_frame", "cr_frame", "ag_frame")  # frames of generators and coroutines; None once they have ended
 
 
 class Ending:
-    """The end of this process. Make it before anything is imported for the program, and fork afterwards."""
+    """Finalises this process. Create it before importing anything for the program, and fork afterwards."""
 
     def __init__(self) -> None:
-        self.is_success = False  # the program has ended with exit code 0
-        self._is_for_python = atexit._ncallbacks() > 0  # those would be called after `run`
-        self._is_full = traces.are_left()  # CPython is to finalise what is frozen, too
+        self.is_success = False  # the program exited with code 0
+        self._is_for_python = atexit._ncallbacks() > 0  # these would run after `run`
+        self._is_full = _traces_are_left()  # CPython must also finalise frozen objects
         self._is_frozen = False
         self._last_module = ""
         self._libraries: set[str] = set()
@@ -65,7 +67,7 @@ class Ending:
         atexit.register(self.run)
 
     def import_module(self, name: str) -> None:
-        """Import a module, and look at what it makes and loads unless it is known."""
+        """Import a module; unless it is known, check which objects it creates and which libraries it loads."""
         if _root(name) in _KNOWN:
             __import__(name)
             return
@@ -74,19 +76,17 @@ class Ending:
         try:
             __import__(name)
         finally:
-            self._is_full |= traces.are_left()
+            self._is_full |= _traces_are_left()
             self._is_for_python |= _is_any_unknown(_libraries() - libraries)
 
     def freeze(self) -> None:
-        """Leave what is there now out of garbage collection, and of the end."""
+        """Exclude all existing objects from garbage collection and finalisation."""
         gc.freeze()
         self._is_frozen = True
         self._libraries = _libraries()
 
     def begin(self) -> None:
-        """Note where the rank begins. Call in the forked process, with the program's environment."""
-        if os.environ.get(FULL):
-            self._is_full = True
+        """Record the state at the rank's start. Call in the forked process, with the program's environment."""
         self._last_module = next(reversed(sys.modules))
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True
@@ -95,38 +95,38 @@ class Ending:
         self._since_the_fork = [self]
 
     def run(self) -> None:
-        """End the process if that can be done here. Called by `atexit`, after all others."""
+        """Exit here if possible. `atexit` calls this last."""
         own: list[str] = []
         try:
             own = self._own_modules()
             is_short = self.is_success and not self._is_for_python and not _needs_python(self._libraries)
             if is_short and self._take_apart(own):
                 ctypes.CDLL(None).fflush(None)
-                posix._exit(0)  # `os._exit` may be the program's own
+                posix._exit(0)  # the program may have replaced `os._exit`
         except BaseException:
             pass
-        if self._is_full or traces.are_left(frozenset(own)):  # CPython goes on
+        if self._is_full or _traces_are_left(frozenset(own)):  # CPython finalises the rest
             gc.unfreeze()
 
     def _own_modules(self) -> list[str]:
-        """Return the names of the modules that the rank has loaded, in order."""
+        """Return the names of the modules that the rank loaded, in order."""
         own = []
-        for name in reversed(sys.modules):  # not all of them: to look at a name copies its page
+        for name in reversed(sys.modules):  # stops early: reading a name copies its memory page
             if name == self._last_module:
                 break
             own.append(name)
         return ["__main__", *own[::-1]] if "__main__" in sys.modules else own[::-1]
 
     def _take_apart(self, own: list[str]) -> bool:
-        """Do steps 2 to 4; return whether nothing is left for CPython."""
+        """Do steps 2 to 4; return True if nothing is left for CPython."""
         if not _are_flushed():
             return False
         for number in range(1, _signal.NSIG):
             if callable(_signal.getsignal(number)):
                 _signal.signal(number, _signal.SIG_DFL)
-        if gc.isenabled():  # it finalises a buffer before the file that it writes to if it has seen both before
+        if gc.isenabled():  # finalises a buffer before its file if it has seen both before
             gc.collect()
-        # These may hold what the program has made.
+        # These may hold objects of the program.
         atexit._clear()
         sys.excepthook = sys.__excepthook__
         sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
@@ -134,13 +134,13 @@ class Ending:
             _clear(own)
         finally:
             _leave_out_detached_streams()
-        if not any(one is self._since_the_fork for one in gc.get_objects()):  # the program has called gc.freeze
+        if not any(one is self._since_the_fork for one in gc.get_objects()):  # the program called gc.freeze
             return False
-        return not traces.are_left(frozenset(own)) and _are_flushed()
+        return not _traces_are_left(frozenset(own)) and _are_flushed()
 
 
 def _leave_out_finalizers() -> None:
-    """Let torch's registered operators be: to take hundreds of them back takes as long as all the rest of the end."""
+    """Skip torch's operator finalisers: unregistering hundreds of operators takes as long as the rest of the shutdown."""
     weakref: Any = sys.modules.get("weakref")
     for finalizer, info in list(weakref.finalize._registry.items()) if weakref else ():
         if _root(getattr(info.func, "__module__", None) or "") == "torch":
@@ -148,12 +148,12 @@ def _leave_out_finalizers() -> None:
 
 
 def _needs_python(libraries: set[str]) -> bool:
-    """Return whether CPython has to end the process, for what can be known before."""
+    """Return True if CPython must end the process, as far as this is known beforehand."""
     distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
     return bool(
         _thread._count()  # daemon threads run until CPython stops them
-        or "mpi4py.MPI" in sys.modules  # finalised by CPython last of all
-        or (distributed is not None and distributed.is_initialized())  # a process group may have work to finish
+        or "mpi4py.MPI" in sys.modules  # CPython finalises it last
+        or (distributed is not None and distributed.is_initialized())  # a process group may have unfinished work
         or _is_any_unknown(_libraries() - libraries)
         or sys.flags.verbose
         or sys.flags.dev_mode
@@ -162,13 +162,13 @@ def _needs_python(libraries: set[str]) -> bool:
 
 
 def _libraries() -> set[str]:
-    """Return the paths of the libraries in this process, compiled modules among them."""
+    """Return the paths of the shared libraries in this process, including compiled modules."""
     with open("/proc/self/maps", "rb") as file:
         return {"/" + os.fsdecode(line.rstrip(b"\n")).partition("/")[2] for line in file if b".so" in line}
 
 
 def _is_any_unknown(libraries: set[str]) -> bool:
-    """Return whether one belongs neither to Python nor to torch and the like, which leave nothing to do at the end."""
+    """Return True for a library outside Python, torch and similar packages, which need no finalisation."""
     known = _directories_of_packages() if libraries else ()
     return not all(_is_of_python(library) or library.startswith(known) for library in libraries)
 
@@ -180,13 +180,13 @@ def _is_of_python(library: str) -> bool:
 
 
 def _directories_of_packages() -> tuple[str, ...]:
-    """Return where torch and the like have been imported from, and what wheels have beside that."""
+    """Return the directories of torch and similar packages, and the `.libs` directories that wheels add."""
     paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]
     return tuple(f"{path}{suffix}/" for path in paths for suffix in ("", ".libs"))
 
 
 def _warns_of_unclosed_files() -> bool:
-    """Return whether a ResourceWarning may be shown: it would name a line of this file."""
+    """Return True if a ResourceWarning may be shown; it would name a line of this file."""
     warnings: Any = sys.modules.get("warnings") or _warnings
     for action, text, category, module, line in warnings.filters:
         if issubclass(ResourceWarning, category):
@@ -198,7 +198,7 @@ def _warns_of_unclosed_files() -> bool:
 
 
 def _are_flushed() -> bool:
-    """Flush stdout and stderr; return whether that was possible. If not, CPython fails too, and says so."""
+    """Flush stdout and stderr; return False if that fails. CPython then fails too, and prints the error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not getattr(stream, "closed", False):
@@ -209,7 +209,7 @@ def _are_flushed() -> bool:
 
 
 def _leave_out_detached_streams() -> None:
-    """Leave no stream in sys that the program has detached: to flush one fails, and the exit code would be 120."""
+    """Remove streams that the program detached from `sys`: flushing one fails and would make the exit code 120."""
     for name in ("stdin", "stdout", "stderr"):
         try:
             getattr(sys, name).closed  # noqa: B018 - raises
@@ -220,7 +220,7 @@ def _leave_out_detached_streams() -> None:
 
 
 def _clear(names: list[str]) -> None:
-    """Remove modules, and clear those that something holds, from the last to the first: CPython's `finalize_modules`."""
+    """Remove modules, then clear those that are still referenced, last to first, as CPython's `finalize_modules` does."""
     references = []
     for name in names:
         if isinstance(sys.modules[name], type(sys)):
@@ -236,7 +236,7 @@ def _clear(names: list[str]) -> None:
 
 
 def _clear_values(values: dict[str, Any]) -> None:
-    """Take the values of a module's names away, those with one underscore first."""
+    """Set a module's names to None, those with one leading underscore first."""
     for is_first in (True, False):
         for name in list(values):
             begins = name.startswith("_") and not name.startswith("__")
@@ -246,3 +246,53 @@ def _clear_values(values: dict[str, Any]) -> None:
 
 def _root(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
+    """Return True if the garbage collector knows an object whose finalisation could be noticed.
+
+    A user sees buffers that are written, `__del__`, and the `finally` of a generator. `modules`: weak references whose callbacks are functions of these modules also count. So do objects whose methods
+    raise when inspected.
+    """
+    silent: set[type] = set()
+    try:
+        for one in gc.get_objects():
+            kind = type(one)
+            if kind in silent:
+                continue
+            if issubclass(kind, _weakref.ref):
+                if getattr(one.__callback__, "__module__", None) in modules:
+                    return True
+            elif not _has_an_end(kind):
+                silent.add(kind)
+            elif not _is_silent(one, kind):
+                return True
+    except BaseException:
+        return True
+    return False
+
+
+def _has_an_end(kind: type) -> bool:
+    """Return True if an action runs when an object of this type is freed."""
+    return any("__del__" in vars(base) or _name(base) in _WRITING for base in kind.__mro__)
+
+
+def _is_silent(one: Any, kind: type) -> bool:
+    if issubclass(kind, _io._IOBase):
+        # File classes of other modules can have arbitrary methods.
+        is_plain = kind.__module__ == "_io" and (kind is _io.FileIO or one.closed or not one.writable())
+        return is_plain or _is_standard(one)
+    for frame in _RUNNING:
+        if hasattr(kind, frame):
+            return getattr(one, frame) is None
+    return _name(kind) in _SILENT
+
+
+def _is_standard(file: Any) -> bool:
+    """Return True for a standard stream or its buffer, which is flushed separately."""
+    streams = sys.__stdout__, sys.__stderr__
+    return any(file is stream or file is getattr(stream, "buffer", None) for stream in streams if stream is not None)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,9 +1,10 @@
-"""The failure hook: writes what ends a rank into its failure.json, when it happens.
+"""The failure hook: when a rank fails, write the reason to its failure.json.
 
     {"schema": 1, "time_ns": ..., "pid": ..., "kind": "exception" | "exit" | "os_exit", "type": "ValueError" | null,
      "message": ..., "where": "train.py:88 in step" | null, "traceback": ..., "status": 1, "thread": "MainThread"}
 
-Secrets are masked. What is written first stands. Errors of this module are swallowed: a program must run as it would without it.
+Secrets are masked. The first record is kept. Errors in this module are ignored, since the program must run as it would
+without the hook.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import faulthandler
 import os
 import sys
 import time
-from _signal import SIG_IGN, SIGINT, SIGRTMAX, SIGTERM, signal  # type: ignore[import-not-found] # without the imports of `signal`
+from _signal import SIG_IGN, SIGINT, SIGRTMAX, SIGTERM, signal  # type: ignore[import-not-found] # avoids what `signal` imports
 
 from . import frames
 from .protocol import to_json
@@ -34,7 +35,7 @@ _STATUSES_OF_WISHES = (128 + SIGINT, 128 + SIGTERM)
 
 
 class _Hook:
-    """The writer of this process's failure.json. Processes that it forks are not the rank and write nothing."""
+    """Writes this process's failure.json. Processes that it forks are not the rank and write nothing."""
 
     def __init__(self, device_dir: str, headline: Headline | None) -> None:
         self.headline = headline
@@ -59,7 +60,7 @@ class _Hook:
         except OSError:
             try:
                 os.unlink(aside)
-            except OSError:  # not even that is there
+            except OSError:  # even that is not available
                 pass
         finally:
             if self.headline is not None and not _is_wish(fields):
@@ -67,7 +68,7 @@ class _Hook:
 
 
 def _is_wish(fields: dict[str, Any]) -> bool:
-    """Return whether the rank ends since a person or an engine wants it to."""
+    """Return True if the rank ends because a user or an engine asked it to."""
     return fields["type"] == "KeyboardInterrupt" or fields["status"] in _STATUSES_OF_WISHES
 
 
@@ -76,18 +77,18 @@ _leaving = False
 
 
 def install(device_dir: str, engines_stderr: int | None = None) -> None:
-    """Write failures into `device_dir`, and stacks whenever STACKS_SIGNAL comes. Call in the rank's own process.
+    """Write failures to `device_dir`, and stacks on every STACKS_SIGNAL. Call in the rank's own process.
 
-    `engines_stderr`: a descriptor on which the first failure is announced.
+    `engines_stderr`: descriptor on which to announce the first failure.
     """
     global _hook  # noqa: PLW0603 - one rank, one hook
     headline = None
     if engines_stderr is not None:
-        from .headline import Headline  # ranks that are supervised need none
+        from .headline import Headline  # supervised ranks need none
 
         try:
             headline = Headline(out_of_the_way(engines_stderr), device_dir)
-        except OSError:  # it was closed
+        except OSError:  # it is closed
             pass
     _hook = _Hook(device_dir, headline)
     _wrap_os_exit()
@@ -98,7 +99,7 @@ def install(device_dir: str, engines_stderr: int | None = None) -> None:
 
 
 def note_exception(error: BaseException) -> None:
-    """Record the exception that ends the program."""
+    """Record the exception that ended the program."""
     time_ns = time.time_ns()
     try:
         try:
@@ -111,19 +112,19 @@ def note_exception(error: BaseException) -> None:
 
 
 def exit_status(stop: SystemExit) -> int:
-    """Return the exit code that CPython gives a process that ends by it."""
+    """Return the exit code that CPython gives a process that ends with this exception."""
     return 0 if stop.code is None else stop.code & 0xFF if isinstance(stop.code, int) else 1
 
 
 def note_exit(stop: SystemExit) -> None:
-    """Record an end by `sys.exit`, unless the program ends well."""
+    """Record an exit by `sys.exit` with a nonzero code."""
     time_ns = time.time_ns()
     try:
         status = exit_status(stop)
         if not status:
             return
         try:
-            # The traceback of sys.exit says nothing, but the exception that led to it might.
+            # The traceback of sys.exit itself says nothing; the exception that led to it may.
             found = frames.places(frames.of_program(stop.__traceback__))
             message = "" if isinstance(stop.code, int) else frames.message(stop.code)
             _record(time_ns, "exit", status, error=stop.__context__, found=found, message=message)
@@ -164,7 +165,7 @@ def _record(
 
 
 def _thread_name() -> str:
-    """Return the current thread's name, without importing threading for it."""
+    """Return the current thread's name without importing threading."""
     threading = sys.modules.get("threading")
     if threading is None:
         return "MainThread"
@@ -175,10 +176,11 @@ def _thread_name() -> str:
 
 
 def _leave_mpi_with(status: int) -> None:
-    """End with this status, which is not 0, after all other work at exit. Do nothing unless the world has several ranks.
+    """Exit with this nonzero status after all other exit handlers have run. Does nothing in a world of one rank.
 
-    A failed MPI rank must not wait in MPI_Finalize, which mpi4py calls last, for ranks that wait for it: it and they would
-    hang, and no failure would show. (`python -m mpi4py` calls MPI_Abort instead, and no rank gets grace.)
+    A failed MPI rank must not enter MPI_Finalize, which mpi4py calls last. It would wait there for ranks that wait for
+    it; the job would hang and show no failure. (`python -m mpi4py` calls MPI_Abort instead, which gives ranks no grace
+    period.)
     """
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
@@ -191,8 +193,8 @@ def _leave_mpi_with(status: int) -> None:
 
 
 def _leave(status: int, pid: int) -> None:
-    """Run what else is registered, and end. This was registered last and is called first."""
-    global _leaving  # noqa: PLW0603 - calling the others calls this one again
+    """Run the other exit handlers, then exit. Registered last, so that it is called first."""
+    global _leaving  # noqa: PLW0603 - running the exit handlers would call this function again
     if _leaving or os.getpid() != pid:
         return
     _leaving = True
@@ -209,7 +211,7 @@ def _leave(status: int, pid: int) -> None:
 
 def _wrap_os_exit() -> None:
     original = os._exit
-    current_frame = sys._getframe  # kept here: at the very end the names of modules are gone
+    current_frame = sys._getframe  # bound locally: module globals are gone at the very end
     record, places, exception = _record, frames.places_of_stack, sys.exc_info
 
     def _exit(status):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - signature of os._exit
@@ -225,20 +227,21 @@ def _wrap_os_exit() -> None:
 
 
 def _show_stacks(device_dir: str) -> None:
-    """Have the stacks of all threads written: to standard error when the process crashes, to stacks.log on demand."""
+    """Make faulthandler write the stacks of all threads: to stderr on a crash, to stacks.log on STACKS_SIGNAL."""
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable()
     path = os.path.join(device_dir, STACKS_FILE)
     file = out_of_the_way(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
-    # When Python ends it puts back what was there before: the default would end a rank that is asked at that moment.
+    # At exit, faulthandler restores the previous handler. The default handler would kill a rank that is asked for
+    # stacks then.
     signal(STACKS_SIGNAL, SIG_IGN)
     faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 def out_of_the_way(descriptor: int) -> int:
-    """Return the same file under a high number, where limits allow one; closed on exec.
+    """Return the same file under a high descriptor if limits allow one; it is closed on exec.
 
-    A program's first file then has the number that it expects.
+    The first file that the program opens then gets the descriptor that the program expects.
     """
     import fcntl
 

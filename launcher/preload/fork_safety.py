@@ -1,4 +1,4 @@
-"""The check that this process may be forked: by what it holds, not by what a module promises."""
+"""Check that this process can be forked safely, from its actual state rather than from what modules promise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ACCELERATORS = ("torch.cuda", "torch.xpu", "torch_npu.npu", "torch_mlu.mlu")
 
 
 def why_unsafe() -> str | None:
-    """Return the end of the sentence "importing X ..."; None if nothing speaks against a fork."""
+    """Return the rest of a sentence "importing X ..." that says why a fork is unsafe; None if it is safe."""
     threads = _threads()
     if threads > 1:
         threads = _threads_after_a_fork()
@@ -23,7 +23,7 @@ def why_unsafe() -> str | None:
     opened = _open_device()
     if opened:
         return f"opened {opened}"
-    for name in _ACCELERATORS:  # what a module says of itself, without asking the device
+    for name in _ACCELERATORS:  # as recorded by the module, without asking the device
         module = sys.modules.get(name)
         try:
             if module is not None and module.is_initialized():
@@ -38,10 +38,9 @@ def _threads() -> int:
 
 
 def _threads_after_a_fork() -> int:
-    """Return how many are left once this process has forked: some libraries (OpenBLAS) end their threads for that.
+    """Return the number of threads after a fork: some libraries (OpenBLAS) stop their threads before a fork.
 
-    They start them again when there is work. A thread that was joined may still be on its way out of the system: it does
-    not sleep, as those that stay mostly do.
+    They restart them when there is work. A joined thread may still be exiting; unlike other threads it does not sleep.
     """
     pid = os.fork()
     if pid == 0:
@@ -54,12 +53,12 @@ def _threads_after_a_fork() -> int:
 
 
 def _others_run() -> bool:
-    """Return whether every thread but the main one is on a processor, or waits for one, or is gone."""
+    """Return True if every thread except the main one is running, runnable or gone."""
     for name in os.listdir("/proc/self/task"):
         try:
             with open("/proc/self/task/" + name + "/stat", "rb") as file:
                 state = file.read().rpartition(b") ")[2][:1]
-        except OSError:  # gone meanwhile
+        except OSError:  # it ended meanwhile
             continue
         if int(name) != os.getpid() and state not in b"RXZ":
             return False
@@ -78,7 +77,7 @@ def _open_device() -> str | None:
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink("/proc/self/fd/" + name)
-        except OSError:  # that of the listing itself
+        except OSError:  # the descriptor of this listing
             continue
         if target.startswith(_DEVICES):
             return target

@@ -1,4 +1,4 @@
-"""The program's frames, and tracebacks of them as text. When a rank fails, nothing but `re` is imported for that."""
+"""Format the program's frames and tracebacks as text. When a rank fails, this imports only `re`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_MAX_SOURCE_CHARS = 500  # of a line of code
-_MAX_CAPTURED_CHARS = 4000  # of the output of a command that failed
-_MAX_MASKED_CHARS = 64_000  # of a message or a traceback
+_MAX_SOURCE_CHARS = 500  # in a line of code
+_MAX_CAPTURED_CHARS = 4000  # in the output of a failed command
+_MAX_MASKED_CHARS = 64_000  # in a message or traceback
 HEADER = "Traceback (most recent call last):\n"
 LINK_OF_CAUSE = "The above exception was the direct cause of the following exception:"
 LINK_OF_CONTEXT = "During handling of the above exception, another exception occurred:"
 CAPTURED = "The command had written:"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + "/"
-_PACKAGE = os.path.dirname(_HERE[:-1]) + "/"  # tlaunch's
-# The standard library of any Python, installed packages, and what Python or tlaunch put below the program.
+_PACKAGE = os.path.dirname(_HERE[:-1]) + "/"  # tlaunch itself
+# The standard library of any Python, installed packages, and frames that Python or tlaunch put below the program.
 _LIBRARIES = (
     "/lib/python3.",
     "/lib/python3/",
@@ -35,9 +35,9 @@ _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/
 
 
 def of_program(traceback: TracebackType | None, error: BaseException | None = None) -> TracebackType | None:
-    """Return it without the outermost frames, which are this package's.
+    """Return the traceback without this package's outermost frames.
 
-    The traceback of tlaunch's own `error` ends at the last line of the program, which caused it.
+    If tlaunch's own code raised the error, the traceback ends at the program's last line, which caused it.
     """
     while traceback is not None and _is_own(traceback.tb_frame):
         traceback = traceback.tb_next
@@ -58,7 +58,7 @@ def of_program(traceback: TracebackType | None, error: BaseException | None = No
 
 
 def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
-    """Return file, line and function of every frame, innermost last."""
+    """Return the file, line and function of every frame, innermost last."""
     found = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -68,7 +68,7 @@ def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
 
 
 def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """Return the same for a running frame and its callers, without this package's."""
+    """Return the file, line and function of a running frame and its callers, without this package's frames."""
     found: list[tuple[str, int, str]] = []
     while frame is not None:
         if not _is_own(frame):
@@ -78,7 +78,7 @@ def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 
 def where(found: list[tuple[str, int, str]]) -> str | None:
-    """Return "train.py:88 in step": the innermost frame of the program's own code, else of any."""
+    """Return "train.py:88 in step": the innermost frame in the program's own code, or the innermost of all."""
     if not found:
         return None
     file, line, function = innermost(found, lambda place: place[0])
@@ -86,17 +86,17 @@ def where(found: list[tuple[str, int, str]]) -> str | None:
 
 
 def where_of_exit(found: list[tuple[str, int, str]]) -> str | None:
-    """Return where the program chose to exit; None if tlaunch's own code did: it has said why."""
+    """Return the place where the program chose to exit; None if tlaunch's own code exited, which has printed why."""
     return None if found and found[-1][0].startswith(_PACKAGE) else where(found)
 
 
 def innermost(frames: Sequence[T], file_of: Callable[[T], str]) -> T:
-    """Return the last frame of the program's own code, else of any. There is one."""
+    """Return the last frame in the program's own code, or the last of all. `frames` is not empty."""
     return next((frame for frame in reversed(frames) if is_of_program(file_of(frame))), frames[-1])
 
 
 def is_of_program(file: str) -> bool:
-    """Return whether a file is the program's own code: neither installed nor of Python's or tlaunch's."""
+    """Return True for a file of the program itself: not installed, and not part of Python or tlaunch."""
     file = file.replace("\\", "/")
     return not any(part in file for part in _OTHERS)
 
@@ -106,7 +106,7 @@ def _is_of_user(file: str) -> bool:
 
 
 def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
-    """Format a traceback, by the library's module if that is loaded: it knows causes, groups and source lines."""
+    """Format a traceback, with the `traceback` module if it is loaded: it knows causes, groups and source lines."""
     library: Any = sys.modules.get("traceback")
     if error is not None and hasattr(library, "format_exception"):
         shown = "".join(library.format_exception(type(error), error, of_program(error.__traceback__, error)))
@@ -126,9 +126,9 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
 
 
 def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int) -> str:
-    """Return the last lines of a traceback; before them the innermost frame of the program's own code, if it is above them.
+    """Return the last lines of a traceback, after the innermost frame of the program's own code if that is cut off.
 
-    Of an endless recursion inside a library, for instance, it is.
+    This happens, for instance, in an endless recursion inside a library.
     """
     if len(traceback) <= max_chars:
         return traceback
@@ -141,9 +141,9 @@ def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int)
 
 
 def without_secrets(text: str) -> str:
-    """Return the end of `text` with its secrets masked; "" if they cannot be masked, since others may read the result."""
+    """Return the end of `text` with its secrets masked; "" if masking fails, since others may read the result."""
     path = sys.path
-    sys.path = [os.path.dirname(os.__file__)]  # a program may have a `re.py` beside it
+    sys.path = [os.path.dirname(os.__file__)]  # the program may have a `re.py`
     try:
         from .masking import masked_text
 
@@ -160,14 +160,14 @@ def _frame(place: tuple[str, int, str]) -> str:
 
 
 def place_of_syntax_error(error: BaseException | None) -> list[tuple[str, int, str]]:
-    """Return file and line of what Python could not compile, as `places` does; empty for any other exception."""
+    """Return the file and line of a SyntaxError, in the form of `places`; empty for any other exception."""
     if isinstance(error, SyntaxError) and isinstance(error.filename, str) and isinstance(error.lineno, int):
         return [(error.filename, error.lineno, "")]
     return []
 
 
 def _syntax_error_lines(error: BaseException) -> str:
-    """Return the lines that Python shows of a place that it could not compile."""
+    """Return the source lines that Python shows for a SyntaxError."""
     lines = ""
     for file, line, _ in place_of_syntax_error(error):
         code = getattr(error, "text", None)
@@ -181,13 +181,13 @@ def _syntax_error_lines(error: BaseException) -> str:
 
 
 def _notes(error: BaseException) -> str:
-    """Return what `add_note` has added (PEP 678)."""
+    """Return the notes added by `add_note` (PEP 678)."""
     notes = getattr(error, "__notes__", None)
     return "".join(f"{message(note)}\n" for note in notes) if isinstance(notes, list | tuple) else ""
 
 
 def _captured(error: BaseException) -> str:
-    """Return the end of the output that `subprocess.run` has captured of a command that failed."""
+    """Return the end of the output that `subprocess.run` captured from a failed command."""
     if type(error).__name__ != "CalledProcessError":
         return ""
     output = getattr(error, "stderr", None) or getattr(error, "output", None)
@@ -197,8 +197,8 @@ def _captured(error: BaseException) -> str:
 
 
 def _parts(error: BaseException) -> str:
-    """Return the exceptions of a group, with a margin as Python shows them; empty for any other exception."""
-    group = getattr(builtins, "BaseExceptionGroup", None)  # of Python 3.11
+    """Return the exceptions of an exception group, indented as Python shows them; empty for any other exception."""
+    group = getattr(builtins, "BaseExceptionGroup", None)  # since Python 3.11
     if group is None or not isinstance(error, group):
         return ""
     shown = ""
@@ -210,7 +210,7 @@ def _parts(error: BaseException) -> str:
 
 
 def message(value: object) -> str:
-    """Return `str(value)`. That may run the program's code, and fail."""
+    """Return `str(value)`, which may run code of the program and fail."""
     try:
         return str(value)
     except BaseException:
@@ -218,13 +218,13 @@ def message(value: object) -> str:
 
 
 def kind(error: BaseException) -> str:
-    """Return the name of its class, as tracebacks show it."""
+    """Return the name of the exception's class, as tracebacks show it."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _source(file: str, line: int) -> str:
-    """Return one line of a program, indented as in tracebacks; empty where it cannot be read."""
+    """Return one line of source code, indented as in tracebacks; empty if it cannot be read."""
     try:
         with open(file, encoding="utf-8", errors="replace") as lines:
             for number, text_of_line in enumerate(lines, 1):

@@ -1,7 +1,7 @@
-"""The headline of a rank that an engine has started: what failed, in a line on the stderr that the engine reads.
+"""The headline of a rank started by an engine: one line on the engine's stderr that says what failed.
 
-Everything else that such a rank prints goes to its log. Of all ranks that see a common directory only the first that
-fails says something: others fail in its wake. What ends a rank from outside (a signal) says nothing here; the engine does.
+All other output of the rank goes to its log. Among the ranks that share a run directory, only the first to fail prints
+a line; later failures follow from it. Nothing is printed for a rank that a signal ends; the engine reports that.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FILE = "headline"  # in the run directory: the line, once it has been printed
+FILE = "headline"  # in the run directory: the headline, once printed
 _LOG = "train.log"
 _MAX_CHARS = 300
 _LAST_BYTES = 4096
 
 
 class Headline:
-    """The engine's stderr, under a descriptor that neither programs of the rank nor processes that it forks have."""
+    """The engine's stderr, under a descriptor that the program and its child processes do not get."""
 
     def __init__(self, descriptor: int, device_dir: str) -> None:
         self._descriptor = descriptor
@@ -31,7 +31,7 @@ class Headline:
         os.register_at_fork(after_in_child=self._close)
 
     def print_failure(self, fields: dict[str, Any]) -> None:
-        """Say what failure.json says, unless another rank has failed before."""
+        """Print the failure in failure.json, unless another rank failed first."""
         run_dir, device = os.path.split(self._device_dir)
         what = _what(fields, os.path.join(self._device_dir, _LOG))
         rank = device.removeprefix("device")
@@ -42,7 +42,7 @@ class Headline:
             os.write(self._descriptor, text)
 
     def _is_there(self) -> bool:
-        """Return whether the descriptor is still what it was: a program may close all that it does not know."""
+        """Return True if the descriptor is still the engine's stderr; a program may have closed it."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._file)
         except OSError:
@@ -54,11 +54,11 @@ class Headline:
 
 
 def _is_first(path: str, text: bytes) -> bool:
-    """Leave the text there; return whether no other rank has done so before."""
+    """Write the text to the file; return False if another rank wrote it first."""
     try:
         said = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        return not isinstance(error, FileExistsError)  # but a full disk, say; the engine's stderr may take it
+        return not isinstance(error, FileExistsError)  # a full disk, for instance; the engine's stderr may still work
     try:
         os.write(said, text)
     except OSError:
@@ -69,12 +69,12 @@ def _is_first(path: str, text: bytes) -> bool:
 
 
 def _escaped(line: str) -> str:
-    """Return a line of which nothing acts on a terminal."""
+    """Return a line without terminal control characters."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _what(fields: dict[str, Any], log: str) -> str:
-    """Return the exception, or the exit code with what was said last, and where."""
+    """Return the exception, or the exit code with the last output, and the place."""
     message = fields["message"].strip().partition("\n")[0]
     if fields["kind"] == "exception":
         what = f"{fields['type']}: {message}" if message else fields["type"]
@@ -88,24 +88,24 @@ def _what(fields: dict[str, Any], log: str) -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a path relative to the working directory where it is below that."""
+    """Return a path relative to the working directory if it is below that."""
     try:
         here = os.path.join(os.getcwd(), "")
-    except OSError:  # it is gone
+    except OSError:  # the directory is gone
         return path
     return path.removeprefix(here)
 
 
 def _word(text: str) -> str:
-    """Return a text as a shell takes it for one word."""
-    # Without `shlex`, which may be a module of the program's own.
+    """Quote a text as one shell word."""
+    # Without `shlex`: the program may have a module of that name.
     if text.isascii() and text.replace("/", "").replace("-", "").replace(".", "").replace("_", "").isalnum():
         return text
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 def _last_line(log: str) -> str:
-    """Return the last line of a log that has a word in it."""
+    """Return the last line of a log that contains a word."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))

@@ -1,12 +1,12 @@
-r"""Mask secrets in whatever is recorded or shown: variables, commands, exceptions, verdicts, reports.
+r"""Mask secrets in everything that is recorded or shown: variables, commands, exceptions, verdicts, reports.
 
-Everybody uses these functions: the hook of a failing rank, in the rank's own Python, and all packages above `preload`.
+Used by the hook of a failing rank, in the rank's own Python, and by all packages above `preload`.
 
 | form                                          | masked                                                                |
 |-----------------------------------------------|-----------------------------------------------------------------------|
-| `NAME`, `--name`, `"name":`, `Name:`, `name=` | the value, if the name is a secret's (`is_secret`)                    |
+| `NAME`, `--name`, `"name":`, `Name:`, `name=` | the value, if the name is secret (`is_secret`)                      |
 | `scheme://user:password@host`                 | everything before the `@`                                             |
-| `?name=value` of a URL                        | the value; signatures (`sig`), too                                    |
+| `?name=value` of a URL                        | the value, including signatures (`sig`)                             |
 | `Bearer ...`, `Basic ...`                     | the credentials, unless they are a plain word                         |
 | `-u user:password`, `-p password`             | the password; ports, numbers, paths and plain words are shown         |
 | `Server=x;Pwd=...;AccountKey=...`             | the values of secret names                                            |
@@ -31,10 +31,10 @@ def _unless_after(words: str) -> str:
     return "".join(f"(?<!_{word})" for word in words.split())
 
 
-# A name is a secret's if one of its words is, or ends like, one of these (ACCESSTOKEN, PGPASSWORD); parts of other
-# words (tokenizer, author) say nothing. The words are between underscores: HF_TOKEN and --hfToken are _HF_TOKEN_.
+# A name is secret if one of its words is, or ends with, one of these (ACCESSTOKEN, PGPASSWORD). Parts of other words
+# (tokenizer, author) do not count. Underscores separate words: HF_TOKEN and --hfToken become _HF_TOKEN_.
 _SECRET_WORDS = re.compile(
-    # Tokens of a text are not secrets, nor are keys of a table.
+    # Tokens of a text are not secret, nor are keys of a table.
     _unless_after("EOS BOS PAD SEP CLS UNK MASK START END STOP NEXT PER IMAGE SPECIAL MAX MIN NUM")
     + r"_[A-Z0-9]*TOKEN\d*_(?!(?:IDS?|TYPE|DROPOUT|EMBED[A-Z]*|LIMIT|COUNT|LEN|LENGTH|SIZE|PER|BUDGET)_)"
     r"|_(?:API|ACCESS|AUTH|REFRESH|BEARER|BOT)_?TOKENS_"
@@ -53,13 +53,14 @@ _SECRET_WORDS = re.compile(
     r"|_(?!OLDPWD)[A-Z0-9]+PWD\d*_$|[^_]_PWD_$|" + _unless_after("XDG TERM ITERM") + r"_[A-Z]*SESS(?:ION)?_?ID_$"
 )
 _BETWEEN_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-_NO_NAME = re.compile(r"(?:Error|Exception|Warning)$")  # `KeyError: 'x'` has no value of a key
+_NO_NAME = re.compile(r"(?:Error|Exception|Warning)$")  # the key in `KeyError: 'x'` has no value
 _COUNT = re.compile(r"[-+]?\d{0,4}(?:\.\d*)?|true|false|none|null|yes|no", re.IGNORECASE)
 _NEVER_COUNTS = re.compile("pass|pw|secret|phrase|api|private", re.IGNORECASE)
-# Words that mean many things: in free text they name a secret only if the value looks like one.
+# Words with many meanings: in free text they name a secret only if the value looks like one.
 _WEAK = frozenset(
     ("key", "keys", "token", "auth", "signature", "salt", "private", "pass", "pat", "pw", "cookie", "secret")
 )
+_PASSWORDS = frozenset(("pass", "pw", "secret"))  # of these, quoted values are masked whatever they look like
 _RANDOM = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w+/=-]{12,}")
 _CODE = re.compile(
     r"(?:str|bytes|int|bool|float|None|True|False|Any|Optional|Tensor)\b|[A-Za-z_][\w.]*[(\[]|[a-z_]+\.[a-z_]+"
@@ -67,7 +68,7 @@ _CODE = re.compile(
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
 
 _SCHEME = r"(?:Bearer|Basic|Token|Digest|Negotiate|ApiKey)"
-# On one line: a quote that only a later line closes would hide what is between them from all other forms.
+# On one line only: a quote closed on a later line would hide the text between from all other forms.
 _QUOTED = r"""[bBrRuU]?(?:\\+"(?:(?!\\+").)*\\+"|\\*"(?:[^"\\\n]|\\.)*"|\\*'(?:[^'\\\n]|\\.)*')"""
 _UNQUOTED = r"""(?:[^\s;&|"']|[&|](?=[^\s&|=]*(?:[\s;]|$)))"""
 _VALUE = rf"""(?P<value>(?:{_QUOTED}|{_UNQUOTED})+)"""
@@ -84,7 +85,7 @@ _PRIVATE_KEY = re.compile(
 _WEBHOOK = re.compile(
     r"(?P<before>hooks\.slack\.com/\w+/|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot)[^\s\"'<>]+"
 )
-# Tokens whose issuers (Hugging Face, OpenAI, GitHub, GitLab, Slack, Google, AWS, npm, PyPI, ...) mark their beginning.
+# Tokens with a prefix of their issuer: Hugging Face, OpenAI, GitHub, GitLab, Slack, Google, AWS, npm, PyPI, ...
 _KNOWN_TOKEN = re.compile(
     r"""(?<![A-Za-z0-9])(?:
     (?:hf_|sk-(?:[a-z0-9]{1,9}-){0,2}|gh[pousr]_|github_pat_|gl[a-z]{2,4}-|npm_|pypi-|nvapi-|gsk_|r8_|dckr_pat_|dop_v1_
@@ -118,7 +119,7 @@ _ASSIGNED = re.compile(
     rf"""(?P<before>(?<![\w.-])(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)(?P<gap>[ \t]*)=>?(?!=)[ \t]*){_VALUE}""", re.ASCII
 )
 _PWD = re.compile(r"""(?P<before>(?:^|;)[ \t]*(?!PWD=)(?i:pwd)=)(?P<value>[^\s;"'$`/~.][^\s;"']*)""", re.MULTILINE)
-_OPTION = re.compile(rf"""(?P<before>(?<![^\s=])(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+(?!-))){_VALUE}""", re.ASCII)
+_OPTION = re.compile(rf"""(?P<before>(?<![^\s=])(?P<name>--?[A-Za-z][\w.-]*)(?:=|[ \t]+(?!-))){_VALUE}""", re.ASCII)
 _PROXY = re.compile(r"""(?P<before>\b\w*proxy["']?[=:][ \t]*["']?)[^\s"'/@]+@""", re.IGNORECASE)
 _LOGIN = re.compile(r"(?P<before>\blogin\s+\S+\s+password\s+)[^\s:=]\S*")  # of a .netrc
 _ELEMENT = re.compile(r"(?P<before><(?P<name>[A-Za-z_][\w.-]*)>)(?P<value>[^<>\n]+)(?=</)")
@@ -128,14 +129,14 @@ _PHRASE = re.compile(
     re.IGNORECASE,
 )
 _LOOKS_RANDOM = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])")
-# Commands and headers as Python shows them: ['mysql', '-p...'], ('X-Api-Key', '...').
+# Commands and headers as Python prints them: ['mysql', '-p...'], ('X-Api-Key', '...').
 _LISTED = r"""b?(?:'(?:[^'\\\n]|\\.){0,2000}'|"(?:[^"\\\n]|\\.){0,2000}")"""
 _LIST = re.compile(rf"{_LISTED}(?:,\s*{_LISTED})+")
 _ITEM = re.compile(_LISTED)
-_RESCANNED_CHARS = 500  # of a value that is shown, so that time grows no faster than the text
-_SIGNATURE = "sig"  # of a URL that gives access to its holder
+_RESCANNED_CHARS = 500  # limit for a shown value, which keeps the time linear in the text
+_SIGNATURE = "sig"  # in a URL that gives access to whoever holds it
 _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
-# Programs that take a password behind one letter, and values of -p that are none.
+# Programs with a one-letter password option, and values of -p that are not passwords.
 _DATABASES = re.compile(r"(?:mysql|mariadb|mongo)[\w-]*|sshpass|redis-cli|ldap\w+|sqlcmd")
 _NUMBERS = re.compile(r"[-+\d.,:e/]+(?:tcp|udp)?")
 _SHORT = ("-p", "-P", "-a", "-w")
@@ -143,7 +144,7 @@ _ORDINARY = re.compile(r".{1,5}|.*[/\\=].*|.*\.[a-z]+\d*|(?:[A-Z]?[a-z]+[_-]?)+\
 
 
 def is_secret(name: str) -> bool:
-    """Return True if values of this name, of a variable, an option or a header, have to be masked.
+    """Return True if the value of a variable, option or header with this name must be masked.
 
     >>> is_secret("HF_TOKEN"), is_secret("--apiKey"), is_secret("--max-tokens"), is_secret("TOKENIZERS_PARALLELISM")
     (True, True, False, False)
@@ -154,7 +155,7 @@ def is_secret(name: str) -> bool:
 
 
 def masked(name: str, value: str) -> str:
-    """Return `value` as it may be shown: masked if `name` is a secret's, else with the secrets inside it masked.
+    """Return `value` masked if `name` is secret, else with the secrets inside it masked.
 
     >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80"), masked("", "X-Api-Key: abc")
     ('********', 'http://********@host:80', 'X-Api-Key: ********')
@@ -167,7 +168,7 @@ def masked(name: str, value: str) -> str:
 
 
 def masked_text(text: str) -> str:
-    """Return `text`, such as an exception's message, a traceback or a line of shell, with its secrets masked.
+    """Return `text`, for example a message, a traceback or a shell line, with its secrets masked.
 
     >>> masked_text("cannot open postgres://me:pw@db/x"), masked_text("KeyError: 'encoder'; 900 tokens/s")
     ('cannot open postgres://********@db/x', "KeyError: 'encoder'; 900 tokens/s")
@@ -198,7 +199,7 @@ def masked_text(text: str) -> str:
 
 
 def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a command as it may be shown: the values of options whose names look secret, and secrets in words, masked.
+    """Return a command with the values of secret options, and secrets inside words, masked.
 
     >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--env=API_KEY=y", "--max-tokens", "3"])
     ('train', '--api-token', '********', '--password=********', '--env=API_KEY=********', '--max-tokens', '3')
@@ -229,12 +230,12 @@ def _masked_word(word: str) -> str:
 
 
 def _hides(name: str, value: str) -> bool:
-    """Return True if the value of this name is to be masked; numbers and switches of keys and tokens are not."""
+    """Return True if the value of this name must be masked. Numbers and flags of keys and tokens are not masked."""
     return is_secret(name) and (_NEVER_COUNTS.search(name) is not None or not _COUNT.fullmatch(value))
 
 
 def _masked_values(pattern: re.Pattern[str], text: str) -> str:
-    """Return a text with the values of secret names masked, also of names in values that are shown: `Error: password: x`."""
+    """Return a text with the values of secret names masked, also inside shown values: `Error: password: x`."""
     pieces, done, start = [], 0, 0
     while match := pattern.search(text, start):
         shown = _masked_value(match)
@@ -247,7 +248,7 @@ def _masked_values(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _masked_list(match: re.Match[str]) -> str:
-    """Return a list of quoted words, masked as a command, or as a header if there are two."""
+    """Return a list of quoted words masked as a command, or as a header if there are two."""
     items = list(_ITEM.finditer(match[0]))
     words = [item[0].lstrip("b")[1:-1] for item in items]
     shown = list(masked_argv(words))
@@ -268,11 +269,13 @@ def _masked_phrase(match: re.Match[str]) -> str:
 
 
 def _masked_value(match: re.Match[str]) -> str:
-    """Return a name with its value masked, if the name is a secret's and the value is not code or prose."""
+    """Return a name with its value masked if the name is secret and the value does not look like code or prose."""
     pattern, value = match.re, match["value"]
     if not _is_hidden_value(match):
         return match[0]
-    kept = value.rstrip(")]}>,.") if pattern in {_FIELD, _ASSIGNED} else value  # brackets are of the text around it
+    kept = (
+        value.rstrip(")]}>,.") if pattern in {_FIELD, _ASSIGNED} else value
+    )  # brackets belong to the surrounding text
     return match["before"] + MASK + (value[len(kept) :] if kept else "")
 
 
@@ -292,11 +295,14 @@ def _is_hidden_value(match: re.Match[str]) -> bool:
 
 def _assigns(name: str, value: str, *, gap: str) -> bool:
     """Return True for `password=x` and `password = "x"`, False for Python such as `key=len` and `password = prompt`."""
+    is_quoted = value[0] in "\\\"'"
     if name.lower() in _WEAK:
-        return not gap and (name != "key" and _RANDOM.match(value.strip("\"'")) is not None)
+        if is_quoted and not gap and name.lower() in _PASSWORDS:
+            return True
+        return name != "key" and (is_quoted or not gap) and _RANDOM.match(value.strip("\"'")) is not None
     if value.rstrip("),") == name:
         return False
-    return not gap or value[0] in "\\\"'" or _IDENTIFIER.fullmatch(value) is None
+    return not gap or is_quoted or _IDENTIFIER.fullmatch(value) is None
 
 
 def _masked_credentials(match: re.Match[str]) -> str:
@@ -311,7 +317,7 @@ def _masked_credentials(match: re.Match[str]) -> str:
 
 
 def _masked_passwords(line: str) -> str:
-    """Return a line of shell with the passwords masked that stand after one-letter options."""
+    """Return a shell line with the passwords after one-letter options masked."""
     line = _USER.sub(lambda found: found["before"] + MASK if _is_login(found) else found[0], line)
     if not any(option in line for option in _SHORT):
         return line
@@ -331,7 +337,7 @@ def _is_login(found: re.Match[str]) -> bool:
 
 
 def _password_letters(words: Iterable[str]) -> str:
-    """Return the one-letter options that take a password in this command; "" if none is known to."""
+    """Return the one-letter options that take a password in this command; "" if none is known."""
     before = ""
     letters = ""
     for word in words:
@@ -339,14 +345,14 @@ def _password_letters(words: Iterable[str]) -> str:
             return "pPaw"
         if word in {"-u", "-U", "--user", "--username"} or word.startswith(("--user=", "--username=")):
             program = before.rpartition("/")[2]
-            if not program.startswith("python") and program != "sudo":  # whose -u takes no user of a database
+            if not program.startswith("python") and program != "sudo":  # its -u does not take a database user
                 letters = "p"
         before = word
     return letters
 
 
 def _is_password(letter: str, value: str, letters: str) -> bool:
-    """Return True if `-p value` is a password: anything but numbers in a program with users, else what is no plain word."""
+    """Return True if the value of `-p` is a password: not a number if the program has users, else not a plain word."""
     value = value.strip("\"'")
     if letter in letters and len(letter) == 1:
         return _NUMBERS.fullmatch(value) is None

@@ -1,6 +1,6 @@
-"""Messages to and from the agent: JSON, one object a line.
+"""Messages to and from the agent: one JSON object per line.
 
-The library's package is not used: a program may have a `json.py` or an `enum.py` of its own.
+The standard json package is not used, since the program may have its own `json.py` or `enum.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Rules:
-    """The settings that the scanner of the library's accelerator asks for."""
+    """The settings that `json`'s C scanner expects."""
 
     strict = False
     object_hook = None
@@ -28,7 +28,7 @@ class _Rules:
 
 
 def to_json(value: Any) -> str:
-    """Write None, booleans, integers, floats, strings and dictionaries of these."""
+    """Serialise None, booleans, integers, floats, strings and dictionaries of these."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -39,14 +39,14 @@ def to_json(value: Any) -> str:
 
 
 class Connection:
-    """The socket to the agent. Shared by the processes that are forked: a line is one write, so none is torn."""
+    """The socket to the agent, shared by forked processes. Each line is one write, so lines are never mixed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._received = b""
 
     def receive(self) -> Any:
-        """Wait for the next message, and return it; None at the end."""
+        """Wait for the next message and return it; None if the connection is closed."""
         while b"\n" not in self._received:
             try:
                 chunk = os.read(self._descriptor, 1 << 20)
@@ -60,7 +60,7 @@ class Connection:
         return scan(os.fsdecode(line), 0)[0]
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Return False when the agent does not listen any more."""
+        """Send a message; return False if the agent no longer listens."""
         try:
             os.write(self._descriptor, to_json(message).encode() + b"\n")
         except OSError:

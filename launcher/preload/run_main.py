@@ -1,11 +1,11 @@
-"""The run of a program as `__main__`, at once or in a fork: CPython's Modules/main.c and pythonrun.c, in Python.
+"""Run a program as `__main__`, directly or in a fork: CPython's Modules/main.c and pythonrun.c, in Python.
 
-In the order of CPython: sys.argv, sys.path[0], a fresh `__main__`, the code, and for an exception the hook. Exceptions
-leave this package as they are and end the interpreter itself, so that exit codes, SIGINT, `atexit` and threads are
-CPython's own doing; only the frames of this package are taken out of what is shown.
+The steps follow CPython: sys.argv, sys.path[0], a new `__main__`, the code, and the hook for an exception. Exceptions
+leave this package unchanged and end the interpreter itself, so CPython handles exit codes, SIGINT, `atexit` and
+threads. Only this package's frames are removed from tracebacks.
 
-Not imitated: below the program's own frames there are a few of this package, which `inspect.stack()[-1]` and
-`sys._getframe` show, and they count towards the limit of recursion.
+Not imitated: a few frames of this package are below the program's own. `inspect.stack()[-1]` and `sys._getframe` show
+them, and they count towards the recursion limit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _PYC_HEADER_BYTES = 16
 _MAX_NAME_BYTES = 15
-# Modules that this package imported for its own sake, and that must not be taken for the program's of the same name.
+# Modules that this package imported for itself; the program may have modules of the same names.
 _own: set[str] = set()
 
 
 def main(born_with: dict[str, Any]) -> None:
-    """Do what `sys.argv` says; return or raise as the program does. `born_with`: a script's first globals."""
+    """Carry out `sys.argv`; return or raise as the program does. `born_with`: the initial globals of a script."""
     way, _, engines_stderr = sys.argv[1].partition("=")
     if way == "run":
         _, _, device_dir, kind, target, *arguments = sys.argv
@@ -46,7 +46,7 @@ def main(born_with: dict[str, Any]) -> None:
     import atexit
     import gc
 
-    from . import serve  # needs more of the library than a program should find loaded
+    from . import serve  # imports library modules that a program should not find loaded
 
     program, ending = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
     _forget_collisions()
@@ -57,22 +57,22 @@ def main(born_with: dict[str, Any]) -> None:
         ending.is_success = not failure.exit_status(stop)
         raise
     finally:
-        is_watched = sys.gettrace() or sys.getprofile()  # by the program, which would see more than it should
+        is_watched = sys.gettrace() or sys.getprofile()  # called by the program, which would see too many frames
         if is_watched:
             atexit.unregister(ending.run)
-        if is_watched or not atexit._ncallbacks():  # the program may have removed it, too
+        if is_watched or not atexit._ncallbacks():  # the program may have removed this one as well
             gc.unfreeze()
 
 
 def note_imports() -> None:
-    """Note what is imported now as this package's. Call before anything is imported for the program."""
+    """Record the modules imported so far as this package's. Call before importing anything for the program."""
     _own.update(set(sys.modules) - LOADED_BEFORE)
 
 
 def _forget_collisions() -> None:
-    """Let the program import its own `struct.py` where this package had imported the library's.
+    """Let the program import its own `struct.py` although this package imported the library's.
 
-    Only where there is such a file: loading a module of the library twice is harmless, but not free.
+    Only done if such a file exists: loading a library module twice is harmless but slow.
     """
     if not (_own and sys.path):
         return
@@ -93,8 +93,10 @@ class Program:
         self.target = target
         self.arguments = arguments
         self.command_line = _command_line(kind, target, arguments)
-        self.path = _absolute(target)  # of a script
-        self.holds_main = kind == "script" and _importer(self.path) is not None  # a directory or zip with __main__.py
+        self.path = _absolute(target)  # path of a script
+        self.holds_main = (
+            kind == "script" and _importer(self.path) is not None
+        )  # a directory or zip file with a __main__.py
 
     @property
     def is_file(self) -> bool:
@@ -102,7 +104,7 @@ class Program:
 
 
 def prepare(program: Program, born_with: dict[str, Any]) -> None:
-    """Set up what precedes the program's own code: sys.argv, `__main__`, sys.path."""
+    """Set up sys.argv, `__main__` and sys.path for the program's code."""
     sys.orig_argv[:] = program.command_line
     first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
     sys.argv[:] = [first, *program.arguments]
@@ -118,9 +120,9 @@ def prepare(program: Program, born_with: dict[str, Any]) -> None:
 
 
 def renew_main(program: Program, born_with: dict[str, Any]) -> None:
-    """Give the program an empty `__main__`: in a forked rank one that is younger than `gc.freeze`.
+    """Give the program a new, empty `__main__`; in a forked rank it is created after `gc.freeze`.
 
-    What a frozen one comes to hold would never be finalised: files would not be flushed at the end.
+    Objects held by a frozen module would never be finalised: files, for instance, would not be flushed.
     """
     sys.modules["__main__"] = _fresh_main(program, born_with)
 
@@ -140,7 +142,7 @@ def execute(program: Program) -> None:
 
 
 def _absolute(path: str) -> str:
-    """Return it as CPython makes it: nothing is tidied up."""
+    """Return a new `__main__` module with the globals that CPython gives it."""
     if path.startswith("/"):
         return path
     try:
@@ -150,7 +152,7 @@ def _absolute(path: str) -> str:
 
 
 def _importer(path: str) -> object:
-    """Return what can import from `path`; None where it is no directory or archive."""
+    """Return the importer for `path`; None unless it is a directory or archive."""
     for hook in sys.path_hooks:
         try:
             sys.path_importer_cache[path] = hook(path)
@@ -190,10 +192,10 @@ def _run(program: Program, main: dict[str, Any]) -> None:
 
 def _code_of_text(source: str) -> CodeType:
     code = compile(source, "<string>", "exec", dont_inherit=True)
-    if sys.version_info >= (3, 13):  # shows lines of such code in tracebacks
+    if sys.version_info >= (3, 13):  # shows lines of this code in tracebacks
         import linecache
 
-        key = code if hasattr(linecache, "_interactive_cache") else "<string>"  # 3.13.0 knows such code by its name
+        key = code if hasattr(linecache, "_interactive_cache") else "<string>"  # 3.13.0 finds this code by its name
         linecache._register_code(key, source, "<string>")
     return code
 
@@ -215,7 +217,7 @@ def _code_of_file(program: Program) -> CodeType:
 
 
 def _hide_own_frames(program: Program) -> None:
-    """Let the hook that is in place now, the program's own perhaps, see the program's frames only."""
+    """Make the current exception hook, possibly the program's own, see only the program's frames."""
     hook = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -231,9 +233,9 @@ def _hide_own_frames(program: Program) -> None:
 
 
 def _forget_file(program: Program) -> None:
-    """Take `__file__` away, as CPython does when a script's own code has ended, before threads and `atexit` have."""
+    """Remove `__file__`, as CPython does after a script's code has ended, before threads and `atexit` functions end."""
     if program.is_file:
-        main = sys.modules.get("__main__")  # unless the program has removed it
+        main = sys.modules.get("__main__")  # unless the program removed it
         for name in ("__file__", "__cached__"):
             getattr(main, "__dict__", {}).pop(name, None)
 
@@ -242,7 +244,7 @@ def _forget_file(program: Program) -> None:
 
 
 def _command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
-    """Return the words that would start the program itself. Call while `sys.orig_argv` is as it was."""
+    """Return the command that would start the program directly. Call while `sys.orig_argv` is unchanged."""
     words = sys.orig_argv
     before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
     options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
@@ -250,7 +252,7 @@ def _command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
 
 
 def show_command_line(words: list[str]) -> None:
-    """Overwrite the memory that /proc shows as the command line, as far as it reaches."""
+    """Overwrite the memory that /proc shows as the command line, up to its length."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -260,7 +262,7 @@ def show_command_line(words: list[str]) -> None:
             memory.seek(start)
             memory.write(text.ljust(end - start, b"\0"))
     except (OSError, ValueError, IndexError):
-        pass  # no Linux, no /proc, or no leave
+        pass  # not Linux, no /proc, or not permitted
 
 
 def process_name() -> str:

@@ -1,17 +1,17 @@
-"""The fork server: imports what the program will need, and forks a process for every rank that is asked for.
+"""The fork server: imports the modules that the program needs, and forks one process per rank on request.
 
-It ends without a message when the agent's end of the socket closes, by SIGTERM, and with the agent. Ranks are forked by a
-child that ends at once, so that the agent, a subreaper, becomes their parent. A forked rank then makes itself what an
-interpreter started for it alone would be.
+It exits silently when the agent closes the socket or ends, and on SIGTERM. A short-lived child forks the ranks, so that
+the agent, as a subreaper, becomes their parent. Each forked rank then sets up the state that a newly started
+interpreter would have.
 
-Not imitated: ranks share the seed of `hash` if PYTHONHASHSEED does not set it, and have the fork server's addresses
-in memory. /proc/self/environ shows the environment that the fork server was started with, and /proc/self/cmdline no
-more of the command than fits where that process's own was.
+Not imitated: ranks share the hash seed unless PYTHONHASHSEED is set, and the memory addresses of the fork server.
+/proc/self/environ shows the environment of the fork server. /proc/self/cmdline shows only as much of the command as
+fits the fork server's own.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
+import _signal  # type: ignore[import-not-found] # the C part of `signal`, which does not import enum
 import ctypes
 import gc
 import os
@@ -33,17 +33,17 @@ _NAME = "tlaunch-preload"
 _PR_SET_PDEATHSIG = 1
 _NOT_STARTED = 126  # exit code
 _LOOK_AGAIN_S = 0.0002
-_MAX_THRESHOLD = 2**31 - 1  # objects: the garbage collector never starts
+_MAX_THRESHOLD = 2**31 - 1  # objects: garbage collection never starts
 
 
 def serve(descriptor: int, born_with: dict[str, Any]) -> tuple[Program, Ending]:
-    """Serve the agent to the end; return in forked ranks only, with the program that they are to run, and their end."""
+    """Serve the agent until it ends; return only in forked ranks, with their program and their `Ending`."""
     began = time.perf_counter()
     ending = Ending()
     former_name = process_name()
     rename_process(_NAME)
     connection = Connection(failure.out_of_the_way(descriptor))
-    # Not ignored, only kept waiting: ranks find both as a program expects them.
+    # Blocked, not ignored: ranks find both signals in the state that a program expects.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, {_signal.SIGINT, _signal.SIGHUP})
     note_imports()
     first = connection.receive()
@@ -65,7 +65,7 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> tuple[Program, Ending]:
 
 
 class _Shown:
-    """The name and the command of a rank in `ps`."""
+    """The name and command that `ps` shows for a rank."""
 
     def __init__(self, name: str, argv: list[str]) -> None:
         self.name = name
@@ -73,34 +73,34 @@ class _Shown:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Be killed when the parent ends; end at once if it has ended already."""
+    """Ask the kernel to kill this process when its parent ends; exit at once if the parent is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(128 + _signal.SIGKILL)
 
 
 def _import_uncollected(modules: list[str], ending: Ending) -> dict[str, Any] | None:
-    """Do `_import` without garbage collection, and keep all that it made in memory that the ranks share.
+    """Import the modules without garbage collection, and keep all their objects in memory that ranks share.
 
-    No collection goes through it, and no end of a rank unless something would be missing (`Ending`): with torch that costs a
-    rank 60 MB, and a second. Hardly anything that modules make is garbage, and looking for it is a tenth of the time that
-    torch takes.
+    Garbage collection and a rank's shutdown do not touch these objects, unless `Ending` requires it. With torch that
+    saves each rank 60 MB and one second. Imports create hardly any garbage, and collecting takes a tenth of torch's
+    import time.
     """
     if not modules:
         return None
     thresholds = gc.get_threshold()
     gc.set_threshold(_MAX_THRESHOLD)
     refusal = _import(modules, ending)
-    if gc.get_threshold()[0] == _MAX_THRESHOLD:  # else a module has its own idea
+    if gc.get_threshold()[0] == _MAX_THRESHOLD:  # otherwise a module set its own threshold
         gc.set_threshold(*thresholds)
     ending.freeze()
     return refusal
 
 
 def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
-    """Import one after the other; return what to report to the agent where this process may not be forked after that.
+    """Import the modules in order; return a report for the agent if this process cannot be forked afterwards.
 
-    A submodule that cannot be imported, of a package that can, is left out: the program may do without it.
+    A submodule that fails to import is skipped if its package was imported: the program may not need it.
     """
     for name in modules:
         try:
@@ -117,12 +117,12 @@ def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
 
 
 def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> None:
-    """Fork ranks whenever the agent asks for some; return in a rank, once it is ready to become its program."""
+    """Fork ranks whenever the agent asks; return in each rank once it can run its program."""
     while True:
         message = connection.receive()
         if message is None:
             os._exit(0)
-        for stream in (sys.stdout, sys.stderr):  # what imports have printed belongs to this process's log, once
+        for stream in (sys.stdout, sys.stderr):  # output of imports belongs in this process's log, once
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
@@ -132,7 +132,7 @@ def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> No
             middle = os.fork()
         except OSError as error:
             for request in requests:
-                connection.send({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
+                connection.send({"key": request["key"], "error": f"cannot fork a process: {error.strerror}"})
             continue
         if middle == 0:
             _settle(_fork_ranks(connection, requests), connection, agent_pid, shown)
@@ -144,35 +144,35 @@ def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> No
 
 
 def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> _Rank:
-    """Fork each rank from the process between, and end that; return in the ranks."""
+    """Fork each rank from the intermediate process, then end that process; return in the ranks."""
     middle = os.getpid()
     reader, writer = os.pipe()
     for request in requests:
         try:
             pid = os.fork()
         except OSError as error:
-            connection.send({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
+            connection.send({"key": request["key"], "error": f"cannot fork a process: {error.strerror}"})
             continue
         if pid == 0:
             os.close(writer)
             return _Rank(request, reader, middle)
         if not connection.send({"key": request["key"], "pid": pid}):
-            os.kill(pid, _signal.SIGKILL)  # the agent would not know of it
-    os.write(writer, b"." * len(requests))  # ranks that get no byte are not known to the agent, or not all of them
+            os.kill(pid, _signal.SIGKILL)  # the agent would not know about it
+    os.write(writer, b"." * len(requests))  # without a byte, a rank knows that the agent may not know about all ranks
     os._exit(0)
 
 
 class _Rank:
-    """The agent's request for a rank, and what the process between has left to it."""
+    """The agent's request for a rank, and the state inherited from the intermediate process."""
 
     def __init__(self, request: dict[str, Any], go: int, middle_pid: int) -> None:
         self.request = request
-        self.go = go  # descriptor: gives a byte once the agent knows of all ranks, or the end of file
+        self.go = go  # descriptor: yields a byte once the agent knows about all ranks, or end of file
         self.middle_pid = middle_pid
 
 
 def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) -> None:
-    """Return when the program may begin; report a failure before that to the agent, and end with 126."""
+    """Set up the rank's process, and return when its program can start. On an error, report it and exit with 126."""
     request = rank.request
     try:
         _wait_for_adoption(rank, agent_pid)
@@ -209,24 +209,24 @@ def _give_up(connection: Connection, key: int, reason: str) -> None:
 
 
 def _wait_for_adoption(rank: _Rank, agent_pid: int) -> None:
-    """Wait until the process between has ended, and the agent is the parent and knows of this rank."""
+    """Wait until the intermediate process has ended and the agent, as the parent, knows about this rank."""
     is_known = os.read(rank.go, 1)
     os.close(rank.go)
-    if not is_known:  # the agent may have another process started for this rank
-        raise RuntimeError("the process that forks ranks was ended")
-    while os.getppid() == rank.middle_pid:  # its descriptors close a moment before its children get another parent
+    if not is_known:  # the agent may have started another process for this rank
+        raise RuntimeError("the process that forks ranks ended early")
+    while os.getppid() == rank.middle_pid:  # the pipe closes shortly before the children get their new parent
         time.sleep(_LOOK_AGAIN_S)
     _die_with(agent_pid)
 
 
 def _draw_again() -> None:
-    """Draw again what an interpreter draws by lot at its start: no two ranks may have the same."""
+    """Reseed what an interpreter seeds at its start, so that no two ranks share random state."""
     numpy_random = sys.modules.get("numpy.random.mtrand")
     if numpy_random is not None:
-        numpy_random.seed()  # `random` does so itself after a fork
+        numpy_random.seed()  # `random` reseeds itself after a fork
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "default_generator"):
-        torch.default_generator.seed()  # those of accelerators are made when a rank first uses one
+        torch.default_generator.seed()  # generators of accelerators are created when a rank first uses one
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
@@ -234,12 +234,12 @@ def _draw_again() -> None:
 
 
 def _refresh_notes() -> None:
-    """Correct what modules note of the process and of the time when they are imported."""
+    """Update what modules recorded about the process and the time when they were imported."""
     threading = sys.modules.get("threading")
     if threading is not None:
         note = getattr(threading.current_thread(), "_set_native_id", None)  # stale before Python 3.13
         if note is not None:
             note()
     logging: Any = sys.modules.get("logging")
-    if logging is not None:  # the zero of `relativeCreated`
+    if logging is not None:  # the origin of `relativeCreated`
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()

@@ -1,1 +1,1 @@
-"""Finds out of a rank's command whether it is Python, and what it will import. Reads files, executes nothing."""
+"""Find out whether a rank's command is Python and what it will import. Reads files, executes nothing."""

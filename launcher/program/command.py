@@ -1,6 +1,7 @@
-"""The command line of a Python program, read as Python itself reads it: interpreter, options, program, arguments.
+"""Parse the command line of a Python program as Python itself does: interpreter, options, program, arguments.
 
-Only what can be imitated exactly counts. For everything else the answer is None, and the command is started as it is.
+A command line is parsed only if it can be imitated exactly. Otherwise the result is None, and the command is started
+unchanged.
 """
 
 from __future__ import annotations
@@ -15,27 +16,29 @@ from launcher.core.frozen import frozen
 
 Kind = Literal["script", "module", "code"]
 _PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
-_FLAGS = frozenset("bBdEIOPqRsStu")  # without a value. Not here: -i, -h, -V, -x, and -v, which would show too much
-_LONG_OPTION = "--check-hash-based-pycs"  # the only one after which a program still runs
+_FLAGS = frozenset(
+    "bBdEIOPqRsStu"
+)  # without a value; -i, -h, -V and -x are unsupported, and so is -v, which prints too much
+_LONG_OPTION = "--check-hash-based-pycs"  # the only long option after which a program still runs
 _PROGRAM_KINDS: dict[str, Kind] = {"m": "module", "c": "code"}
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
-_MAX_SHEBANG_BYTES = 256  # as far as Linux reads a `#!` line
+_MAX_SHEBANG_BYTES = 256  # the part of a `#!` line that Linux reads
 
 
 @frozen
 class PythonCommand:
-    """`interpreter options target arguments`, taken apart."""
+    """A parsed command: `interpreter options target arguments`."""
 
-    interpreter: str  # absolute, as found: the python of a virtual environment stays the link that it is
-    options: tuple[str, ...]  # of the interpreter, with their values: ("-u", "-W", "error")
+    interpreter: str  # absolute, links not resolved: a virtual environment's python is itself a link
+    options: tuple[str, ...]  # options of the interpreter with their values: ("-u", "-W", "error")
     kind: Kind
-    target: str  # a file, directory or zip as typed; a module's name; or source code
+    target: str  # a file, directory or zip as typed, a module name, or source code
     arguments: tuple[str, ...]
-    name: str = ""  # the interpreter's argv[0] as typed; Python shows it in messages and finds itself by it
+    name: str = ""  # the interpreter's argv[0] as typed; Python shows it in messages and uses it to locate itself
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Return what `argv`, started in `cwd` with PATH `search_path`, runs; None unless that is Python and can be imitated.
+    """Parse the command `argv` for the directory `cwd` and PATH `search_path`; return None unless it is supported Python.
 
     `env python ...` and scripts with a `#!` line for Python count as Python.
     """
@@ -47,19 +50,19 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
         return None
     if is_python(words[0]):
         return _parse(found, words)
-    # A script that is executed itself: its `#!` line, as the kernel and `env` read it.
+    # For a script that is executed directly: its `#!` line, as the kernel and `env` read it.
     before = _without_env(_shebang(found))
     interpreter = _find(before[0], search_path, cwd) if before and is_python(before[0]) else None
     if interpreter is None:
         return None
-    typed = words[0] if "/" in words[0] else found  # a script found on PATH is given to Python with its directory
+    typed = words[0] if "/" in words[0] else found  # a script found on PATH is passed to Python with its directory
     return _parse(interpreter, [*before, typed, *words[1:]])
 
 
 def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str | None:
-    """Return what the `#!` line of a script, executed in `cwd`, names and is not there; None for any other file.
+    """Return the missing program that the `#!` line of a script in `cwd` names; None for any other file.
 
-    The name is as the kernel and `env` read it, which do not take a carriage return for the end of a line.
+    The name is what the kernel and `env` read: for them a carriage return does not end a line.
     """
     line = os.fsdecode(_first_line(script))
     if not line.startswith("#!") or not (words := line[2:].strip(" \t")):
@@ -78,46 +81,46 @@ def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str
 
 
 def has_no_shebang(script: Path) -> bool:
-    """Return whether a file is text without a `#!` line, for which the kernel starts no interpreter."""
+    """Return True for a text file without a `#!` line: the kernel starts no interpreter for it."""
     try:
         with script.open("rb") as file:
             beginning = file.read(_MAX_SHEBANG_BYTES)
     except OSError:
         return False
-    return not beginning.startswith(b"#!") and b"\0" not in beginning  # a program for any processor has zeros there
+    return not beginning.startswith(b"#!") and b"\0" not in beginning  # machine code of any processor contains zeros
 
 
 def is_python(word: str) -> bool:
-    """Return whether a command's first word is called like Python itself, with or without a directory."""
-    return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would tidy it up
+    """Return True if a command's first word, without its directory, is a name of Python."""
+    return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would normalise it
 
 
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
-    """Return the file that `argv` would run, for `env COMMAND` that of COMMAND; None if it is not found."""
+    """Return the file that `argv` would run, or that `env COMMAND` would; None if it is not found."""
     words = _without_env(list(argv))
     found = _find(words[0], search_path, cwd) if words else None
     return None if found is None else Path(found)
 
 
 def _without_env(words: list[str]) -> list[str]:
-    """Take `env` away, if neither options nor variables stand between it and the command; else return nothing."""
+    """Remove a leading `env`; return an empty command if options or variables follow it."""
     if words[:1] in (["env"], ["/usr/bin/env"], ["/bin/env"]):
         return words[1:] if len(words) > 1 and not words[1].startswith("-") and "=" not in words[1] else []
     return words
 
 
 def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
-    """Return the absolute path that exec would take. Links stay as they are."""
+    """Return the absolute path that exec would use. Links are not resolved."""
     directories = [""] if "/" in word else (search_path or os.defpath).split(os.pathsep)
     for directory in directories:
-        path = os.path.join(cwd, directory, word)  # noqa: PTH118 - a Path would tidy it up
+        path = os.path.join(cwd, directory, word)  # noqa: PTH118 - a Path would normalise it
         if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113 - the same
             return path
     return None
 
 
 def _first_line(script: Path) -> bytes:
-    """Return a file's first line; nothing where it cannot be read, or is longer than a `#!` line may be."""
+    """Return a file's first line; empty if it is unreadable, or longer than a `#!` line may be."""
     try:
         with script.open("rb") as file:
             line = file.read(_MAX_SHEBANG_BYTES).split(b"\n")[0]
@@ -127,14 +130,14 @@ def _first_line(script: Path) -> bytes:
 
 
 def _shebang(script: str) -> list[str]:
-    """Return the words of a script's first line; empty where there is none that can be taken apart safely."""
+    """Return the words of a script's first line; empty if it cannot be parsed safely."""
     line = _first_line(Path(script))
     if not line.startswith(b"#!"):
         return []
     words = os.fsdecode(line[2:]).split()
     if words[1:2] == ["-S"] and os.path.basename(words[0]) == "env":  # noqa: PTH119
         return [] if any(set(word) & set("$\\'\"#") for word in words) else [words[0], *words[2:]]
-    return words if len(words) <= 2 else []  # the kernel hands all that follows over as one argument
+    return words if len(words) <= 2 else []  # the kernel passes the rest of the line as one argument
 
 
 def _parse(interpreter: str, words: list[str]) -> PythonCommand | None:
@@ -166,9 +169,9 @@ def _script(
 
 
 def _read_cluster(word: str, rest: Iterator[str], options: list[str]) -> tuple[str, str | None]:
-    """Take `-uW error` apart into `options`; ("m" or "c", value) where it names the program.
+    """Split an argument like `-uW error` into `options`; return ("m" or "c", value) if it names the program.
 
-    ("", None) when all went into the options, ("?", None) for what cannot be imitated.
+    Returns ("", None) if the argument contains only options, and ("?", None) if it is not supported.
     """
     if word == "-":
         return "?", None

@@ -1,9 +1,9 @@
-"""Digests of a command's own files, by name, which tell whether two servers have the same program.
+"""Digests of a command's own files, by name. They show whether two servers have the same program.
 
-Of a Python program these are its own file and the modules of its own that it imports, as far as its text shows; of a
-shell's script that script; of anything else the file that is run. What is installed with the system or by pip is not
-among them, nor are data, and what a program reads, loads or starts itself. A name is that of the file below the
-directory in which Python or a person looks for it, so that two servers may have the program at different places.
+For a Python program: its own file and the program's own modules that it imports, as far as the source shows. For a
+shell: the script. For anything else: the executable. Excluded are files installed by the system or pip, data, and
+everything that the program reads, loads or starts itself. A name is relative to the directory where Python or the user
+looks for the file, so servers may keep the program in different places.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.program.command import SHELLS, parse_python, program_file
 from launcher.program.files import MPI, is_of_mpi4py, own_module, roots_of
 from launcher.program.whole_program import own_files
 
-MAX_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
+MAX_BYTES = 32 << 20  # per file; of a larger file, the size and the beginning count
 DIGEST_CHARS = 12
 UNREADABLE = "unreadable"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -26,15 +26,15 @@ _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
 
 
 def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Return digests by file name; none for a program without a file of its own. Read at most some hundred files, never raise."""
+    """Return digests by file name; empty for a program without its own file. Reads at most some hundred files, never raises."""
     try:
         return {name: _digest(path) for name, path in _files(argv, environment, cwd)}
-    except (OSError, ValueError):  # a path with a null byte, a directory that may not be looked at
+    except (OSError, ValueError):  # a path with a null byte, or a directory without permission
         return {}
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Return the words that tell which program it is, for others to see: without arguments, which may be secret."""
+    """Return the words that identify the program to other servers, without arguments, which may be secret."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])
@@ -50,7 +50,7 @@ def _files(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> It
         target, *arguments = python.arguments  # `python -m mpi4py train.py` runs train.py
         if not target.startswith("-"):
             python = replace(python, kind="script", target=target, arguments=tuple(arguments))
-    if own_module(python, cwd, environment) is not None:  # servers compare tlaunch's code when they meet
+    if own_module(python, cwd, environment) is not None:  # servers compare tlaunch's code when they join
         return
     roots = roots_of(python, cwd, environment)
     beside_python = Path(python.interpreter).parent
@@ -73,7 +73,7 @@ def _of_no_python(argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 
 
 def _name(path: Path, roots: Iterable[Path]) -> str:
-    """Return its path below the innermost of `roots` in which it is."""
+    """Return the file's path relative to the innermost of the `roots` that contain it."""
     below = (path.relative_to(root) for root in roots if path.is_relative_to(root))
     return str(min(below, key=lambda name: len(name.parts), default=path))
 

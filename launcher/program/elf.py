@@ -1,4 +1,4 @@
-"""The shared libraries that a compiled program asks for, read from its file. Nothing is executed, as `ldd` would."""
+"""The shared libraries that a compiled program needs, read from its file. Unlike `ldd`, this executes nothing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 _MAGIC = b"\x7fELF"
-_LOAD, _DYNAMIC = 1, 2  # kinds of segments
-_END, _NEEDED, _STRINGS = 0, 1, 5  # tags in the dynamic one
-_MAX_TABLE_BYTES = 1 << 20  # of a table; a file that claims more is not believed
+_LOAD, _DYNAMIC = 1, 2  # segment types
+_END, _NEEDED, _STRINGS = 0, 1, 5  # tags in the dynamic segment
+_MAX_TABLE_BYTES = 1 << 20  # of a table; larger claims are treated as damage
 _MAX_NAME_BYTES = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
-    """Return their names as the program has them (DT_NEEDED), "libmpi.so.40"; none where the file is no such program.
+    """Return the library names in the program (DT_NEEDED), such as "libmpi.so.40"; empty if the file is not such a program.
 
-    Libraries that these need in turn are not looked for.
+    Dependencies of these libraries are not included.
     """
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def _names(file: BinaryIO) -> Iterator[str]:
 
 
 def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (kind, offset, address, size in the file) of each."""
+    """Yield the (type, offset, address, size in the file) of each segment."""
     header = struct.Struct(order + ("HHIQQQIHHH" if wide else "HHIIIIIHHH"))
     *_, start, _, _, _, entry_size, count = header.unpack(_at(file, 16, header.size))
     layout = struct.Struct(order + ("IIQQQQ" if wide else "IIIIII"))
@@ -57,15 +57,15 @@ def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, 
 
 
 def _offset_of(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """Return the offset in the file of what would be loaded at `address`.
+    """Return the file offset of the bytes that are loaded at `address`.
 
     Raises:
-        ValueError: nowhere.
+        ValueError: no segment contains the address.
     """
     for kind, offset, start, size in segments:
         if kind == _LOAD and start <= address < start + size:
             return address - start + offset
-    raise ValueError("an address outside of the file")
+    raise ValueError("the address is outside the file")
 
 
 def _at(file: BinaryIO, offset: int, size: int, *, whole: bool = True) -> bytes:

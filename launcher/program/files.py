@@ -15,13 +15,11 @@ from launcher.core.resources import PACKAGE, START, START_BY_NAME
 from launcher.program.command import PythonCommand
 
 MPI = "mpi4py"
-OWN = "launcher"  # tlaunch's package
-MAX_BYTES = 16 << 20  # of a file of a program
+OWN = "launcher"  # the package of tlaunch
+MAX_BYTES = 16 << 20  # limit for one file of a program
 MINDSPORE = "mindspore"
 TRAINER = "launcher.trainer"
-DEFAULT_RECIPE = (
-    "transformer"  # the bundled program that TRAINER runs if no other is named, by its name in the catalogue
-)
+DEFAULT_RECIPE = "transformer"  # catalogue name of the bundled program that TRAINER runs by default
 
 
 def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
@@ -47,7 +45,7 @@ def trainer_arguments(command: PythonCommand, cwd: Path, environment: Mapping[st
 
 
 def mentions(package: str, command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether the program's own file has the name of a package in it: a small part of what is read to be sure."""
+    """Return True if the program's own file contains the name of the package: a quick test before reading more."""
     if command.kind == "code":
         return package in command.target
     main = main_file(command, cwd, roots_of(command, cwd, environment))
@@ -57,12 +55,12 @@ def mentions(package: str, command: PythonCommand, cwd: Path, environment: Mappi
 
 
 def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether the program's own file has the word mpi4py in it, or is a module of that."""
+    """Return True if the program's own file contains the word mpi4py, or is a module of mpi4py."""
     return is_of_mpi4py(command) or mentions(MPI, command, cwd, environment)
 
 
 def has_installed(package: str, command: PythonCommand, environment: Mapping[str, str]) -> bool:
-    """Return whether a program's interpreter finds a package, as far as its usual directories and PYTHONPATH show."""
+    """Return True if the program's interpreter finds the package in its usual directories or PYTHONPATH."""
     prefixes = (Path(command.interpreter).parent.parent, Path(environment.get("HOME", "/")) / ".local")
     inherited = environment.get("PYTHONPATH", "").split(os.pathsep)
     return any((Path(entry) / package).is_dir() for entry in inherited if entry) or any(
@@ -74,7 +72,7 @@ def has_installed(package: str, command: PythonCommand, environment: Mapping[str
 
 
 def first_on_path(command: PythonCommand, cwd: Path) -> str:
-    """Return what Python puts first on its path for this program, unless its options forbid it."""
+    """Return the entry that Python puts first in sys.path for this program, unless its options prevent that."""
     if command.kind != "script":
         return ""
     script = cwd / command.target
@@ -82,19 +80,19 @@ def first_on_path(command: PythonCommand, cwd: Path) -> str:
 
 
 def is_of_mpi4py(command: PythonCommand) -> bool:
-    """Return whether it is `python -m mpi4py program.py`, or another module of that package."""
+    """Return True for `python -m mpi4py program.py` and other modules of mpi4py."""
     return command.kind == "module" and command.target.partition(".")[0] == MPI
 
 
 def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Return whether Python looks for modules beside the program, and whether in PYTHONPATH: -P, -E and -I forbid it."""
+    """Return two flags: Python searches the program's directory, and PYTHONPATH. -P, -E and -I prevent it."""
     letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
     inherits = not letters & set("IE")
     return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits
 
 
 def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the directories of the program's own modules: sys.path, as far as it is known without asking Python."""
+    """Return the directories of the program's own modules: the part of sys.path that is known without asking Python."""
     beside, inherits = heeds(command, environment)
     first = [cwd] if beside else []
     if command.kind == "script":
@@ -116,9 +114,9 @@ def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | No
 
 
 def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
-    """Return the files that `import name` runs, each with its package; none if it is not the program's own.
+    """Return the files that `import name` runs, each with its package; empty if they are not the program's own.
 
-    A name that is no module itself (`from package import name`) leads to its package.
+    For a name that is not a module (`from package import name`), its package counts.
     """
     parts = name.split(".")
     for root in roots:
@@ -137,7 +135,8 @@ def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
 def added_directory(node: ast.AST, file: Path | None, cwd: Path) -> Path | None:
     """Return the directory that `sys.path.insert(...)` or `append` in `file` probably adds; None for any other node.
 
-    Its texts are taken as parts of a path, below as many parents of `__file__`, or of a variable, as there are words for that.
+    String arguments become parts of the path. They are joined to a parent of `__file__`, or of a variable, as many
+    levels up as the expression suggests.
     """
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path"), attr="insert" | "append"), args=[*_, added]):

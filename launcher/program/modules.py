@@ -1,4 +1,4 @@
-"""Whether `python -m NAME` finds its module, as Python's own finders tell: they look for files, and import nothing."""
+"""Check whether `python -m NAME` finds its module, with Python's own finders. They look for files and import nothing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from launcher.program.command import PythonCommand
 from launcher.program.files import roots_of
 
 MAX_BYTES = 1_000_000
-# Words by which a module may have others come from elsewhere than files below it.
+# Words in a module that may redirect imports away from the files below it.
 _FINDING = (b"__path__", b"sys.modules", b"meta_path", b"path_hooks")
-_CUSTOMIZING = ("sitecustomize", "usercustomize")  # imported by Python at its start; they may add places
-_DECIDING = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "HOME")  # where Python looks
+_CUSTOMIZING = ("sitecustomize", "usercustomize")  # Python imports these at startup; they may add search paths
+_DECIDING = (
+    "PYTHONHOME",
+    "PYTHONPLATLIBDIR",
+    "PYTHONUSERBASE",
+    "PYTHONNOUSERSITE",
+    "HOME",
+)  # settings of the search path
 
 
 def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> str | None:
-    """Return the name that Python would not find: of the module, of a package around it, or of a package's `__main__`.
+    """Return the name that Python would not find: the module, a parent package, or the `__main__` of a package.
 
-    None where it is found, and where only Python itself could tell: another interpreter than the one that runs this
-    code, or a package that may look for its modules in its own way.
+    Returns None if it is found, or if only Python itself can know: with another interpreter, or a package that may find
+    its modules in its own way.
     """
     if command.kind != "module" or not _looks_as_this_python(command, environment):
         return None
@@ -34,29 +40,29 @@ def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, 
         return command.target
     for root in roots:
         if isinstance(finder := sys.path_importer_cache.get(root), FileFinder):
-            finder.invalidate_caches()  # a file may have been written a moment ago
+            finder.invalidate_caches()  # a file may have been written just now
     try:
         return _first_missing(parts, [*roots, *sys.path])
-    except Exception:  # noqa: BLE001 - finders may be anybody's, and Python will say what is wrong
+    except Exception:  # noqa: BLE001 - finders can be arbitrary code; Python will report the error
         return None
 
 
 def _looks_as_this_python(command: PythonCommand, environment: Mapping[str, str]) -> bool:
-    """Return whether the command's Python looks for modules where this one does, or in fewer places, besides its roots."""
+    """Return True if the command's Python searches the same places as this one, or fewer, apart from its roots."""
     flags = sys.flags
     if flags.isolated or flags.ignore_environment or flags.no_site or flags.no_user_site:
         return False
     if any(environment.get(name) != os.environ.get(name) for name in _DECIDING):
         return False
     theirs, ours = Path(command.interpreter), Path(sys.executable)
-    # Virtual environments share a file, and are distinguished by the directory of the link to it.
+    # Virtual environments share the executable; the directory of the link distinguishes them.
     return theirs.resolve() == ours.resolve() and theirs.parent.resolve() == ours.parent.resolve()
 
 
 def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
     name, around, spec = "", list[ModuleSpec](), None
     for part in (*parts, "__main__"):
-        if spec is not None and spec.submodule_search_locations is None:  # a module
+        if spec is not None and spec.submodule_search_locations is None:  # it is a module
             return None if name == ".".join(parts) else _unless_elsewhere(f"{name}.{part}", [*around, spec])
         if spec is not None:
             around.append(spec)
@@ -77,9 +83,9 @@ def _found(name: str, search: list[str]) -> ModuleSpec | None:
 
 
 def _unless_elsewhere(name: str, around: Sequence[ModuleSpec]) -> str | None:
-    """Return `name` if nothing around it can have its modules come from elsewhere than its directory."""
+    """Return `name` if no parent package can take its modules from elsewhere than its directory; else None."""
     for package in around:
-        if package.origin is None:  # a directory without an __init__.py
+        if package.origin is None:  # a directory without `__init__.py`
             continue
         if not package.origin.endswith(".py"):
             return None
@@ -93,7 +99,7 @@ def _unless_elsewhere(name: str, around: Sequence[ModuleSpec]) -> str | None:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    """Return whether a statement of a package may do more at its import than name things: it may end Python, or find modules."""
+    """Return True if a statement may have effects when its package is imported, such as exiting or adding finders."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return bool(statement.decorator_list)

@@ -1,9 +1,9 @@
-"""Finds the imports of a Python program that can be made once for all ranks, in its text; nothing is executed.
+"""Find the imports of a Python program that can be done once for all ranks. Reads source, executes nothing.
 
-The program is followed as Python would run it, up to the first statement that does more than import, define or name
-something: what is imported above that finds the same when it is imported ahead. Only modules that are known to be safe to
-be imported before a fork are named: the heavy `ROOTS` with what is below them, and `LIBRARY`. The program's own modules are
-read, not named: they may do anything when they are imported.
+The scan follows the program as Python would run it, up to the first statement that does more than import, define or
+assign. Imports above that statement give the same result when they are done earlier. Only modules that are safe to
+import before a fork are returned: the heavy `ROOTS` with their submodules, and `LIBRARY`. The program's own modules are
+read but not returned, since importing them may do anything.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from launcher.program.command import PythonCommand
 from launcher.program.files import DEFAULT_RECIPE, TRAINER, roots_of, trainer_arguments
 from launcher.program.source import MAX_FILES, READ_ERRORS, Import, Source, SourceFile, first_files
 
-ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
-# Of the standard library, what many programs import and what takes a noticeable part of a short program's start.
+ROOTS = ("torch", "numpy")  # slow to import, but no threads that outlive a fork and no open devices
+# Modules of the standard library that many programs import and that take a noticeable part of a short program's start.
 LIBRARY = frozenset(
     """
     argparse ast asyncio base64 bisect collections concurrent contextlib copy csv dataclasses datetime decimal enum
@@ -29,10 +29,10 @@ LIBRARY = frozenset(
     tarfile tempfile textwrap threading traceback types typing urllib uuid weakref zipfile
     """.split()  # noqa: SIM905 - reads better
 )
-DYNAMO = "torch._dynamo"  # a second of CPU time, which the first optimizer or torch.compile of each rank would take
-_COMPILED = ("torch.optim", "torch.compile")  # what of torch imports its compiler
-_SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # each rank is to show its own
-# What Python evaluates without running code of the program.
+DYNAMO = "torch._dynamo"  # one second of CPU time, which each rank's first optimizer or torch.compile would need
+_COMPILED = ("torch.optim", "torch.compile")  # the parts of torch that import its compiler
+_SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # every rank must show its own warnings
+# Nodes that Python evaluates without running code of the program.
 _PASSIVE = (
     ast.Constant | ast.Name | ast.Attribute | ast.Subscript | ast.Slice | ast.Tuple | ast.List | ast.Set | ast.Dict
     | ast.Starred | ast.JoinedStr | ast.FormattedValue | ast.UnaryOp | ast.BinOp | ast.BoolOp | ast.Compare
@@ -42,15 +42,15 @@ _METADATA = frozenset({"__all__", "__author__", "__license__", "__version__"})
 
 
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what to import once for all ranks, in the program's order; nothing where its text does not say."""
+    """Return the modules to import once for all ranks, in the program's order; empty if the source does not show any."""
     if (arguments := trainer_arguments(command, cwd, environment)) is not None:
-        # tlaunch/_package.py: from then on `launcher` is tlaunch's package.
+        # tlaunch/_package.py: afterwards `launcher` is tlaunch's package.
         return (*["_package"] * (command.kind == "script"), *trainer_modules(arguments))
     if any(environment.get(name) for name in _SHOWING_IMPORTS):
         return ()
     roots = roots_of(command, cwd, environment)
     scan = _TopLevel(roots)
-    with suppress(*READ_ERRORS):  # Python will say what is wrong with it
+    with suppress(*READ_ERRORS):  # Python will report the error
         if command.kind == "code":
             scan.run(Source(command.target, "", is_program=True))
         else:
@@ -59,29 +59,29 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
 
 
 def trainer_modules(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return what the bundled trainer with those arguments imports."""
+    """Return the modules that the bundled trainer imports when run with these arguments."""
     named = [value for option, value in pairwise(arguments) if option == "--recipe"]
     recipe = named[-1] if named else DEFAULT_RECIPE
-    # The second is what a backward pass with a given gradient imports.
+    # The second is imported by a backward pass with a given gradient.
     return f"{TRAINER}.programs.{recipe}", "torch.fx.experimental.symbolic_shapes"
 
 
 class _TopLevel:
-    """The imports that come before anything that could change what they find."""
+    """Collects the imports that precede anything that could change their result."""
 
     def __init__(self, roots: list[Path]) -> None:
         self._roots = roots
-        self._seen: set[SourceFile] = set()  # the program's own file is run once more where it is imported
-        self._uses_compiler = self._sets_variables = False  # anywhere in the modules that were read
+        self._seen: set[SourceFile] = set()  # importing the program's own file runs it a second time
+        self._uses_compiler = self._sets_variables = False  # anywhere in the modules read so far
         self._found: dict[str, None] = {}  # in order
 
     def modules(self) -> tuple[str, ...]:
-        """Return what was found, and torch's compiler where torch will import it; that reads variables, so none may be set."""
+        """Return the modules found, plus torch's compiler if torch imports it. That reads variables, so none may be set."""
         with_compiler = "torch" in self._found and self._uses_compiler and not self._sets_variables
         return (*self._found, DYNAMO) if with_compiler else tuple(self._found)
 
     def run(self, source: Source) -> bool:
-        """Note what a module and those that it imports import; return False once a statement has ended that."""
+        """Collect the imports of a module and of the modules it imports; return False once a statement ended the scan."""
         for node in source.walk():
             self._sets_variables |= _sets_variables(node)
             used = {f"{each.module}.{each.name}" for each in source.imports(node)}
@@ -99,7 +99,7 @@ class _TopLevel:
         return True
 
     def run_files(self, files: Iterable[SourceFile]) -> bool:
-        """Run the files of modules that are imported one after the other, each once; return as `run` does."""
+        """Scan the files of imported modules in order, each once; return as `run` does."""
         for file in files:
             if file not in self._seen:
                 self._seen.add(file)
@@ -109,7 +109,7 @@ class _TopLevel:
 
     def _import(self, found: Import) -> bool:
         if files := found.files(self._roots):
-            # Modules of the library may be about to find it under that name, too.
+            # Modules of the library may later find it under that name.
             return found.root not in sys.stdlib_module_names and self.run_files(files)
         if found.root in ROOTS:
             self._found |= dict.fromkeys((found.root, found.module))
@@ -119,11 +119,11 @@ class _TopLevel:
 
 
 def _is_passive(statement: ast.stmt) -> bool:
-    """Return whether a statement of a module's top level can neither change nor prevent what is imported after it.
+    """Return True if a top-level statement cannot change or prevent the imports that follow it.
 
-    A statement that only defines a function or names a value runs none of the program's own code: nothing is called, no
-    object of a class of its own exists yet, and no name is bound that Python itself looks at (`__getattr__`, `__path__`).
-    Everything else may set a variable, change the search path or touch a device, and counts as if it did.
+    A statement that only defines a function or assigns a name runs no code of the program: it calls nothing, no object
+    of the program's classes exists yet, and it binds no name that Python itself uses (`__getattr__`, `__path__`). Any
+    other statement may set a variable, change the search path or use a device, so it is assumed to.
     """
     match statement:
         case ast.Pass() | ast.Expr(value=ast.Constant()):
@@ -138,7 +138,7 @@ def _is_passive(statement: ast.stmt) -> bool:
 
 
 def _sets_variables(node: ast.AST) -> bool:
-    """Return True if the node may set a variable of the environment."""
+    """Return True if the node may set an environment variable."""
     match node:
         case ast.Attribute(attr="putenv" | "unsetenv"):
             return True

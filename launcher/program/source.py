@@ -1,4 +1,4 @@
-"""The text of a program's modules, parsed: what each imports, and which files of the program's own that runs. Nothing is executed."""
+"""Parse a program's modules: what each imports, and which of the program's own files that runs. Executes nothing."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
 from launcher.program.files import MAX_BYTES, files_of, main_file
 
-MAX_FILES = 200  # that are read of one program
+MAX_FILES = 200  # limit for one program
 READ_ERRORS = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @frozen
 class Import:
-    """`import module`, or `from module import name`; absolute."""
+    """`import module` or `from module import name`, as an absolute name."""
 
     module: str
     name: str = ""
-    alias: str = ""  # `as alias`
+    alias: str = ""  # as in `as alias`
 
     @property
     def root(self) -> str:
         return self.module.partition(".")[0]
 
     def files(self, roots: Iterable[Path]) -> list[SourceFile]:
-        """Return the files of the program's own that this import runs."""
+        """Return the program's own files that this import runs."""
         whole_name = f"{self.module}.{self.name}" if self.name not in {"", "*"} else self.module
         return [SourceFile(path, package) for path, package in files_of(whole_name, roots)]
 
 
 @frozen
 class SourceFile:
-    """A module of the program's own."""
+    """One of the program's own modules."""
 
     path: Path
-    package: str  # that it belongs to
-    is_program: bool = False  # it is run as `__main__`
+    package: str  # its parent package
+    is_program: bool = False  # True for `__main__`
 
     def read(self) -> Source:
-        """Return the text of the module, parsed. Raises one of `READ_ERRORS`."""
+        """Return the parsed source of the module. Raises one of `READ_ERRORS`."""
         return Source(read_regular(self.path, MAX_BYTES), self.package, is_program=self.is_program)
 
 
 class Source:
-    """The text of a module, parsed."""
+    """Parse the source of a module."""
 
     def __init__(self, text: str | bytes, package: str, *, is_program: bool) -> None:
-        with warnings.catch_warnings():  # Python will give them when it runs the program
+        with warnings.catch_warnings():  # Python will show the warnings when it runs the program
             warnings.simplefilter("ignore")
             self.module = ast.parse(text)
         self._package = package
         self._is_program = is_program
 
     def is_skipped(self, node: ast.AST) -> bool:
-        """Return whether this is an `if` whose body does not run."""
+        """Return True for an `if` whose body never runs, such as `if TYPE_CHECKING`."""
         match node:
             case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
                 return True
@@ -67,7 +67,7 @@ class Source:
         return False
 
     def walk(self) -> Iterator[ast.AST]:
-        """Yield every node that may run, at whatever depth."""
+        """Yield every node that may run, at any depth."""
         waiting: list[ast.AST] = [self.module]
         while waiting:
             node = waiting.pop()
@@ -75,12 +75,12 @@ class Source:
             waiting += node.orelse if isinstance(node, ast.If) and self.is_skipped(node) else ast.iter_child_nodes(node)
 
     def imports(self, node: ast.AST) -> list[Import]:
-        """Return what a node imports; nothing unless it is such a statement."""
+        """Return the imports of a node; empty unless it is an import statement."""
         match node:
             case ast.Import(names=aliases):
                 return [Import(alias.name) for alias in aliases]
             case ast.ImportFrom(module=module, names=aliases, level=level):
-                # `from ..b import c` inside package a.x is a.b: each dot after the first leads one package up.
+                # `from ..b import c` inside package a.x is a.b: each dot after the first goes up one package.
                 parts = self._package.split(".")
                 above = parts[: len(parts) - (level - 1)] if level else []
                 absolute = ".".join(part for part in (*above, module or "") if part)
@@ -89,7 +89,7 @@ class Source:
 
 
 def first_files(command: PythonCommand, cwd: Path, roots: list[Path]) -> list[SourceFile]:
-    """Return what Python runs first: the packages around a module, then the program's own file."""
+    """Return the modules that Python runs first: a module's parent packages, then the program's file."""
     main = None if command.kind == "code" else main_file(command, cwd, roots)
     if main is None:
         return []

@@ -1,4 +1,4 @@
-"""Commands that read their program from standard input, such as `bash -s` and `python -`. In ranks that is /dev/null."""
+"""Recognise commands that read their program from stdin, such as `bash -s` and `python -`. In ranks, stdin is /dev/null."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 from launcher.program.command import SHELLS, is_python, program_file
 
 STDIN_FILES = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
-# Of these, only a command without words counts: the value of an option may be the program.
+# These read stdin only if no arguments are given: the value of an option may be the program.
 _OTHERS = frozenset({"julia", "lua", "node", "perl", "php", "Rscript", "ruby", "tclsh"})
-_SHELL_VALUES = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})  # options whose value is the next word
+_SHELL_VALUES = frozenset(
+    {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+)  # options that take the next word as their value
 _ABOUT_ITSELF = frozenset({"--help", "--help-all", "--help-env", "--help-xoptions", "--version"})
 
 
 def reader_of_stdin(argv: Sequence[str], search_path: str | None, cwd: Path) -> str | None:
-    """Return the name of the interpreter that would read its program from standard input; None for any other command."""
+    """Return the name of the interpreter that would read its program from stdin; None for any other command."""
     words = list(argv)
     if words and _name(words[0]) == "env":
         del words[0]
@@ -33,7 +35,7 @@ def reader_of_stdin(argv: Sequence[str], search_path: str | None, cwd: Path) -> 
 
 
 def _name(word: str) -> str:
-    return os.path.basename(word)  # noqa: PTH119 - a Path would tidy it up
+    return os.path.basename(word)  # noqa: PTH119 - a Path would normalise it
 
 
 def _python_reads(words: Iterator[str]) -> bool:

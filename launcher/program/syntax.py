@@ -1,4 +1,4 @@
-"""Errors in the syntax of a Python program, found before it is started."""
+"""Find syntax errors of a Python program before it is started."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from launcher.program.command import PythonCommand
 
 MAX_BYTES = 5_000_000
-_MAX_COOKIE_BYTES = 1 << 16  # of two lines
-_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)  # as in PEP 263
+_MAX_COOKIE_BYTES = 1 << 16  # the first two lines
+_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)  # see PEP 263
 
 
 def error_in(command: PythonCommand, cwd: Path, interpreter: str) -> SyntaxError | None:
-    """Return the error for which Python would refuse a script `*.py` or the code of `-c`; None where none is known.
+    """Return the syntax error of a script `*.py` or of the code after `-c`; None if none is known.
 
-    `interpreter`: the one that runs this code. A command with another interpreter may be written in a newer or older
-    language, and is not read.
+    `interpreter`: the one that runs this code. A command with another interpreter is not checked, since it may use
+    another version of Python.
     """
     if os.path.realpath(command.interpreter) != os.path.realpath(interpreter):
         return None
@@ -36,17 +36,17 @@ def error_in(command: PythonCommand, cwd: Path, interpreter: str) -> SyntaxError
         else:
             return None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the ranks will give them
+            warnings.simplefilter("ignore")  # the ranks will show the warnings
             ast.parse(text, "<string>" if command.kind == "code" else command.target)
     except SyntaxError as error:
         return error if error.lineno else _placed(error, text)
-    except (OSError, ValueError, RecursionError, MemoryError):  # Python will say it
+    except (OSError, ValueError, RecursionError, MemoryError):  # Python will report it
         return None
     return None
 
 
 def _placed(error: SyntaxError, source: str | bytes) -> SyntaxError:
-    """Return an error for which Python gives no line with that of the null byte, or of the comment that names the encoding."""
+    """Add a line number to an error without one: the line of the null byte, or of the encoding comment."""
     head = source if isinstance(source, str) else source[:_MAX_COOKIE_BYTES].decode("utf-8-sig", errors="replace")
     if "null bytes" in error.msg:
         error.lineno = head.partition("\0")[0].count("\n") + 1 if "\0" in head else None
@@ -60,6 +60,6 @@ def _placed(error: SyntaxError, source: str | bytes) -> SyntaxError:
 
 
 def excerpt(error: SyntaxError) -> tuple[str, ...]:
-    """Return the line with the error, indented by four, and below it Python's mark of the place; nothing if it is unknown."""
+    """Return the line with the error, indented by four, and Python's marker below it; empty if unknown."""
     shown = "".join(traceback.format_exception_only(error)).split("\n")
     return tuple(line for line in shown[1:] if line.startswith("    "))

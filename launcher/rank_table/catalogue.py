@@ -7,7 +7,7 @@ RT4xx  warnings: HCCL continues, users should look
 RT5xx  what one reader asks for beyond HCCL (only when that reader is named)
 RT6xx  what HCCL asks for in one format only (of v2.0: RT371 to RT392)
 Where no function in `rules` or in a format's `rules.py` finds a code, it is explained below. A code is never given a second meaning, and never
-renumbered.
+renumbered. Retired: RT521 to RT524, RT531 to RT535.
 """
 
 from __future__ import annotations
@@ -287,10 +287,6 @@ Readers take the last of two equal keys and silently ignore the first.
 
 RT406 - warning the file's name does not end in .json
 HCCL looks for .json at the end of the path and refuses a file of any other name (EI0004). Other readers do not mind.
-
-RT535 - error a file that others may read, for MindIE
-MindIE refuses to read a rank table that everybody may read or its group may write: the mode is 640 or stricter. Checked
-with --for mindie.
 """
 
 for _paragraph in _ENTRIES.strip().split("\n\n"):

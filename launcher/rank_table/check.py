@@ -41,7 +41,6 @@ RULES = (
     layer_rules,
     group_list_rules,
 )
-MINDIE_MODE = 0o640
 SUFFIX = ".json"
 MAX_COUNTED = 10_000  # findings of one rule beyond those that are kept
 _CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Format.V2_0: "a5"}
@@ -60,7 +59,7 @@ class Checked:
 def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = MAX_FAULTS) -> Checked:
     """Find what is wrong with `document` as far as its text can be read: `at_most` faults of shape, and of each rule."""
     found = recognise(document.value) if document.checkable else None
-    named = tuple(_file_findings(path, profile, found))
+    named = tuple(_file_findings(path, found))
     if not document.checkable:
         return Checked(None, None, profile.hardware, named)
     if found is None or not found.is_rank_table:
@@ -117,15 +116,11 @@ def _no_table(document: Any, found: Format | None) -> Found:
     return "RT201", Finding((), f"a rank table is a JSON object, this is {kind}", hint)
 
 
-def _file_findings(path: Path, profile: Profile, found: Format | None) -> Iterator[Found]:
-    """Warn of a mode that MindIE refuses, and of a name that HCCL does.
+def _file_findings(path: Path, found: Format | None) -> Iterator[Found]:
+    """Warn of a name that HCCL refuses.
 
     HCCL resolves links, and wants the first ".json" of the path to be its end.
     """
-    mode = path.stat().st_mode & 0o777 if profile.consumer == "mindie" and path.is_file() else 0
-    if mode & ~MINDIE_MODE:
-        message = f"the file's mode is {mode:03o}, and MindIE refuses more than {MINDIE_MODE:03o}"
-        yield "RT535", Finding((), message, f"chmod {MINDIE_MODE:03o} {path.name}")
     if str(path) == "-" or found is Format.V2_0:
         return
     real = os.path.realpath(path)

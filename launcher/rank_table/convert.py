@@ -15,15 +15,21 @@ from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Options, Server
 from launcher.core.text import did_you_mean, near
-from launcher.rank_table.formats.group_list.write import CLOUD, LAB
-from launcher.rank_table.formats.node_list.write import V1_1
-from launcher.rank_table.formats.rank_list.write import V2_0
-from launcher.rank_table.formats.server_list.write import V1_0, V1_2
-from launcher.rank_table.formats.writing import DEVICE_LIMITS, Reason, Target, equal_servers, plain_host_names
+from launcher.rank_table.formats.writing import (
+    DEVICE_LIMITS,
+    PLAIN,
+    V1_0,
+    V1_2,
+    V2_0,
+    Reason,
+    Target,
+    equal_servers,
+    plain_host_names,
+)
 from launcher.rank_table.generate import HARDWARE, marked_as_cpu
-from launcher.rank_table.hostfiles import write_hostfile, write_rankfile
+from launcher.rank_table.hostfiles import write_hostfile, write_mpich_hostfile, write_rankfile
 from launcher.rank_table.nodelists import order_of_slurm, write_nodelist
-from launcher.rank_table.table_format import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
+from launcher.rank_table.table_format import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD, Format
 
 _Record = TypeVar("_Record", Server, Device)
 _SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a device in a pod
@@ -43,12 +49,16 @@ def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
 
 
 _COUNTED = (_ranks_follow_the_file, plain_host_names)
-HOSTFILE = Target("hostfile", write_hostfile, limits=_COUNTED)
-RANKFILE = Target("rankfile", write_rankfile, limits=(*DEVICE_LIMITS, plain_host_names))
-NODELIST = Target("nodelist", write_nodelist, limits=(*_COUNTED, equal_servers), advice=order_of_slurm)
-# The formats of tables, and three that name hosts for another launcher.
-TARGETS = {target.name: target for target in (V1_0, V1_1, V1_2, V2_0, LAB, CLOUD, HOSTFILE, RANKFILE, NODELIST)}
-KNOWN_KEYS = NEVER_READ.union(*(target.keys for target in TARGETS.values()))
+_FILES_OF_LAUNCHERS = (
+    Target("hostfile", write_hostfile, limits=_COUNTED, is_table=False),
+    Target("mpich-hostfile", write_mpich_hostfile, limits=_COUNTED, is_table=False),
+    Target("rankfile", write_rankfile, limits=(*DEVICE_LIMITS, plain_host_names), is_table=False),
+    Target("nodelist", write_nodelist, limits=(*_COUNTED, equal_servers), advice=order_of_slurm, is_table=False),
+)
+# v1.1 and the legacy formats are only read.
+TARGETS = {target.name: target for target in (V1_0, V1_2, V2_0, *_FILES_OF_LAUNCHERS)}
+SOURCES = (*(table_format.value for table_format in Format if table_format.is_rank_table), *PLAIN)
+KNOWN_KEYS = NEVER_READ.union(NODE_TABLE_OPTIONS, ("bind_device_id",), *(target.keys for target in TARGETS.values()))
 NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_id", "device", "device_id", "rank_id"})
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
 _DEVICE_FIELDS = ("device_ip", "super_device_id")
@@ -79,7 +89,7 @@ def convert_cluster(
         RefusedTableError: the target cannot express the cluster; the message has all reasons.
         UsageError: `target_name` is no target, or a key in `drop` is in no format.
     """
-    target = TARGETS[target_named(target_name)]
+    target = TARGETS[format_named(target_name, TARGETS)]
     keys = set(drop)
     if _SUPER_POD_NAME in keys:
         keys = keys - {_SUPER_POD_NAME} | SUPER_POD
@@ -100,7 +110,6 @@ def convert_cluster(
         name = called or str(cluster.source or "the cluster")
         lines = (f"{name}: error: {target.name} cannot express this: {reason.message}" for reason in reasons)
         raise RefusedTableError("\n".join(lines), hint="; ".join(dict.fromkeys(reason.hint for reason in reasons)))
-    cluster = target.completed(cluster)
     notes = (*_notes(target, {key: held[key] for key in left}), *target.advice(cluster))
     return Converted(target.write(cluster), cluster, tuple(left), notes)
 
@@ -110,18 +119,24 @@ def has_super_pods(cluster: Cluster) -> bool:
     return any(server.super_pod_id is not None for server in cluster.servers)
 
 
-def target_named(name: str) -> str:
-    """Return the target's full name: "1.0" is "v1.0".
+def format_named(name: str, known: Collection[str]) -> str:
+    """Return the full name of a format in `known`: "1.0" is "v1.0".
 
     Raises:
-        UsageError: there is no such target.
+        UsageError: there is no such format.
     """
-    full = f"v{name}" if f"v{name}" in TARGETS else name
-    if full not in TARGETS:
-        question = did_you_mean(near(name[:40], TARGETS, limit=1))
-        hint = f"{f'{question} ' if question else ''}known are {', '.join(TARGETS)}"
-        raise UsageError(f"{name[:40]!r} is no format that tables are converted from or to", hint=hint)
+    full = f"v{name}" if f"v{name}" in SOURCES else name
+    if full not in known:
+        is_read = full in SOURCES
+        question = None if is_read else did_you_mean(near(name[:40], known, limit=1))
+        hint = f"{f'{question} ' if question else ''}use one of {', '.join(known)}"
+        raise UsageError(f"format {name[:40]!r} is {'read but not written' if is_read else 'unknown'}", hint=hint)
     return full
+
+
+def rewritten_format(table_format: str) -> str:
+    """Return the format for a table made from one in `table_format`: v1.0 if that format is only read."""
+    return table_format if table_format in TARGETS else V1_0.name
 
 
 def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, tuple[str, ...]]:

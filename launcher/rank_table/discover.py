@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core import proc
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.proc import DEVICE_FILES
+from launcher.core.machine import proc
+from launcher.core.machine.proc import DEVICE_FILES
 from launcher.core.text import printable
 from launcher.rank_table.devices import FoundDevice
 from launcher.rank_table.ip import UNSET, address_family

@@ -1,6 +1,6 @@
 """Hostfiles and Open MPI's rankfiles: how many processes a host gets, or which rank goes where.
 
-Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is reported with its line.
+Both dialects of hostfiles, Open MPI's and MPICH's, are read and written. A fault is reported with its line.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ def is_host_name(text: str) -> bool:
 def write_hostfile(cluster: Cluster) -> str:
     """Write one line per server, for ranks and devices that are counted from host to host."""
     return "".join(f"{server.server_id} slots={len(server.devices)}\n" for server in cluster.servers)
+
+
+def write_mpich_hostfile(cluster: Cluster) -> str:
+    """Write what `write_hostfile` does for MPICH: `name:8`, an IPv6 address in brackets."""
+    counts = ((server.server_id, len(server.devices)) for server in cluster.servers)
+    return "".join(f"[{name}]:{count}\n" if ":" in name else f"{name}:{count}\n" for name, count in counts)
 
 
 def write_rankfile(cluster: Cluster) -> str:

@@ -12,15 +12,15 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Options, Server
 from launcher.core.text import printable
 from launcher.rank_table.catalogue import CATALOGUE
-from launcher.rank_table.convert import convert_cluster, marked_without_ascend
+from launcher.rank_table.convert import convert_cluster, marked_without_ascend, rewritten_format
 from launcher.rank_table.diagnostics import render_problems
 from launcher.rank_table.ip import is_loopback
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
+from launcher.rank_table.table_format import NEVER_READ
 
 _CALLED = "the merged table"
-_REMADE = "collective_id"  # the one key that may differ: it names a table, and this is a new one
 _MAX_SHOWN = 20  # repeats listed one by one
 _Named = tuple[TableReport, Pointer]  # a value in one of the files
 
@@ -33,7 +33,7 @@ class Merged:
 
 
 def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> Merged:
-    """Make one table of all servers, in the format of the given ones, checked as `profile` asks.
+    """Make one table of all servers, in the format of the given ones or v1.0 if that is only read; check it for `profile`.
 
     Ranks are counted file by file in the order given, within a file in the order of its own ranks. The order of
     servers and keys in the files does not change the text.
@@ -55,7 +55,7 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
         hints.append("generate it again with --server-id and the address that the others use")
     if hints:
         raise RefusedTableError("\n".join([*repeats, *loopbacks]), hint="; ".join(hints))
-    options, notes = _common_options(reports, clusters)
+    options = _common_options(reports, clusters)
     servers: list[Server] = []
     offset = 0
     for each in clusters:
@@ -64,9 +64,9 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
             servers.append(replace(server, devices=tuple(devices)))
         offset += each.device_count
     cluster = Cluster(tuple(servers), options=options)
+    marks: tuple[str, ...] = ()
     if not profile.hardware.is_ascend:
         cluster, marks = marked_without_ascend(cluster, format_name)
-        notes = (*notes, *marks)
     converted = convert_cluster(cluster, format_name, called=_CALLED)
     checked = parse_rank_table(converted.text.encode(), Path("merged.json"), profile)
     if checked.cluster is None:
@@ -74,17 +74,16 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
         if all(CATALOGUE[problem.code].ascend_only for problem in checked.errors):
             hint += "; for CPU or GPU --chip none merges them"
         raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=hint)
-    return Merged(converted.text, converted.cluster, (*notes, *_order_note(converted.cluster)))
+    return Merged(converted.text, converted.cluster, (*marks, *converted.notes, *_order_note(converted.cluster)))
 
 
 def _common_format(reports: Sequence[TableReport]) -> str:
     names = {report.format.value: report.path for report in reversed(reports) if report.format is not None}
     if len(names) > 1:
         said = ", ".join(f"{path} is {name}" for name, path in reversed(names.items()))
-        first = reports[0].format
-        hint = f"tlaunch table convert FILE --to {first.value if first else 'v1.0'} makes them alike"
+        hint = f"tlaunch table convert FILE --to {rewritten_format(next(reversed(names)))} makes them alike"
         raise RefusedTableError(f"error: the tables are in different formats: {said}", hint=hint)
-    return next(iter(names))
+    return rewritten_format(next(iter(names)))
 
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
@@ -131,21 +130,16 @@ def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
     yield from _more(len(named))
 
 
-def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster]) -> tuple[Options, tuple[str, ...]]:
-    """Return the options of the whole, which all tables share. Only the name of the table may differ."""
+def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster]) -> Options:
+    """Return the options of the whole table. All tables must share those that HCCL reads."""
     first = dict(clusters[0].options)
-    notes: tuple[str, ...] = ()
     for report, cluster in zip(reports, clusters, strict=True):
         other = dict(cluster.options)
-        for key in sorted(first.keys() | other.keys()):
-            if first.get(key) == other.get(key):
-                continue
-            if key != _REMADE:
+        for key in sorted((first.keys() | other.keys()) - NEVER_READ):
+            if first.get(key) != other.get(key):
                 said = f"{key} is {first.get(key)!r} in {reports[0].path} and {other.get(key)!r} in {report.path}"
                 raise RefusedTableError(f"error: {said}", hint="write the same in all tables")
-            first.pop(key, None)
-            notes = (f"the tables have different values of {key}: the merged one gets its own",)
-    return tuple(sorted(first.items())), notes
+    return clusters[0].options
 
 
 def _order_note(cluster: Cluster) -> Iterator[str]:

@@ -46,8 +46,6 @@ CONSUMERS = {
         Consumer("hccl", "HCCL alone"),
         Consumer("mindspore", "MindSpore started by hand, one process per rank"),
         Consumer("msrun", "MindSpore started by msrun"),
-        Consumer("serving", "MindSpore Serving"),
-        Consumer("mindie", "MindIE Service"),
     )
 }
 

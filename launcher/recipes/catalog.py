@@ -1,8 +1,7 @@
 """The bundled programs by the names that `--recipe` takes. A new one is an entry here, and nothing else in the launcher.
 
 It has a package of settings and checks beside this file, `templates/NAME.toml`, and a module of the trainer whose
-`train(settings, world, files)` every rank calls, and which says by `model_shapes` and `placements_at` what each rank holds
-(`launcher/trainer/checkpoint/owners.py`).
+`train(settings, world, files)` every rank calls.
 """
 
 from __future__ import annotations

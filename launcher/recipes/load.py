@@ -68,20 +68,15 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
         yield Assignment(name.replace('"', ""), parsed, where=f"--set {text}")
 
 
-def recorded_settings(
-    recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str, changes: Sequence[str] = ()
-) -> Settings:
+def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
     """Return the settings of `recipe` from those that a training has recorded at `where`, by section and name.
-
-    `changes` are KEY=VALUE settings that override them.
 
     Raises:
         UsageError: an unknown setting, a value of the wrong type or out of bounds: of another version, for instance.
     """
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
-    assignments = [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()]
-    return build(recipe, [*assignments, *_assignments(None, changes)])
+    return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 
 def find_config(config: str) -> Path:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.owner import ROOT, called, uids_of_process
-from launcher.core.proc import ProcessId, every_process, is_readable, stat
+from launcher.core.machine.owner import ROOT, called, uids_of_process
+from launcher.core.machine.proc import ProcessId, every_process, is_readable, stat
 from launcher.core.records import DEFAULT_GRACE_S
 from launcher.logs.terminal import escaped
 from launcher.runs.owner import is_of_owner

@@ -18,7 +18,7 @@ from typing import Any
 from launcher.core import atomic
 from launcher.core.codec import decode, parse_json, read_json
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.runs.owner import check_own_directory

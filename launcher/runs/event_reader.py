@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.core.events import TimestampedEvent, from_line
 from launcher.core.files import open_regular
 
-MAX_BYTES = 32 << 20  # of one read, in which a million attempts of ranks may have ended; also of a line
+MAX_BYTES = 16 << 20  # of one read, in which 60,000 ranks may start and end; also of a line
 HEAD_BYTES = 1 << 20  # of a longer file, which is read at its beginning and its end
 MAX_STRANGE = 10_000  # lines, after which the rest of the file is not read
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from launcher.core.frozen import frozen
 from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
-from launcher.logs.lines import Line
 from launcher.logs.log_file import bytes_between, opened
 from launcher.runs.event_reader import EventReader
 from launcher.runs.rank_figures import FiguresReader
@@ -73,7 +72,7 @@ def _steps(
         printed = tuple(
             (line.time_ns or 0, line.attempt or 0, found)
             for line in log.whole()
-            for found in reversed(tuple(figures_in(_ended(line), pattern)))
+            for found in reversed(tuple(figures_in(line.raw + b"\n" * line.ends, pattern)))
             if found.step is not None and not found.is_bare
         )
     finally:
@@ -145,7 +144,3 @@ def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Mat
         )
         return next(each, None)
     return None
-
-
-def _ended(line: Line) -> bytes:
-    return line.raw + b"\n" * line.ends

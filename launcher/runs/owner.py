@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.errors import UsageError
-from launcher.core.owner import ROOT, called, is_trusted_in, uids_of_file, uids_of_process
-from launcher.core.proc import PROC, ProcessId, has_open
+from launcher.core.machine.owner import ROOT, called, is_trusted_in, uids_of_file, uids_of_process
+from launcher.core.machine.proc import PROC, ProcessId, has_open
 from launcher.core.run_dir import RunDir
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from launcher.core import events
 from launcher.core.events import COORDINATOR, Cause, TimestampedEvent
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.records import Allotment
 from launcher.core.report import Attempt, RankExit
 from launcher.core.verdict import Verdict
@@ -179,7 +179,7 @@ class Progress:
         self.not_begun: events.NotBegun | None = None
         self.not_restarting: str | None = None
         self.exit_code: int | None = None  # of the whole run; None until the agent has written its last event
-        self.unkillable: tuple[int, ...] | None = None  # of all attempts; empty: its pid changes all the time
+        self.unkillable: list[int] | None = None  # of all attempts; empty: its pid changes all the time
         self._preloading = False
 
     @property
@@ -228,7 +228,10 @@ class Progress:
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The attempts of the run as its report has them, the current one included."""
-        current = Attempt(
+        return (*self.past, self._current_attempt())
+
+    def _current_attempt(self) -> Attempt:
+        return Attempt(
             number=self.current.number,
             master_port=self.current.master_port,
             started_ns=self.current.started_ns or self.first_ns or 0,
@@ -239,7 +242,6 @@ class Progress:
             killed=self.current.ending.killed,
             allotment=self.current.allotment,
         )
-        return (*self.past, current)
 
     @property
     def restarts(self) -> int:
@@ -260,7 +262,7 @@ class Progress:
                 self._preloading = isinstance(event, events.Preloading)
             case events.AttemptStarted():
                 if event.number > self.current.number:
-                    self.past.append(self.attempts[-1])
+                    self.past.append(self._current_attempt())
                 self.current = AttemptProgress(event.number, event.master_port, stamped.time_ns, event.allotment)
                 self.rank_count = self._ranks_of(event.allotment)
             case events.NotBegun():
@@ -270,7 +272,8 @@ class Progress:
             case events.AgentEnded():
                 self.exit_code = event.exit_code
             case events.Unkillable():
-                self.unkillable = (*(self.unkillable or ()), *event.pids)
+                self.unkillable = self.unkillable or []
+                self.unkillable.extend(event.pids)
             case _:
                 pass
         self.current.take(stamped)

@@ -19,7 +19,7 @@ from launcher.core.codec import MAX_JSON_BYTES
 from launcher.core.errors import UnreadableError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId, stat
+from launcher.core.machine.proc import ProcessId, stat
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.events import AgentStarted
-from launcher.core.owner import is_trusted
-from launcher.core.proc import ProcessId
+from launcher.core.machine.owner import is_trusted
+from launcher.core.machine.proc import ProcessId
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
 from launcher.runs.event_reader import EventReader

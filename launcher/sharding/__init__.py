@@ -1,1 +1,1 @@
-"""Sharding strategies of operators: how tensors lie on devices, and what has to be communicated. It computes with shapes alone."""
+"""Sharding strategies of operators: the layouts of tensors on devices, and the communication they need. Uses only shapes."""

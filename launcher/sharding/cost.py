@@ -1,15 +1,15 @@
-"""The costs of a sharding plan: the time of a step, and the memory of a rank. They follow from shapes and a few measured numbers.
+"""Estimate a sharding plan's time per step and memory per rank, from shapes and a few measured numbers.
 
     an operator      a fixed time, and the longer of: FLOPs over the rate, bytes read and written over the memory's bandwidth;
                      once forward, and once backward for each input that has a gradient
-    a collective     a fixed time by the size of the group, and a time for each byte; both by kind
-    a parameter      its gradient, and the optimizer's update of it, by bytes; gradients that the same ranks sum go in one message,
-                     whose fixed time is paid once
+    a collective     a fixed time for the group size, and a time per byte; both depend on the kind
+    a parameter      its gradient and the optimizer's update, per byte; gradients summed by the same ranks share one message
+                     and its fixed time
 
-Ranks that compute the same count in full, as they do in a step: a cut is cheaper only by the work that a rank is spared. The
-longer of two times is the roofline model (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785); a fixed
-time and one for each byte is the usual model of messages (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
-Nothing is taken to run at the same time as anything else, as it is where collectives block.
+Ranks that compute the same thing all count: a partition is only cheaper by the work that a rank saves. The longer of
+two times is the roofline model (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785); a fixed time and
+one for each byte is the usual model of messages (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+The model assumes no overlap of communication and computation, as with blocking collectives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Sent = Literal["all_reduce", "all_gather", "all_to_all"]
 
 @frozen
 class Passed:
-    """A step of a redistribution, whatever the tensor's shape: into how many parts the tensor is cut before and after it."""
+    """A redistribution step, independent of the tensor's shape: the number of parts before and after it."""
 
     kind: Literal["slice", "all_gather", "all_to_all"]
     ranks: int
@@ -44,7 +44,7 @@ Passage = tuple[Passed, ...]
 
 @frozen
 class CollectiveTime:
-    """The time of a collective in groups of so many ranks: `fixed_s` and, for each byte of `Collective.bytes`, `s_per_byte`."""
+    """The time of a collective in groups of `ranks`: `fixed_s` plus `s_per_byte` for each byte of `Collective.bytes`."""
 
     kind: Sent
     ranks: int
@@ -52,9 +52,9 @@ class CollectiveTime:
     s_per_byte: float
 
 
-# Measured with two and with four ranks of one thread each on two cores of an AMD EPYC, where collectives went through shared
-# memory and exchanges through gloo (launcher/trainer/shard/calibrate.py). Other machines differ; these are for a plan that
-# is made on none, and rather for what takes longer than for how long.
+# Measured with two and with four single-threaded ranks on two cores of an AMD EPYC. Collectives used shared memory,
+# exchanges gloo (launcher/trainer/own/cut/calibrate.py). Other machines differ. These defaults are for plans made without
+# ranks; use them to compare rather than to predict times.
 MEASURED_COLLECTIVES = (
     CollectiveTime("all_reduce", 2, 85e-6, 0.26e-9),
     CollectiveTime("all_reduce", 4, 290e-6, 1.1e-9),
@@ -67,35 +67,35 @@ MEASURED_COLLECTIVES = (
 
 @frozen
 class Costs:
-    """Measured numbers of the ranks at hand, the slowest one's."""
+    """Measured numbers of the slowest available rank."""
 
-    flops_per_s: float = 50e9  # of a rank
-    bytes_per_s: float = 20e9  # that a rank reads and writes
-    operator_s: float = 5e-6  # that each operator takes, and each gradient of an input
+    flops_per_s: float = 50e9  # per rank
+    bytes_per_s: float = 20e9  # read and written by one rank
+    operator_s: float = 5e-6  # per operator, and per gradient of an input
     collectives: tuple[CollectiveTime, ...] = MEASURED_COLLECTIVES
-    optimizer_states: int = 1  # tensors that the optimizer keeps for each parameter: 1 for momentum, 2 for Adam
+    optimizer_states: int = 1  # optimizer tensors per parameter: 1 for momentum, 2 for Adam
 
     def collective_s(self, kind: Sent | Literal["slice"], ranks: int, size_bytes: float) -> float:
-        """Return the time of a collective, or of a slice, that `Collective.bytes` is the size of."""
+        """Return the time of a collective, or of a slice, of this size in `Collective.bytes`."""
         if kind == "slice":
             return self.operator_s + 2 * size_bytes / self.bytes_per_s
         return self.fixed_s(kind, ranks) + size_bytes * self._time_of(kind, ranks).s_per_byte
 
     def fixed_s(self, kind: Sent, ranks: int) -> float:
-        """Return what a collective of no bytes takes."""
+        """Return the time of a collective of no bytes."""
         return self._time_of(kind, ranks).fixed_s
 
     def fused_s(self, ranks: int, size_bytes: float) -> float:
-        """Return what a gradient adds to the time of the message in which it is summed, copies to it and from it included."""
+        """Return the time that a gradient adds to its message, including copies to and from the message."""
         return size_bytes * (self._time_of("all_reduce", ranks).s_per_byte + 4 / self.bytes_per_s)
 
     def updated_s(self, size_bytes: float) -> float:
-        """Return the time of the optimizer's update of a parameter: weight and states are read and written, the gradient read."""
+        """Return the time of the optimizer's update of a parameter: read and write weight and states, read the gradient."""
         return self.operator_s + size_bytes * (3 + 2 * self.optimizer_states) / self.bytes_per_s
 
     def _time_of(self, kind: Sent, ranks: int) -> CollectiveTime:
         found = self._times.get((kind, ranks))
-        if found is None:  # of the measured sizes the one that is nearest as a ratio
+        if found is None:  # the measured size with the nearest ratio
             measured = [each for each in self.collectives if each.kind == kind]
             found = min(measured, key=lambda each: max(each.ranks / ranks, ranks / each.ranks))
             self._times[kind, ranks] = found
@@ -108,7 +108,7 @@ class Costs:
 
 @frozen
 class Cost:
-    """Time of a step, and memory of each rank that lasts from forward to backward."""
+    """Time of a step, and the memory per rank that lasts from forward to backward."""
 
     seconds: float
     bytes: float
@@ -116,14 +116,14 @@ class Cost:
 
 @frozen
 class OperatorCost:
-    """The cost of an operator by itself, without the fixed times of the messages in which its parameters' gradients are summed."""
+    """The cost of an operator itself, without the fixed times of the messages that sum its parameters' gradients."""
 
     cost: Cost
-    sums: frozenset[TensorLayout]  # which those are (`ranks_that_sum`)
+    sums: frozenset[TensorLayout]  # the ranks that share these messages (`ranks_that_sum`)
 
 
 def operator_cost(graph: Graph, operator: Operator, cutting: Cutting, costs: Costs) -> OperatorCost:
-    """Return what an operator costs that is cut that way: compute, its own collectives, and the leaves that it takes first."""
+    """Return the cost of an operator with this partition: compute, its own collectives, and the leaves that it uses first."""
     inputs = [
         (graph.by_name[name], prod(layout.cuts)) for name, layout in zip(operator.inputs, cutting.inputs, strict=True)
     ]
@@ -151,14 +151,14 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Cutting, costs: Cos
 def redistribution_cost(
     tensor: Leaf | Operator, source: TensorLayout, target: TensorLayout, costs: Costs, *, has_gradient: bool
 ) -> Cost:
-    """Return what it costs that an operator needs a tensor in another layout than it has: forward, backward, and a copy."""
+    """Return the cost of changing a tensor's layout for an operator: forward, backward, and a copy."""
     return passage_cost(
         passage(simplified(source), simplified(target)), bytes_of(tensor), costs, has_gradient=has_gradient
     )
 
 
 def passage_cost(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) -> Cost:
-    """Return what the steps of a redistribution cost for a tensor of so many bytes as a whole."""
+    """Return the cost of redistribution steps for a tensor of `size` bytes."""
     seconds = 0.0
     for each in passage:
         seconds += costs.collective_s(each.kind, each.ranks, size / each.after)
@@ -168,7 +168,7 @@ def passage_cost(passage: Passage, size: int, costs: Costs, *, has_gradient: boo
 
 
 def cost_of(plan: ShardingPlan, costs: Costs) -> Cost:
-    """Return what a whole plan costs, by all that it communicates and all that its operators do."""
+    """Return the cost of a whole plan: all communication and all operators."""
     graph, seconds, kept = plan.graph, 0.0, 0.0
     sums: set[TensorLayout] = set()
     for planned in plan.operators:
@@ -184,14 +184,14 @@ def cost_of(plan: ShardingPlan, costs: Costs) -> Cost:
 
 
 def sums_fixed_s(sums: Iterable[TensorLayout], costs: Costs) -> float:
-    """Return the fixed times of the messages in which gradients of parameters are summed, one for each set of ranks."""
+    """Return the fixed times of the messages that sum parameter gradients, one per set of ranks."""
     return sum(sorted(costs.fixed_s("all_reduce", prod(each.cuts)) for each in sums))
 
 
 def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective) -> bool:
-    """Return whether a collective sums the gradient of a parameter after backward, with those of others.
+    """Return True if a collective sums a parameter's gradient after backward, together with others.
 
-    A parameter that several operators take is counted as if each of them summed its own gradient, which is the most that they do.
+    For a parameter used by several operators, each is assumed to sum its own gradient, which is the worst case.
     """
     number = collective.gradient_of
     if number is None:
@@ -201,18 +201,18 @@ def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective
 
 
 def ranks_that_sum(collective: Collective) -> TensorLayout:
-    """Return which groups a collective has, as the layout of a dim that is cut over each: equal where the groups are."""
+    """Return the groups of a collective as a layout with one dim cut over each: equal if the groups are equal."""
     return simplified(TensorLayout(collective.devices, (tuple(sorted(collective.axes)),)))
 
 
 def takes_first(graph: Graph, operator: Operator, number: int) -> bool:
-    """Return whether an operator is the first that takes a leaf, which is held in the layout that it needs (`plan.first_layout`)."""
+    """Return True if an operator is the first to use a leaf, which is stored in the layout it needs (`plan.first_layout`)."""
     first, its_number = graph.consumers[operator.inputs[number]][0]
     return (first.name, its_number) == (operator.name, number)
 
 
 def passage(source: TensorLayout, target: TensorLayout) -> Passage:
-    """Return the steps from one layout to another, whatever the tensor's shape."""
+    """Return the steps from one layout to another, independent of the tensor's shape."""
     return tuple(
         Passed(step.kind, step.parts, prod(step.before.cuts), prod(step.after.cuts))
         for step in steps_between(source, target)

@@ -1,13 +1,14 @@
-"""The cheapest choice of one way for each of many names, where costs depend on the ways of one name or of a few.
+"""Choose one way for each of many names at the least total cost, where each cost depends on the ways of one or a few names.
 
-Names are eliminated one after another: for all ways of its neighbours, which share a cost with it, the cheapest of its own ways
-is found, and what it costs is a new cost of theirs (Bertele and Brioschi 1972, "Nonserial Dynamic Programming"). The name
-goes first whose table is smallest, which in a chain or a tree is one with a single neighbour. This is exact, and takes time
-by the size of the largest table: with w ways of each name, w^2 for a chain, w^3 where branches meet again.
+Names are eliminated one by one. For every combination of ways of its neighbours (names that share a cost with it), the
+cheapest of a name's own ways is found; that minimum becomes a new cost of the neighbours (Bertele and Brioschi 1972,
+"Nonserial Dynamic Programming"). The name with the smallest table goes first; in a chain or a tree that is one with a
+single neighbour. The result is exact. The time is proportional to the largest table: with w ways per name, w^2 for a
+chain, w^3 if branches join again.
 
-No cost is below zero, so that most of a table need not be looked at: ways are tried by what they cost before the last factor is
-added, until the next one costs as much as the cheapest has been. Parts of the graph that are alike, with the same tables, are
-eliminated once.
+Costs are not negative, so most of a table can be skipped: ways are tried in the order of their cost without the last
+factor, until the next one costs at least as much as the best result. Equal parts of the graph, with the same tables,
+are eliminated once.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ class Factor:
     """A cost that depends on the ways of these names: a table in row-major order."""
 
     names: tuple[str, ...]
-    sizes: tuple[int, ...]  # the number of ways of each
+    sizes: tuple[int, ...]  # number of ways of each name
     values: list[float]
 
     def stride(self, name: str) -> int:
-        """Return the distance in the table from one way of a name to the next; 0 if the cost does not depend on it."""
+        """Return the stride in the table between two ways of a name; 0 if the cost does not depend on it."""
         if name not in self.names:
             return 0
         return prod(self.sizes[self.names.index(name) + 1 :])
 
     def narrowed(self, kept: Mapping[str, Sequence[int]]) -> Factor:
-        """Return the table of these ways alone."""
+        """Return the table reduced to these ways."""
         places = [0]
         for name, size in zip(self.names, self.sizes, strict=True):
             places = [place * size + way for place in places for way in kept[name]]
@@ -52,9 +53,9 @@ class _Choice:
 
 
 def cheapest(ways: Mapping[str, int], factors: Sequence[Factor]) -> tuple[float, dict[str, int]]:
-    """Return the least sum of the factors, and the way of each name. Of ways that cost the same, the first is taken.
+    """Return the least sum of the factors, and the way of each name. In a tie the first way wins.
 
-    Every name has at least one way. Raises nothing else; the time grows with the graph's treewidth.
+    Every name must have at least one way. The time grows with the graph's treewidth.
     """
     waiting, choices, total = dict(ways), list[_Choice](), 0.0
     alike: dict[Hashable, tuple[Factor, _Choice]] = {}
@@ -105,7 +106,7 @@ def _eliminated_once(
 
 
 def _eliminated(name: str, ways: Mapping[str, int], factors: Sequence[Factor]) -> tuple[Factor, _Choice]:
-    """Return the cost of the neighbours that comes in the place of a name's factors, and which of its ways is behind each."""
+    """Return the cost that replaces a name's factors for its neighbours, and the name's way for each entry."""
     neighbours = _neighbours(name, factors)
     sizes = tuple(ways[each] for each in neighbours)
     found = _Elimination(name, ways[name], neighbours, sizes, factors)
@@ -114,7 +115,7 @@ def _eliminated(name: str, ways: Mapping[str, int], factors: Sequence[Factor]) -
 
 
 class _Elimination:
-    """The least of a sum of factors over the ways of one name, for all ways of its neighbours in row-major order."""
+    """The minimum of a sum of factors over one name's ways, for all ways of its neighbours in row-major order."""
 
     def __init__(
         self, name: str, count: int, neighbours: Sequence[str], sizes: Sequence[int], factors: Sequence[Factor]
@@ -122,7 +123,7 @@ class _Elimination:
         self._count, self._sizes, self._factors = count, sizes, factors
         self._strides = [factor.stride(name) for factor in factors]
         self._steps = [[factor.stride(each) for factor in factors] for each in neighbours]
-        # A factor is added once the ways of all its neighbours are settled, not again for each way of the others.
+        # A factor is added once the ways of its neighbours are fixed, not again for each way of the others.
         self._due = [
             max((neighbours.index(each) for each in factor.names if each != name), default=-1) for factor in factors
         ]
@@ -131,14 +132,14 @@ class _Elimination:
         self.chosen: list[int] = []
 
     def added(self, costs: list[float], depth: int, bases: Sequence[int]) -> list[float]:
-        """Return the costs of the name's ways with the factors that are due once so many neighbours are settled."""
+        """Return the costs of the name's ways, with the factors that apply once the first `depth` neighbours are fixed."""
         for number, base in enumerate(bases):
             if self._due[number] == depth:
                 costs = list(map(add, costs, self._row(number, base)))
         return costs
 
     def settle(self, depth: int, costs: list[float], bases: Sequence[int]) -> None:
-        """Find the cheapest for all ways of the neighbours that are not settled yet."""
+        """Find the minimum for all ways of the neighbours that are not fixed yet."""
         last = len(self._sizes) - 1
         if depth > last:
             self._take(min(costs), costs.index(min(costs)))
@@ -152,7 +153,7 @@ class _Elimination:
             self.settle(depth + 1, self.added(costs, depth, reached), reached)
 
     def _scan(self, costs: list[float], number: int, base: int, step: int) -> None:
-        """Find the cheapest for each way of the last neighbour, on which one factor depends."""
+        """Find the minimum for each way of the last neighbour, which one factor depends on."""
         ordered = sorted(zip(costs, range(self._count), strict=True))
         for way in range(self._sizes[-1]):
             row, least, at = self._row(number, base + way * step), float("inf"), 0
@@ -164,7 +165,7 @@ class _Elimination:
             self._take(least, at)
 
     def _row(self, number: int, base: int) -> list[float]:
-        """Return a factor's costs by the name's ways, with the ways of its neighbours settled."""
+        """Return a factor's costs by the name's ways, with the neighbours' ways fixed."""
         if (number, base) not in self._rows:
             stride = self._strides[number]
             self._rows[number, base] = self._factors[number].values[base : base + self._count * stride : stride]

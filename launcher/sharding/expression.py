@@ -1,4 +1,4 @@
-"""Index expressions: which indices the dims of an operator's inputs and of its output stand for, as in Einstein's notation.
+"""Index expressions: name the dims of an operator's inputs and output by indices, as in Einstein notation.
 
     matmul             x (i, k), w (k, j)         -> (i, j)          k is summed over
     relu, add          (i, j), (i, j)             -> (i, j)
@@ -6,9 +6,9 @@
     batch norm         x (n, c, -, -), w (c), b (c)   -> (n, c, -, -)   statistics are shared over n
     mean               (n, j)                     -> ()              n and j are summed over
 
-A dim without an index (None, "-" above) is never cut. All that a sharding strategy means follows from this: a strategy cuts
-indices; where an index is cut that the output does not have, each rank computes a part of a sum; where an input lacks an
-index that is cut, the gradient of that input is such a sum.
+A dim without an index (None, "-" above) is never cut. This defines a sharding strategy: it cuts indices. If the output
+lacks a cut index, each rank computes a partial sum. If an input lacks a cut index, the gradient of that input is a
+partial sum.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from math import prod
 from launcher.core.frozen import frozen
 from launcher.sharding.layout import TensorLayout
 
-Strategy = tuple[tuple[int, ...], ...]  # of each input, the number of parts of each dim, as ((2, 4), (4, 1))
-Cuts = Mapping[str, int]  # the number of parts of each index; one that is missing is not cut
+Strategy = tuple[tuple[int, ...], ...]  # number of parts of each dim of each input: ((2, 4), (4, 1))
+Cuts = Mapping[str, int]  # number of parts of each index; a missing index is not cut
 
 
 @frozen
 class Expression:
     inputs: tuple[tuple[str | None, ...], ...]
     output: tuple[str | None, ...]
-    sizes: Mapping[str, int]  # of the indices that may be cut; where a dim is several indices in one, of the outermost
-    shared: tuple[str, ...] = ()  # indices over which ranks exchange statistics when they are cut
+    sizes: Mapping[str, int]  # of the indices that may be cut; for a dim that combines several indices, the outermost
+    shared: tuple[str, ...] = ()  # indices over which ranks exchange statistics if they are cut
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
-        """The indices in the order in which inputs have them first, which is that of the device matrix's axes."""
+        """The indices in the order of their first use in the inputs, which is the order of the device matrix's axes."""
         found = (index for dims in self.inputs for index in dims if index is not None)
         return tuple(dict.fromkeys(found))
 
@@ -43,20 +43,20 @@ class Expression:
         return tuple(index for index in self.indices if index not in self.output)
 
     def strategy_of(self, cuts: Cuts) -> Strategy:
-        """Return cuts as a strategy is written."""
+        """Return the numbers of parts in the form of a strategy."""
         return tuple(tuple(1 if index is None else cuts.get(index, 1) for index in dims) for dims in self.inputs)
 
 
 @frozen
 class Cutting:
-    """An expression whose indices are cut over all ranks: the device matrix, and the layouts of inputs and output.
+    """An expression with its indices cut over all ranks: the device matrix, and the layouts of inputs and output.
 
-    The matrix has an axis for each index, in their order, and a last one for ranks that compute the same where the cuts leave
-    ranks over.
+    The matrix has an axis for each index, in order, and a last axis for ranks that compute the same, if the cuts use
+    fewer ranks.
     """
 
     expression: Expression
-    cuts: tuple[tuple[str, int], ...]  # of all indices, in their order
+    cuts: tuple[tuple[str, int], ...]  # of all indices, in order
     ranks: int
 
     @cached_property
@@ -90,12 +90,12 @@ class Cutting:
 
     @cached_property
     def output(self) -> TensorLayout:
-        """The layout of the output, once it is summed over `reduced_axes`."""
+        """The layout of the output, after it is summed over `reduced_axes`."""
         return self.layout_of(self.expression.output)
 
     @cached_property
     def reduced_axes(self) -> tuple[int, ...]:
-        """The axes over which ranks have parts of a sum as their outputs."""
+        """The axes over which ranks hold partial sums of the output."""
         return self._axes_of(self.expression.reduced)
 
     @cached_property
@@ -104,7 +104,7 @@ class Cutting:
         return self._axes_of(self.expression.shared)
 
     def gradient_axes(self, number: int) -> tuple[int, ...]:
-        """Return the axes over which ranks have parts of a sum as the gradients of an input."""
+        """Return the axes over which ranks hold partial sums of an input's gradient."""
         lacking = [index for index, _ in self.cuts if index not in self.expression.inputs[number]]
         return self._axes_of(lacking)
 
@@ -113,12 +113,12 @@ class Cutting:
 
 
 def cut(expression: Expression, cuts: Cuts, ranks: int) -> Cutting:
-    """Cut the indices of an expression. The cuts divide the sizes, and their product the ranks."""
+    """Cut the indices of an expression. The cuts must divide the sizes, and their product the number of ranks."""
     return Cutting(expression, tuple((index, cuts.get(index, 1)) for index in expression.indices), ranks)
 
 
 def cuttings(expression: Expression, ranks: int) -> Iterator[Cutting]:
-    """Yield every way to cut an expression over at most so many ranks, those that leave no rank over first.
+    """Yield every way to cut an expression over at most `ranks` ranks; partitions that use all ranks come first.
 
     >>> relu = Expression((("i", "j"),), ("i", "j"), {"i": 4, "j": 6})
     >>> [each.strategy for each in cuttings(relu, ranks=4)]

@@ -1,4 +1,4 @@
-"""The graph of a network's operators, as far as shapes and sharding go. Who traces a network makes it."""
+"""The graph of a network's operators, reduced to shapes and sharding. The tracer of a network builds it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from math import prod
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression
 
-VIEWS = frozenset({"reshape", "transpose"})  # the kinds of operators whose output is another view of their input
+VIEWS = frozenset({"reshape", "transpose"})  # kinds of operators whose output is a view of their input
 
 
 @frozen
 class Leaf:
-    """A tensor that no operator computes: a parameter, or what the network is called with."""
+    """A tensor that no operator computes: a parameter or an input of the network."""
 
     name: str
     shape: tuple[int, ...]
@@ -24,22 +24,22 @@ class Leaf:
 
 @frozen
 class Operator:
-    """An operator with one output, which has its name."""
+    """An operator with one output, which has the operator's name."""
 
     name: str  # "matmul", "layer1.0.conv1"
-    kind: str  # a key of the table that knows how it is computed, as "matmul", "relu", "conv2d"
-    inputs: tuple[str, ...]  # the names of operators and leaves, in the order of the expression's inputs
+    kind: str  # key in the table of computations: "matmul", "relu", "conv2d"
+    inputs: tuple[str, ...]  # names of operators and leaves, in the order of the expression's inputs
     shape: tuple[int, ...]  # of the output
     expression: Expression
-    flops: int  # of forward, on one device; 0 for what only moves data
+    flops: int  # of forward on one device; 0 for pure data movement
     item_bytes: int = 4
 
 
 @frozen
 class Graph:
     leaves: tuple[Leaf, ...]
-    operators: tuple[Operator, ...]  # Invariant: each comes after those that compute its inputs
-    output: str  # the operator that computes the loss, or the result
+    operators: tuple[Operator, ...]  # Invariant: each comes after the operators that compute its inputs
+    output: str  # the operator that computes the loss or the result
 
     @cached_property
     def by_name(self) -> Mapping[str, Leaf | Operator]:
@@ -48,7 +48,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Operator, int], ...]]:
-        """The operators that take each tensor, and as which of their inputs."""
+        """The operators that use each tensor, with the number of the input."""
         found: dict[str, list[tuple[Operator, int]]] = {name: [] for name in self.by_name}
         for operator in self.operators:
             for number, name in enumerate(operator.inputs):
@@ -57,7 +57,7 @@ class Graph:
 
     @cached_property
     def needs_gradient(self) -> frozenset[str]:
-        """The tensors that a parameter has a part in."""
+        """The tensors that depend on a parameter."""
         found = {leaf.name for leaf in self.leaves if leaf.is_parameter}
         for operator in self.operators:
             if not found.isdisjoint(operator.inputs):
@@ -65,7 +65,7 @@ class Graph:
         return frozenset(found)
 
     def edges(self) -> Iterator[tuple[Operator, Operator, int]]:
-        """Yield each operator that computes an input of another, that other one, and the number of the input."""
+        """Yield each operator that computes an input of another one, that other one, and the number of the input."""
         for operator in self.operators:
             for number, name in enumerate(operator.inputs):
                 producer = self.by_name[name]

@@ -1,9 +1,9 @@
-"""The layout of a tensor on devices: a device matrix, and for each dim of the tensor the axes of the matrix that cut it.
+"""The layout of a tensor on devices: a device matrix, and the axes of the matrix that cut each dim of the tensor.
 
-Ranks stand in the device matrix in row-major order. Worked example, 8 ranks as (2, 4): rank 6 stands at (1, 2). A tensor of
-shape (16, 32) with axes ((0,), (1,)) is cut 2 x 4 times, and rank 6 holds its rows 8 to 15 and its columns 16 to 23. With axes
-((0,), ()) its columns are not cut: ranks 4 to 7, which differ along axis 1 only, hold the same rows. Device matrix and
-tensor map are those of MindSpore's design of distributed training (its operators' layouts are written in the same way).
+Ranks fill the device matrix in row-major order. Worked example, 8 ranks as (2, 4): rank 6 is at (1, 2). A tensor of
+shape (16, 32) with axes ((0,), (1,)) is cut 2 x 4 times, and rank 6 holds its rows 8 to 15 and its columns 16 to 23.
+With axes
+((0,), ()) its columns are not cut: ranks 4 to 7, which differ along axis 1 only, hold the same rows. MindSpore's design of distributed training uses the same device matrix and tensor map, in the same notation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from launcher.mesh.boxes import Box
 @frozen
 class TensorLayout:
     devices: tuple[int, ...]  # the device matrix
-    axes: tuple[tuple[int, ...], ...]  # of each dim of the tensor, the outermost first; Invariant: no axis stands twice
+    axes: tuple[tuple[int, ...], ...]  # for each dim of the tensor, outermost first; Invariant: no axis occurs twice
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ class TensorLayout:
 
     @property
     def free_axes(self) -> tuple[int, ...]:
-        """The axes that cut no dim: ranks that differ along these alone hold the same."""
+        """The axes that cut no dim: ranks that differ only along these hold the same part."""
         used = {axis for axes in self.axes for axis in axes}
         return tuple(axis for axis, size in enumerate(self.devices) if axis not in used and size > 1)
 
@@ -47,12 +47,12 @@ class TensorLayout:
         return prod(self.devices[axis] for axis in self.free_axes)
 
     def is_first(self, rank: int) -> bool:
-        """Return whether a rank is the first of those that hold the same part."""
+        """Return True if a rank is the first that holds its part."""
         place = coordinate_in(self.devices, rank)
         return not any(place[axis] for axis in self.free_axes)
 
     def box_of(self, rank: int, shape: Sequence[int]) -> Box:
-        """Return the part of a tensor of that shape that a rank holds; the cuts divide the shape.
+        """Return a rank's part of a tensor with this shape, which the cuts must divide.
 
         >>> TensorLayout((2, 4), ((0,), (1,))).box_of(6, (16, 32))
         Box(start=(8, 16), size=(8, 8))
@@ -68,17 +68,17 @@ class TensorLayout:
         return Box(tuple(starts), tuple(sizes))
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the part that each rank holds."""
+        """Return the shape of each rank's part."""
         return tuple(length // cut for length, cut in zip(shape, self.cuts, strict=True))
 
 
 def whole_on_all(dims: int, ranks: int) -> TensorLayout:
-    """Return the layout of a tensor that every rank holds whole."""
+    """Return the layout of a tensor that every rank holds in full."""
     return TensorLayout((ranks,), ((),) * dims)
 
 
 def coordinate_in(devices: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return the place of a rank in a device matrix.
+    """Return the coordinate of a rank in a device matrix.
 
     >>> coordinate_in((2, 4), 6)
     (1, 2)
@@ -91,7 +91,7 @@ def coordinate_in(devices: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def groups_along(devices: Sequence[int], axes: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of ranks that differ along these axes only, each in the order of its coordinates there, as given.
+    """Return the groups of ranks that differ only along these axes, ordered by their coordinates along them.
 
     >>> groups_along((2, 4), [0])
     ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -106,7 +106,7 @@ def groups_along(devices: Sequence[int], axes: Iterable[int]) -> tuple[tuple[int
 
 
 def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Return the one of `groups_along` that a rank is in.
+    """Return the group of `groups_along` that contains a rank.
 
     >>> group_along((2, 4), [1], 6)
     (4, 5, 6, 7)
@@ -116,10 +116,11 @@ def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple
 
 @lru_cache(maxsize=1 << 14)
 def simplified(layout: TensorLayout) -> TensorLayout:
-    """Return the same layout on the coarsest device matrix: without axes of size 1, and with neighbours in one that act alike.
+    """Return the same layout on the coarsest device matrix: without axes of size 1, and with equivalent neighbours merged.
 
-    Those are neighbours that cut nothing, and neighbours that cut a dim one right after the other. Layouts by which every rank
-    holds the same of a tensor of any shape are equal once they are simplified.
+    Neighbours are equivalent if they cut nothing, or cut the same dim consecutively. Two layouts that give every rank
+    the same
+        part of any tensor are equal after simplification.
 
     >>> simplified(TensorLayout((2, 1, 2, 2, 3), ((0, 2), (), (4,))))
     TensorLayout(devices=(4, 2, 3), axes=((0,), (), (2,)))
@@ -127,8 +128,8 @@ def simplified(layout: TensorLayout) -> TensorLayout:
     homes = {axis: (dim, place) for dim, axes in enumerate(layout.axes) for place, axis in enumerate(axes)}
     devices: list[int] = []
     axes: list[list[int]] = [[] for _ in layout.axes]
-    coarse: dict[int, int] = {}  # the new axis that stands for each old one
-    last: tuple[int, int] | None = None  # where the last axis stands: dim and place there; None: it cuts nothing
+    coarse: dict[int, int] = {}  # the new axis for each old one
+    last: tuple[int, int] | None = None  # position of the last axis: dim and index; None: it cuts nothing
     for axis, size in enumerate(layout.devices):
         home = homes.get(axis)
         if size == 1:
@@ -146,7 +147,7 @@ def simplified(layout: TensorLayout) -> TensorLayout:
 
 
 def _next_place(layout: TensorLayout, dim: int, place: int) -> tuple[int, int]:
-    """Return the place of the next axis that cuts the dim at all."""
+    """Return the position of the next axis of size above 1 that cuts the dim."""
     axes = layout.axes[dim]
     for following in range(place + 1, len(axes)):
         if layout.devices[axes[following]] > 1:
@@ -155,7 +156,7 @@ def _next_place(layout: TensorLayout, dim: int, place: int) -> tuple[int, int]:
 
 
 def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
-    """Return the same layout on a finer device matrix, in which each axis stands as one or more consecutive ones.
+    """Return the same layout on a finer device matrix, which splits each axis into one or more consecutive ones.
 
     >>> refined(TensorLayout((2, 4), ((0,), (1,))), (2, 2, 2))
     TensorLayout(devices=(2, 2, 2), axes=((0,), (1, 2)))
@@ -173,7 +174,7 @@ def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
 
 
 def common_refinement(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the coarsest device matrix that refines two of as many ranks; None where there is none.
+    """Return the coarsest device matrix that refines two matrices of equally many ranks; None if there is none.
 
     >>> common_refinement((2, 4), (4, 2))
     (2, 2, 2)
@@ -186,5 +187,5 @@ def common_refinement(one: Sequence[int], other: Sequence[int]) -> tuple[int, ..
 
 
 def _strides(devices: Sequence[int]) -> set[int]:
-    """Return the number of ranks from each place to the next along each axis, and the number of all ranks."""
+    """Return the stride in ranks along each axis, and the number of all ranks."""
     return {prod(devices[axis:]) for axis in range(len(devices) + 1)}

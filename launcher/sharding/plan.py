@@ -1,12 +1,12 @@
-"""The sharding plan of a graph: how each operator is cut, how each tensor lies, and what is communicated for it.
+"""The sharding plan of a graph: the partition of each operator, the layout of each tensor, and the communication.
 
-An operator takes its inputs in the layouts that its strategy says. A tensor that lies otherwise is redistributed before. An
-output that ranks have parts of a sum of is summed at once, so that every tensor between operators is whole or cut, and never
-a part of a sum. Gradients follow the same rules: that of an input which lacks a cut index is summed, and a redistribution is
-undone by its steps in reverse. The gradients of parameters are summed after backward, those of the same ranks together; only
-that of a parameter which operators need in several ways is summed where each of them has computed it.
+An operator takes its inputs in the layouts of its strategy. A tensor in another layout is redistributed first. Partial
+sums of an output are summed at once, so tensors between operators are whole or cut, but never partial sums. Gradients
+follow the same rules: the gradient of an input that lacks a cut index is summed, and a redistribution is undone by its
+steps in reverse. Gradients of parameters are summed after backward, together for the same ranks. Exception: if
+operators need a parameter in different layouts, its gradients are summed where each is computed.
 
-Backward is forward in reverse, to the last step: whoever executes a plan finds its collectives in the order that is told here.
+Backward is the exact reverse of forward, so a plan lists its collectives in the order of execution.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Phase = Literal["forward", "backward"]
 
 @frozen
 class Collective:
-    """A collective of every rank with its group, or a slice, for which nothing is sent."""
+    """A collective of every rank with its group; or a slice, which sends nothing."""
 
     kind: Literal["all_reduce", "all_gather", "all_to_all", "slice"]
     phase: Phase
     operator: str
-    what: str  # "output", "gradient of input 1", "input 0": that is summed or redistributed
+    what: str  # the tensor summed or redistributed: "output", "gradient of input 1", "input 0"
     devices: tuple[int, ...]  # the device matrix
-    axes: tuple[int, ...]  # along which the ranks of a group stand
-    bytes: int  # of the tensor on one rank: summed, after it is gathered, or exchanged; of what a slice leaves
+    axes: tuple[int, ...]  # along which the ranks of a group differ
+    bytes: int  # of the tensor on one rank: summed, gathered (after), exchanged, or left by a slice
     count: int = 1
-    gradient_of: int | None = None  # the input whose gradient is summed, where that is what this does
+    gradient_of: int | None = None  # the input whose gradient is summed, if any
 
     @property
     def group_size(self) -> int:
@@ -51,7 +51,7 @@ class Collective:
 class PlannedOperator:
     operator: Operator
     cutting: Cutting
-    steps: tuple[tuple[Step, ...], ...]  # by which each input comes into the layout that is needed
+    steps: tuple[tuple[Step, ...], ...]  # the steps that bring each input into the required layout
 
 
 @frozen
@@ -68,12 +68,12 @@ class ShardingPlan:
     graph: Graph
     ranks: int
     operators: tuple[PlannedOperator, ...]  # in the graph's order
-    leaves: Mapping[str, TensorLayout]  # how parameters are held, and what the network is called with is given
+    leaves: Mapping[str, TensorLayout]  # the layouts of parameters and of the network's inputs
 
     def collectives(self) -> Iterator[Collective]:
-        """Yield all that is communicated in a step, in the order of execution: forward, backward, sums for parameters.
+        """Yield all communication of a step in the order of execution: forward, backward, sums for parameters.
 
-        Those of parameters are one message for each `parameter_sums`, and are told here for each parameter.
+        The sums for parameters are one message per `parameter_sums`, but are listed here for each parameter.
         """
         told = {planned.operator.name: list(self._collectives_of(planned)) for planned in self.operators}
         for planned in self.operators:
@@ -93,9 +93,9 @@ class ShardingPlan:
             yield from (later[name] for name in sums.parameters)
 
     def _collectives_of(self, planned: PlannedOperator) -> Iterator[Collective]:
-        """Yield what an operator and the redistribution of its inputs communicate, in the order of forward.
+        """Yield the communication of an operator and of its inputs' redistributions, in the order of forward.
 
-        The sum of an input's gradient stands where forward passes it, after the input is redistributed.
+        The sum of an input's gradient is listed after the redistribution of that input in forward.
         """
         own = list(operator_collectives(self.graph, planned.operator, planned.cutting))
         for number, steps in enumerate(planned.steps):
@@ -105,7 +105,7 @@ class ShardingPlan:
 
     @cached_property
     def parameter_sums(self) -> tuple[ParameterSum, ...]:
-        """The gradients of parameters that are summed after backward, in the order in which backward has the first of each."""
+        """The gradients of parameters that are summed after backward, in the order of their messages in backward."""
         found: dict[tuple[tuple[int, ...], ...], ParameterSum] = {}
         for planned in self.operators[::-1]:
             for number, name in reversed(list(enumerate(planned.operator.inputs))):
@@ -121,7 +121,7 @@ class ShardingPlan:
         return tuple(found.values())
 
     def is_summed_later(self, parameter: str) -> bool:
-        """Return whether all operators that take a parameter take it as it is held, and have gradients of the same ranks."""
+        """Return True if all operators use a parameter in its stored layout, with gradients of the same ranks."""
         uses = self._parameter_uses[parameter]
         return len({groups for _, _, groups in uses}) == 1 and all(
             not planned.steps[number]
@@ -145,7 +145,7 @@ class ShardingPlan:
 
 
 def plan_of(graph: Graph, cuttings: Mapping[str, Cutting], ranks: int) -> ShardingPlan:
-    """Return the plan by which each operator is cut as `cuttings` says, which names all of them."""
+    """Return the plan with the given partition of each operator; `cuttings` must name all of them."""
     leaves = {name: first_layout(graph, name, cuttings) for name in (leaf.name for leaf in graph.leaves)}
     held = {**leaves, **{each.name: cuttings[each.name].output for each in graph.operators}}
     planned = tuple(
@@ -163,18 +163,18 @@ def plan_of(graph: Graph, cuttings: Mapping[str, Cutting], ranks: int) -> Shardi
 
 
 def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Cutting]) -> TensorLayout:
-    """Return the layout of a leaf: the one in which the first operator that takes it needs it."""
+    """Return the layout of a leaf: the one that the first operator using it needs."""
     operator, number = graph.consumers[leaf][0]
     return cuttings[operator.name].inputs[number]
 
 
 def operator_collectives(graph: Graph, operator: Operator, cutting: Cutting) -> Iterator[Collective]:
-    """Yield what an operator itself communicates: sums of its output and of its inputs' gradients, and statistics."""
+    """Yield the communication of an operator itself: sums of its output and its inputs' gradients, and statistics."""
     devices, item_bytes = cutting.devices, operator.item_bytes
     is_trained = operator.name in graph.needs_gradient
     if cutting.shared_axes:
-        # Statistics are of the dims that neither shares: those of the last input, batch norm's bias. Forward gathers mean,
-        # variance and the number of elements, backward sums the two sums that the input's gradient needs.
+        # Statistics have the dims that are not shared: those of the last input, batch norm's bias. Forward gathers
+        # mean, variance and element count; backward sums the two sums that the input's gradient needs.
         size = 2 * prod(cutting.inputs[-1].local_shape(graph.by_name[operator.inputs[-1]].shape)) * item_bytes
         axes, what = cutting.shared_axes, "statistics"
         of_all = (size + item_bytes) * prod(devices[axis] for axis in axes)
@@ -194,7 +194,7 @@ def operator_collectives(graph: Graph, operator: Operator, cutting: Cutting) -> 
 
 
 def step_collectives(graph: Graph, operator: Operator, number: int, steps: Sequence[Step]) -> Iterator[Collective]:
-    """Yield what the redistribution of an operator's input communicates, forward and, where it has a gradient, backward."""
+    """Yield the communication of an input's redistribution: forward, and backward if it has a gradient."""
     tensor = graph.by_name[operator.inputs[number]]
     is_trained = tensor.name in graph.needs_gradient
     for step in steps:
@@ -208,7 +208,7 @@ def step_collectives(graph: Graph, operator: Operator, number: int, steps: Seque
 
 
 def parameters_of(plan: ShardingPlan) -> Iterator[tuple[Leaf, TensorLayout]]:
-    """Yield the parameters with the layouts in which ranks hold them."""
+    """Yield the parameters with their stored layouts."""
     for leaf in plan.graph.leaves:
         if leaf.is_parameter:
             yield leaf, plan.leaves[leaf.name]

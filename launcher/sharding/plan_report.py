@@ -1,4 +1,4 @@
-"""The strategy report of a sharding plan: what each rank will hold and communicate, known before anything runs."""
+"""The strategy report of a sharding plan: what each rank will hold and communicate, computed before a run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def plan_report(
     copy: int = 0,
     copies: int = 1,
 ) -> StrategyReport:
-    """Return what one rank does by a plan; `more` is what it communicates beside it, as the optimizer's sums.
+    """Return one rank's report for a plan; `more`: its other communication, such as the optimizer's sums.
 
-    Of several copies of the plan, rank r of the c-th is the run's rank c * plan.ranks + r.
+    With several copies of the plan, rank r of copy c is the run's rank c * plan.ranks + r.
     """
     first = copy * plan.ranks
     return StrategyReport(

@@ -1,16 +1,16 @@
-"""Sharding propagation: from the strategies of some operators to those of all.
+"""Sharding propagation: derive the strategies of all operators from some given ones.
 
-Operators are taken in the order of their distance, in the graph, from those that are known. Of all ways to cut an operator the
-one is taken that
+Operators are processed in the order of their distance in the graph from the given ones. Of all partitions of an operator,
+the one is chosen that
 
-    1. redistributes the fewest bytes from and to the neighbours that are known already;
-    2. leaves the fewest ranks without work of their own;
-    3. leaves the dims that are cut already as they are, and cuts the later ones first.
+    1. redistributes the fewest bytes to and from neighbours that are already decided;
+    2. leaves the fewest ranks without separate work;
+    3. keeps dims that are already cut unchanged, and cuts later dims first.
 
-The first rule is that of MindSpore's sharding propagation; sums within the operator do not count. Worked example, 8 ranks: a
-matmul with ((2, 4), (4, 1)) has rows cut by 2 as its output. A relu after it can cut them in any finer way without
-communication; (2, 4), (4, 2) and (8, 1) use all ranks, and of these (2, 4) leaves the rows as they are. The next matmul gets
-((2, 4), (4, 1)) then: with any other it would have to gather.
+The first rule is MindSpore's sharding propagation; sums inside the operator are not counted. Worked example, 8 ranks: a
+matmul with ((2, 4), (4, 1)) has rows cut by 2 as its output. A relu after it can cut them more finely without
+communication; (2, 4), (4, 2) and (8, 1) use all ranks, and (2, 4) keeps the rows unchanged. The next matmul then gets
+((2, 4), (4, 1)), because any other strategy needs a gather.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from launcher.sharding.redistribution import steps_between
 
 
 def propagated(graph: Graph, given: Mapping[str, Cutting], ranks: int) -> dict[str, Cutting]:
-    """Return how every operator is cut, those of `given` as given there, in the graph's order.
+    """Return the partition of every operator, in the graph's order; `given` ones are kept.
 
-    Where none is given, the first operator is cut along the first dim of its first input, as data parallelism does.
+    Without given ones, the first operator is cut along the first dim of its first input, as in data parallelism.
     """
     known = dict(given)
     if not known:
@@ -44,7 +44,7 @@ def propagated(graph: Graph, given: Mapping[str, Cutting], ranks: int) -> dict[s
             if neighbour.name not in seen:
                 seen.add(neighbour.name)
                 waiting.append(neighbour)
-        if not waiting:  # what is connected to nothing so far
+        if not waiting:  # not connected to any decided operator
             rest = [each for each in graph.operators if each.name not in seen]
             waiting.extend(rest[:1])
             seen.update(each.name for each in rest[:1])
@@ -52,14 +52,14 @@ def propagated(graph: Graph, given: Mapping[str, Cutting], ranks: int) -> dict[s
 
 
 def _data_parallel(operator: Operator, ranks: int) -> Cutting:
-    """Return the cutting of an operator that cuts nothing but the first dim of its first input, into as many parts as can be."""
+    """Return an operator's partition of only its first input's first dim, into as many parts as possible."""
     batch = operator.expression.inputs[0][0] if operator.expression.inputs[0] else None
     ways = cuttings(operator.expression, ranks)
     return next(each for each in ways if all(parts == 1 or index == batch for index, parts in each.cuts))
 
 
 def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
-    """Return the operators that take what this one computes, then those that compute what it takes, then those that share a leaf."""
+    """Return the operators that use this one's output, then its inputs' operators, then operators that share a leaf."""
     found = [consumer for consumer, _ in graph.consumers[operator.name]]
     for name in operator.inputs:
         producer = graph.by_name[name]
@@ -79,7 +79,7 @@ def _chosen(graph: Graph, operator: Operator, known: Mapping[str, Cutting], rank
 
 
 def redistributed_bytes(graph: Graph, operator: Operator, way: Cutting, known: Mapping[str, Cutting]) -> int:
-    """Return the bytes on a rank that an operator cut that way has communicated to come from and to known operators."""
+    """Return the bytes per rank for redistributions between an operator with this partition and decided operators."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
         source = known[name].output if name in known else _held(graph, operator, name, known)
@@ -93,7 +93,7 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Cutting, known: M
 
 
 def _held(graph: Graph, operator: Operator, name: str, known: Mapping[str, Cutting]) -> TensorLayout | None:
-    """Return the layout in which a leaf is held because of a known operator; None where only this one takes it."""
+    """Return a leaf's layout as decided by another operator; None if only this one uses it."""
     for consumer, number in graph.consumers[name]:
         if consumer.name in known and consumer.name != operator.name:
             return known[consumer.name].inputs[number]
@@ -101,7 +101,7 @@ def _held(graph: Graph, operator: Operator, name: str, known: Mapping[str, Cutti
 
 
 def _changed(graph: Graph, operator: Operator, way: Cutting, known: Mapping[str, Cutting]) -> int:
-    """Return how many dims that a known neighbour cuts the operator cuts into another number of parts."""
+    """Return the number of dims that the operator cuts into another number of parts than a decided neighbour."""
     pairs = [
         (known[name].output.cuts, way.inputs[number].cuts)
         for number, name in enumerate(operator.inputs)

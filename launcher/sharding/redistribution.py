@@ -1,11 +1,11 @@
-"""Redistribution: the steps by which a tensor comes from one layout into another, between the operators that have these.
+"""Redistribution: the steps that convert a tensor from one operator's layout to another operator's.
 
-    slice         a rank keeps a part of what it holds; nothing is communicated
-    all_to_all    ranks exchange parts, so that another dim is cut over them instead
-    all_gather    ranks get each other's parts of a dim, which is not cut over them any more
+    slice         a rank keeps a part of its data; no communication
+    all_to_all    ranks exchange parts, so that another dim is cut instead
+    all_gather    ranks get each other's parts of a dim, which is no longer cut
 
-Slices come first, since they leave less to be communicated, then exchanges, then gathers. Backward takes the steps in
-reverse: a slice's is an all-gather, an all-gather's a slice, an exchange's the exchange back.
+Slices come first, since they reduce the data to communicate; then exchanges, then gathers. Backward reverses the steps:
+a slice becomes an all-gather, an all-gather a slice, and an exchange the opposite exchange.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from launcher.core.frozen import frozen
 from launcher.sharding.layout import TensorLayout, common_refinement, group_along, refined, simplified, whole_on_all
 
 Kind = Literal["slice", "all_gather", "all_to_all"]
-# What backward does for each.
+# The backward step of each kind.
 BACKWARD: Mapping[Kind, Kind] = {"slice": "all_gather", "all_gather": "slice", "all_to_all": "all_to_all"}
 
 
 @frozen
 class Step:
-    """One step. Ranks of a group stand along `axes` of the layout's device matrix, the outermost first."""
+    """One step. The ranks of a group differ along `axes` of the layout's device matrix, outermost axis first."""
 
     kind: Kind
-    dim: int  # that is cut by a slice or an exchange, and gathered by a gather
+    dim: int  # the dim that a slice or exchange cuts, or that a gather gathers
     axes: tuple[int, ...]
     before: TensorLayout
     after: TensorLayout
-    from_dim: int | None = None  # that an exchange gathers
+    from_dim: int | None = None  # the dim that an exchange gathers
 
     @property
     def parts(self) -> int:
@@ -39,20 +39,20 @@ class Step:
         return prod(self.before.devices[axis] for axis in self.axes)
 
     def group_of(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that communicate, or whose slices make up what each of them holds."""
+        """Return the ranks that communicate, or whose slices together form what each of them held."""
         return group_along(self.before.devices, self.axes, rank)
 
 
 def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...]:
-    """Return the steps from one layout of a tensor to another on as many ranks.
+    """Return the steps from one layout of a tensor to another on the same number of ranks.
 
     >>> matmul, relu = TensorLayout((2, 4, 1), ((0,), ())), TensorLayout((2, 4), ((0,), (1,)))
     >>> [(step.kind, step.dim, step.group_of(5)) for step in steps_between(matmul, relu)]
     [('slice', 1, (4, 5, 6, 7))]
     """
-    source, target = simplified(source), simplified(target)  # so that the steps follow from what ranks hold alone
+    source, target = simplified(source), simplified(target)  # so that the steps depend only on what ranks hold
     devices = common_refinement(source.devices, target.devices)
-    if devices is None:  # 2 x 3 and 3 x 2 ranks: what one gathers the other slices
+    if devices is None:  # 2 x 3 and 3 x 2 ranks: one side gathers, the other slices
         whole = whole_on_all(len(source.axes), prod(source.devices))
         return steps_between(source, whole) + steps_between(whole, target)
     current, wanted = refined(source, devices), refined(target, devices)
@@ -66,7 +66,7 @@ def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...
 
 
 def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the slice of a dim by all axes that it is still to be cut by and that cut nothing now."""
+    """Return the slice of a dim by all axes that must still cut it and that cut nothing now."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -81,7 +81,7 @@ def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the exchange by which the innermost axes of a dim come to be the next ones of another dim, where they are wanted."""
+    """Return the exchange that moves a dim's innermost axes to another dim, which needs them next."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -97,7 +97,7 @@ def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the gather of a dim along the axes that it is not to be cut by any more."""
+    """Return the gather of a dim along the axes that no longer cut it."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         kept = _common(has, wants)
         if kept < len(has):
@@ -106,7 +106,7 @@ def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return how many axes both begin with."""
+    """Return the length of the common prefix of axes."""
     count = 0
     for mine, its in zip(one, other, strict=False):
         if mine != its:

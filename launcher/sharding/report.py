@@ -1,4 +1,4 @@
-"""The strategy report of one rank: its operators with the layouts of what they take and give, and what it communicates in a step.
+"""The strategy report of one rank: its operators with the layouts of their inputs and outputs, and the collectives of a step.
 
     RUN/strategy/rank3.json
     {"recipe": "quickstart", "attempt": 0, "layout": "dp=1 mp=8 pp=1", "ranks": 8, "rank": 3, "step": null,
@@ -11,8 +11,8 @@
        {"operator": "matmul", "phase": "forward", "kind": "all_reduce", "group": [0, 1, 2, 3], "bytes": 512, "count": 1,
         "what": "output"}, ...]}
 
-It says what MindSpore's tutorials read out of its graphs (step_parallel_begin_*.ir, execute_*.ir). It is made of a sharding
-plan (`plan_report.py`), or recorded while a training takes a step (launcher/trainer/telemetry/recording.py).
+It contains what MindSpore's tutorials read from its graphs (step_parallel_begin_*.ir, execute_*.ir). It is derived from a
+sharding plan (`plan_report.py`), or recorded during a training step (launcher/trainer/telemetry/recording.py).
 """
 
 from __future__ import annotations
@@ -28,29 +28,27 @@ from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Strategy
 
-ReportPhase = Literal["forward", "backward", "optimizer"]  # optimizer: all that follows backward
+ReportPhase = Literal["forward", "backward", "optimizer"]  # optimizer: everything after backward
 ReportKind = Literal[
     "all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send", "receive", "broadcast", "slice"
 ]
 PHASES: tuple[ReportPhase, ...] = ("forward", "backward", "optimizer")
-HINT = "a run with --save-strategy writes it anew"
-MAX_BYTES = 1 << 30  # of a report: one of a network of a million operators has fewer
+HINT = "a run with --save-strategy writes a new one"
+MAX_BYTES = 1 << 30  # limit for a report: a million operators need less
 NOTHING_SENT: tuple[ReportKind, ...] = ("slice",)
 
 
 @frozen
 class ReportTensor:
-    """A tensor as an operator takes or gives it. All but the name have a value for each dim."""
+    """A tensor as an operator's input or output. All fields but the name have a value per dim."""
 
     name: str  # of the operator that computes it, of the parameter, or of the data
-    shape: tuple[
-        int | None, ...
-    ]  # of the whole tensor; None where ranks have parts of different sizes that are not known here
-    cuts: tuple[int, ...]  # into how many parts
-    by: tuple[str, ...]  # what cuts it: an index of the operator's expression, or an axis of the layout; "" for nothing
+    shape: tuple[int | None, ...]  # of the whole tensor; None if ranks have parts of different, unknown sizes
+    cuts: tuple[int, ...]  # number of parts
+    by: tuple[str, ...]  # what cuts it: an index of the operator's expression or an axis of the layout; "" for nothing
     size: tuple[int, ...]  # of this rank's part
     start: tuple[int, ...] | None = (
-        None  # where that begins in the whole tensor; None where it is no box, as rows of a batch
+        None  # of this rank's part in the whole tensor; None if it is not a box, such as rows of a batch
     )
     is_parameter: bool = False
 
@@ -62,7 +60,7 @@ class ReportOperator:
     inputs: tuple[ReportTensor, ...]
     output: ReportTensor
     stage: int = 0  # of the pipeline
-    calls: int = 1  # in a step: one for each micro batch, of which the layouts are those of the first
+    calls: int = 1  # per step: once per micro batch; the layouts are those of the first
 
     @property
     def strategy(self) -> Strategy:
@@ -72,7 +70,7 @@ class ReportOperator:
 
 @frozen
 class ReportEdge:
-    """An input of an operator that comes from another one, or from the data."""
+    """An input of an operator that comes from another operator or from the data."""
 
     source: str
     target: str
@@ -82,9 +80,9 @@ class ReportEdge:
 
 @frozen
 class ReportCollective:
-    """A collective or message of one rank, or a slice, for which nothing is sent. Equal ones of a step are one, with their number.
+    """A collective or message of one rank, or a slice, which sends nothing. Equal ones of a step are merged and counted.
 
-    `bytes` are of one: of the tensor that is reduced, exchanged, sent, received or spread, of what is gathered, and of what a
+    `bytes`: of one tensor that is reduced, exchanged, sent, received or broadcast; of a gather's result; of what a
     slice leaves. The group of a message is its sender, then its receiver.
     """
 
@@ -94,7 +92,7 @@ class ReportCollective:
     group: tuple[int, ...]
     bytes: int
     count: int
-    what: str  # "output", "gradient of input 0", "weights": that is summed, gathered or moved
+    what: str  # the tensor summed, gathered or moved: "output", "gradient of input 0", "weights"
 
 
 @frozen
@@ -103,15 +101,15 @@ class StrategyReport:
     layout: str  # "dp=2 mp=2 pp=1"
     ranks: int
     rank: int
-    operators: tuple[ReportOperator, ...]  # in the order in which they are computed
+    operators: tuple[ReportOperator, ...]  # in the order of computation
     edges: tuple[ReportEdge, ...]
-    collectives: tuple[ReportCollective, ...]  # in the order in which a step begins with each of them
-    step: int | None = None  # that was recorded; None: made of a plan
+    collectives: tuple[ReportCollective, ...]  # in the order of their first occurrence in a step
+    step: int | None = None  # that was recorded; None: derived from a plan
     attempt: int = 0  # of the run
 
 
 def report_text(report: StrategyReport) -> str:
-    """Return a report as JSON, with a line for each operator, edge and collective."""
+    """Return a report as JSON, with one line per operator, edge and collective."""
     encoded = encode(report)
     lists = {key: encoded.pop(key) for key in ("operators", "edges", "collectives")}
     head = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in encoded.items())
@@ -125,30 +123,30 @@ def _list_text(key: str, rows: list[Any]) -> str:
 
 
 def read_report(path: Path) -> StrategyReport:
-    """Read a report that `report_text` made the content of.
+    """Read a report written from `report_text`.
 
     Raises:
-        UnreadableError: there is no such file, or it does not hold a report; with its name and what is wrong.
+        UnreadableError: the file is missing or is not a report; with its name and the problem.
     """
     try:
         report = decode(StrategyReport, json.loads(read_regular(path, MAX_BYTES)))
         trouble = next(_troubles(report), None)
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:  # of which a wrong encoding is one
-        raise UnreadableError(f"{path}: not a whole strategy report: {error}", hint=HINT) from None
+    except (ValueError, RecursionError) as error:  # includes a wrong encoding
+        raise UnreadableError(f"{path}: not a complete strategy report: {error}", hint=HINT) from None
     if trouble is not None:
-        raise UnreadableError(f"{path}: not a whole strategy report: {trouble}", hint=HINT)
+        raise UnreadableError(f"{path}: not a complete strategy report: {trouble}", hint=HINT)
     return report
 
 
 def _troubles(report: StrategyReport) -> Iterator[str]:
-    """Yield what cannot be so in any report."""
+    """Yield the contradictions in a report."""
     if not 0 <= report.rank < report.ranks:
         yield f"rank {report.rank} of {report.ranks}"
     known = {operator.name for operator in report.operators}
     if len(known) < len(report.operators):
-        yield "two operators have one name"
+        yield "two operators have the same name"
     inputs = {operator.name: operator.inputs for operator in report.operators}
     for operator in report.operators:
         for tensor in (*operator.inputs, operator.output):
@@ -167,4 +165,4 @@ def _troubles(report: StrategyReport) -> Iterator[str]:
     for collective in report.collectives:
         outside = [rank for rank in collective.group if not 0 <= rank < report.ranks]
         if outside or report.rank not in collective.group or min(collective.bytes, collective.count) < 0:
-            yield f"rank {report.rank} takes no part in a {collective.kind} of {list(collective.group)}"
+            yield f"rank {report.rank} is not in the group {list(collective.group)} of its {collective.kind}"

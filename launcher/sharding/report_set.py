@@ -1,4 +1,4 @@
-"""The strategy reports of all ranks of a run: read together, and which of them say the same."""
+"""Read the strategy reports of all ranks of a run, and group the ranks with equal reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"rank(?P<rank>\d{1,9})\.json")
 
 
 def reported_ranks(directory: Path) -> list[int]:
-    """Return the ranks whose report is there, in their order; none where there is no such directory."""
+    """Return the ranks that have a report, in order; empty if the directory is missing."""
     try:
         names = [_NAME.fullmatch(path.name) for path in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -29,7 +29,7 @@ def read_of_rank(directory: Path, rank: int) -> StrategyReport:
     """Return the report of a rank.
 
     Raises:
-        UnreadableError: there is none, it is damaged, or it is another rank's.
+        UnreadableError: it is missing, damaged, or another rank's.
     """
     path = directory / strategy_name(rank)
     report = read_report(path)
@@ -39,7 +39,7 @@ def read_of_rank(directory: Path, rank: int) -> StrategyReport:
 
 
 def read_all(directory: Path) -> list[StrategyReport]:
-    """Return the reports of the newest attempt of a run, in the order of the ranks.
+    """Return the reports of a run's newest attempt, in rank order.
 
     Raises:
         UnreadableError: one of them is damaged or another rank's, or ranks of that attempt are missing.
@@ -48,22 +48,22 @@ def read_all(directory: Path) -> list[StrategyReport]:
     newest = max((report.attempt for report in reports), default=0)
     found = [
         report for report in reports if report.attempt == newest
-    ]  # an attempt on fewer devices leaves others' files
+    ]  # an attempt on fewer devices leaves other ranks' files
     missing = set(range(found[0].ranks)) - {report.rank for report in found} if found else set()
     if missing:
         raise UnreadableError(
-            f"{directory}: of {found[0].ranks} ranks, there is no report of {ranges(missing)}",
-            hint="the run has ended before all had written theirs, or goes on; --rank N shows one of the others",
+            f"{directory}: of {found[0].ranks} ranks, these have no report: {ranges(missing)}",
+            hint="the run ended before all ranks wrote theirs, or is still running; --rank N shows the report of one rank",
         )
     return found
 
 
 @frozen
 class AlikeRanks:
-    """Ranks that compute the same operators by the same strategies."""
+    """Ranks that compute the same operators with the same strategies."""
 
-    reports: tuple[StrategyReport, ...]  # in the order of their ranks
-    but_for: tuple[str, ...]  # in what they differ all the same
+    reports: tuple[StrategyReport, ...]  # in rank order
+    but_for: tuple[str, ...]  # the remaining differences
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ class AlikeRanks:
 
 
 def alike(reports: Sequence[StrategyReport]) -> list[AlikeRanks]:
-    """Return the ranks in groups of those that do the same but for numbers, in the order of their first ranks."""
+    """Return the ranks grouped by equal reports (except numbers), ordered by their first ranks."""
     groups: dict[Any, list[StrategyReport]] = {}
     for report in reports:
         groups.setdefault(_structure(report), []).append(report)
@@ -79,7 +79,7 @@ def alike(reports: Sequence[StrategyReport]) -> list[AlikeRanks]:
 
 
 def _structure(report: StrategyReport) -> Any:
-    """Return what ranks that do the same have in common."""
+    """Return the key that equal reports have in common."""
     operators = tuple(
         (each.name, each.kind, each.stage, each.calls, each.strategy, each.output.cuts) for each in report.operators
     )
@@ -88,7 +88,7 @@ def _structure(report: StrategyReport) -> Any:
 
 
 def _differences(members: Sequence[StrategyReport]) -> Iterator[str]:
-    """Yield in what ranks differ that do the same."""
+    """Yield the differences between reports of the same group."""
     views: dict[str, Callable[[StrategyReport], object]] = {
         "groups": lambda report: [each.group for each in report.collectives],
         "parts of tensors": lambda report: [each.start for each in _tensors(report)],

@@ -1,15 +1,15 @@
-"""The search of auto_parallel: of all ways to cut the operators of a graph, the cheapest by the costs of launcher/sharding/cost.py.
+"""The search of auto_parallel: find the cheapest partition of a graph's operators, by the costs of `cost.py`.
 
-What a step costs is a sum of what each operator costs as it is cut and what each edge costs as both its ends are cut, so
-that operators can be eliminated one after another, which is exact (launcher/sharding/elimination.py). Of operators with very
-many ways not all are looked at (`tables.MAX_WAYS`). Two things are no such sum:
+A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore
+operators can be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very
+many partitions, only some are considered (`tables.MAX_WAYS`). Two costs are not such sums:
 
-    messages    the gradients of parameters that the same ranks sum go in one message, whose fixed time is paid once. The
-                cheapest is found without these times; where a cheaper one is possible, it is searched with the message paid
-                for, and without all ways that need it, and so on (branch and bound).
-    memory      with a limit, memory is given a price, and the cheapest is found for prices at which one choice takes over
-                from another. So it finds the best of those that are cheapest at some price, the corners of the convex hull
-                of time over memory; a choice that fits and lies inside of the hull can be cheaper than the corner that fits.
+    messages    gradients summed by the same ranks share one message and its fixed time. The cheapest choice is found without
+                    these times. If a cheaper one is possible, the search branches: once with the message paid for, and once
+                    without all partitions that need it, and so on (branch and bound).
+    memory      with a limit, memory gets a price, and the search runs at the prices where one choice replaces another. It finds
+                    the best of the choices that are cheapest at some price: the corners of the convex hull of time over
+                    memory. A choice inside the hull that fits can be cheaper than the best corner that fits.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from launcher.sharding.graph import Graph
 from launcher.sharding.layout import TensorLayout
 from launcher.sharding.tables import Tables, tables_of
 
-HIGHEST_PRICE = 1024.0**3  # steps that a byte is worth
-MAX_SEARCHES = 200  # for one price of memory; then the best found so far is taken
-TOLERANCE = 1e-9  # of sums that are made in another order
+HIGHEST_PRICE = 1024.0**3  # maximum price of a byte, in steps
+MAX_SEARCHES = 200  # for one price of memory; then the best result so far is used
+TOLERANCE = 1e-9  # of sums computed in another order
 
 
 def searched(
     graph: Graph, given: Mapping[str, Cutting], ranks: int, costs: Costs, memory_bytes: float | None = None
 ) -> dict[str, Cutting]:
-    """Return how every operator is cut in the cheapest choice there is, those of `given` as given there, in the graph's order.
+    """Return the partition of every operator in the cheapest choice, in the graph's order; `given` ones are kept.
 
-    It is the same wherever it is called with the same arguments: what costs the same goes by the order of the ways.
+    The result depends only on the arguments: ties are broken by the order of the partitions.
 
     Raises:
-        RefusedLayoutError: none takes at most `memory_bytes` on a rank.
+        RefusedLayoutError: no choice needs at most `memory_bytes` on a rank.
     """
     tables = tables_of(graph, given, ranks, costs)
     found = _fastest(tables, 0.0)
@@ -47,26 +47,26 @@ def searched(
     return {name: tables.ways[name][way] for name, way in found.ways.items()}
 
 
-Messages = frozenset[TensorLayout]  # in which gradients of parameters are summed (`ranks_that_sum`)
-Sums = Mapping[str, Sequence[Messages]]  # that each way of an operator needs
+Messages = frozenset[TensorLayout]  # the messages that sum parameter gradients (`ranks_that_sum`)
+Sums = Mapping[str, Sequence[Messages]]  # the messages that each partition of an operator needs
 
 
 @frozen
 class _Choice:
     ways: Mapping[str, int]
-    cost: Cost  # with the messages' fixed times
+    cost: Cost  # including the messages' fixed times
 
 
 # --- the cheapest at some price of memory ---
 
 
 def _fastest(tables: Tables, price: float) -> _Choice:
-    """Return the choice of the least seconds + price * bytes: branch and bound over the messages that sum gradients."""
+    """Return the choice with the least seconds + price * bytes: branch and bound over the messages that sum gradients."""
     factors = _factors(tables, price)
     sums = {name: [cost.sums for cost in found] for name, found in tables.operators.items()}
     none: Messages = frozenset()
     best, least = None, float("inf")
-    waiting = [(none, none)]  # those that are needed and paid for, and those that are done without
+    waiting = [(none, none)]  # messages that are paid for, and messages that are excluded
     for _ in range(MAX_SEARCHES):
         if not waiting:
             break
@@ -80,17 +80,17 @@ def _fastest(tables: Tables, price: float) -> _Choice:
             best, least = ways, total + _fixed_s(tables, used)
         room_s = least - total
         waiting += reversed(list(_branches(tables.fixed_s, room_s, used, paid=paid, without=without)))
-    assert best is not None, "nothing is done without at first"
+    assert best is not None, "the first branch excludes nothing"
     return _choice(tables, best)
 
 
 def _branches(
     fixed_s: Mapping[TensorLayout, float], room_s: float, used: Messages, *, paid: Messages, without: Messages
 ) -> Iterator[tuple[Messages, Messages]]:
-    """Yield where something cheaper than the best can be, if messages must cost less than `room_s` for that.
+    """Yield the branches that may contain a cheaper choice, if its messages must cost less than `room_s`.
 
-    A choice needs the first message of those that are used here, or does without; then the second, and so on. One that needs
-    all of them costs no less than what was found here.
+    A choice either needs the first message used here or excludes it; then the second, and so on. A choice that needs
+    all of them is not cheaper than the one found here.
     """
     undecided = [each for each in fixed_s if each not in paid and each not in without]
     for message in [each for each in undecided if each in used]:
@@ -100,19 +100,19 @@ def _branches(
             return
         if undecided and spent_s + min(fixed_s[each] for each in undecided) < room_s:
             yield paid, without | {message}
-        else:  # with any other message it is no cheaper
+        else:  # no other message makes it cheaper
             yield paid, without | {message, *undecided}
         paid |= {message}
 
 
 def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) -> tuple[float, dict[str, int]] | None:
-    """Return the least sum of the factors with ways that do without these messages, and the ways; None if there are none."""
+    """Return the least sum of the factors without these messages, and the ways; None if there are none."""
     left = {
         name: tuple(way for way, needs in enumerate(found) if without.isdisjoint(needs)) for name, found in sums.items()
     }
     if not all(left.values()):
         return None
-    narrowed: dict[Hashable, Factor] = {}  # those that are alike share their tables
+    narrowed: dict[Hashable, Factor] = {}  # equal factors share their tables
     costs = []
     for factor in factors:
         key = id(factor.values), *(left[name] for name in factor.names)
@@ -124,7 +124,7 @@ def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) 
 
 
 def _factors(tables: Tables, price: float) -> list[Factor]:
-    """Return the costs of operators and edges as one number; those that are alike share their tables."""
+    """Return the costs of operators and edges as single numbers; equal ones share their tables."""
     made: dict[int, list[float]] = {}
     factors = []
     for name, found in tables.operators.items():
@@ -161,20 +161,21 @@ def _choice(tables: Tables, ways: Mapping[str, int]) -> _Choice:
 
 
 def _fitting(tables: Tables, fast: _Choice, memory_bytes: float) -> _Choice:
-    """Return the fastest corner of the hull that fits, where `fast`, the fastest of all, does not.
+    """Return the fastest corner of the hull that fits; `fast`, the fastest of all, does not fit.
 
-    Between a corner that does not fit and one that does, the price is taken at which both cost the same. What is cheaper
-    than both at that price takes the place of one of them; where nothing is, they are neighbours on the hull.
+    Given a corner that does not fit and one that does, use the price that makes both cost the same. A choice that is
+    cheaper than both at that price replaces one of them. If there is none, they are neighbours on the hull.
     """
-    price = fast.cost.seconds  # a byte is worth a whole step, or many if a step takes much longer with less memory
+    price = fast.cost.seconds  # a byte costs a whole step, or more if steps with less memory take much longer
     small = _fastest(tables, price)
     while small.cost.bytes > memory_bytes and price < HIGHEST_PRICE * fast.cost.seconds:
         price *= 1024
         small = _fastest(tables, price)
     if small.cost.bytes > memory_bytes:
         raise RefusedLayoutError(
-            f"the network needs {small.cost.bytes:.0f} bytes on each rank however it is cut, and {memory_bytes:.0f} are allowed",
-            hint="more ranks, a smaller batch, or a higher limit",
+            f"the network needs at least {small.cost.bytes:.0f} bytes on each rank with any strategy, but the limit is "
+            f"{memory_bytes:.0f}",
+            hint="use more ranks, a smaller batch, or a higher limit",
         )
     while small.cost.bytes < fast.cost.bytes:
         price = (small.cost.seconds - fast.cost.seconds) / (fast.cost.bytes - small.cost.bytes)

@@ -1,4 +1,4 @@
-"""All costs of a graph as tables, by the ways to cut each operator; what is alike in the graph is worked out once, and is one object."""
+"""All costs of a graph as tables, by the partitions of its operators; equal parts of the graph share one object."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from launcher.sharding.expression import Cutting, cuttings
 from launcher.sharding.graph import Graph, Leaf, Operator, bytes_of
 from launcher.sharding.layout import TensorLayout, simplified
 
-MAX_WAYS = 100  # of an operator that has more, those that leave ranks over are not looked at where others use all
+MAX_WAYS = 100  # above this number, partitions that do not use all ranks are skipped if others do
 
 
 @frozen
 class Edge:
-    """What is between two operators, by the ways of both, in row-major order; or in one that takes a leaf twice, by its own."""
+    """The costs between two operators by both partitions, in row-major order; or of one operator that uses a leaf twice."""
 
     names: tuple[str, ...]
     seconds: list[float]
@@ -27,11 +27,11 @@ class Tables:
     ways: Mapping[str, Sequence[Cutting]]
     operators: Mapping[str, Sequence[OperatorCost]]
     edges: Sequence[Edge]
-    fixed_s: Mapping[TensorLayout, float]  # of the messages that sum gradients of parameters, in an order of their own
+    fixed_s: Mapping[TensorLayout, float]  # the messages that sum parameter gradients, in a fixed order
 
 
 def tables_of(graph: Graph, given: Mapping[str, Cutting], ranks: int, costs: Costs) -> Tables:
-    """Return all costs of a graph on so many ranks; an operator that is given has one way."""
+    """Return all costs of a graph on `ranks` ranks; an operator that is given has only one partition."""
     alike: dict[Hashable, tuple[Sequence[Cutting], Sequence[OperatorCost]]] = {}
     ways, operators = {}, {}
     for operator in graph.operators:
@@ -54,7 +54,7 @@ def _ways(operator: Operator, ranks: int) -> Sequence[Cutting]:
 
 
 def _kind_of(graph: Graph, operator: Operator) -> Hashable:
-    """Return all that an operator's cost depends on, beside how it is cut."""
+    """Return a key of everything that an operator's cost depends on, except its partition."""
     expression = operator.expression
     inputs = tuple(
         (
@@ -73,16 +73,16 @@ def _kind_of(graph: Graph, operator: Operator) -> Hashable:
 
 @frozen
 class _Side:
-    """Where a tensor comes from or goes to: an operator, and which of its inputs; None for its output."""
+    """One end of a tensor: an operator, and the number of its input, or None for its output."""
 
     name: str
     number: int | None
 
 
 def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
-    """Yield each tensor that is taken in some layout, where it has its own from, and where it is taken.
+    """Yield each tensor that is used in a layout, with the end that defines its layout, and the end that uses it.
 
-    A leaf is held in the layout in which it is taken first (`plan.first_layout`).
+    A leaf is stored in the layout of its first use (`plan.first_layout`).
     """
     for producer, operator, number in graph.edges():
         yield producer, _Side(producer.name, None), _Side(operator.name, number)
@@ -103,13 +103,13 @@ def _edges(graph: Graph, ways: Mapping[str, Sequence[Cutting]], costs: Costs) ->
         if key not in tables:
             found = passages.costs(*sides, size, has_gradient=has_gradient)
             if len(names) == 1:
-                found = found[:: len(sides[0]) + 1]  # the diagonal: both are cut in one way
+                found = found[:: len(sides[0]) + 1]  # the diagonal: both ends belong to the same operator
             tables[key] = [each.seconds for each in found], [each.bytes for each in found]
         yield Edge(names, *tables[key])
 
 
 class _Layouts:
-    """The layouts of a side by its operator's ways, simplified; equal ones are one object."""
+    """The layouts at one end for all partitions of its operator, simplified; equal ones are one object."""
 
     def __init__(self, ways: Mapping[str, Sequence[Cutting]]) -> None:
         self._ways = ways
@@ -128,7 +128,7 @@ class _Layouts:
 
 
 class _Passages:
-    """The redistributions between layouts, each found once, whatever the tensors' shapes, and what they cost."""
+    """The redistributions between layouts and their costs; each is computed once, for all tensor shapes."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -138,9 +138,9 @@ class _Passages:
     def costs(
         self, sources: Sequence[TensorLayout], targets: Sequence[TensorLayout], size: int, *, has_gradient: bool
     ) -> list[Cost]:
-        """Return the costs from each layout to each, in row-major order, of a tensor of so many bytes as a whole."""
-        known: dict[int, Cost] = {}  # there are few passages that differ
-        rows: dict[int, list[Cost]] = {}  # and ways often have the same layout of a tensor
+        """Return the costs between all layouts, in row-major order, for a tensor of this many bytes in total."""
+        known: dict[int, Cost] = {}  # few redistributions differ
+        rows: dict[int, list[Cost]] = {}  # and partitions often give a tensor the same layout
         for source in sources:
             if id(source) in rows:
                 continue

@@ -14,15 +14,16 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.control.events import KILLS_AT_ONCE
+from launcher.control.orders import BeginAttempt
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId, identify, is_readable
-from launcher.core.records import Allotment, RunSpec
+from launcher.core.machine.proc import ProcessId, identify, is_readable
+from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog, RunRecorder
-from launcher.supervise.event_loop import Listening, SignalPipe
+from launcher.supervise.event_loop import Listening, run_signals
 from launcher.supervise.port import HeldPort
 from launcher.supervise.share import ServerShare, SpecifyAttempt
 from launcher.supervise.spawner import Spawner
@@ -30,7 +31,8 @@ from launcher.supervise.tree import KILL_PATIENCE_S, NothingLeft, RunGroup, desc
 
 if TYPE_CHECKING:
     from launcher.supervise.fork_server import ForkServer
-    from launcher.supervise.link import Link, LinkServices
+    from launcher.supervise.link import Link
+    from launcher.supervise.link_services import LinkServices
     from launcher.supervise.local_control import LocalControl
     from launcher.supervise.mpi_proxy import MpiProxies, ProxyControl
     from launcher.supervise.remote_control import RemoteControl
@@ -57,12 +59,14 @@ class Agent:
         head: LauncherLink | None = None,
         port: HeldPort | None = None,
         link: Link | None = None,
-        first_attempt: int = 0,
-        first_allotment: Allotment | None = None,
+        first: BeginAttempt | None = None,
         members: MpiProxies | None = None,
         specify: SpecifyAttempt | None = None,
     ) -> None:
-        """`link`: to the coordinator, if the run has ranks on other servers. `members`: whose place ranks take."""
+        """`link`: to the coordinator, if the run has ranks on other servers; `first`: what that ordered first.
+
+        `members`: whose place ranks take.
+        """
         run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
         self._proxy_control: ProxyControl | None = None
@@ -72,7 +76,8 @@ class Agent:
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
         port = port or HeldPort(spec.master_port)
-        self._share = ServerShare(spec, ranks, inherited, server_index, port, first_attempt, first_allotment, specify)
+        self._share = ServerShare(spec, ranks, inherited, server_index, port, specify)
+        self._first = first
         self._head = head  # None without one, and once it is lost
         self._disk = Disk(run_dir.events)
         if link is not None:
@@ -83,12 +88,10 @@ class Agent:
         self._recorder = RunRecorder(spec.name, server_index, run_dir, self._event_log)
         self._services: LinkServices | None = None
         if link is not None:
-            from launcher.supervise.link import LinkServices  # noqa: PLC0415 - one server needs none of it
+            from launcher.supervise.link_services import LinkServices  # noqa: PLC0415 - one server needs none of it
 
             self._services = LinkServices(link, run_dir, self._event_log)
-        forwarded = frozenset(spec.supervision.forward_signals)
-        numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
-        self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
+        self._signal_pipe = run_signals(spec.supervision)
         self._selector = selectors.DefaultSelector()
         self._listening = Listening(self._selector)
         self._group = RunGroup(os.getpid())
@@ -130,21 +133,20 @@ class Agent:
             disk=self._disk,
             link=self._services.link if self._services else None,
         )
-        if self._services is None:
+        if self._services is None or self._first is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
-            return LocalControl(share.spec, self._attempts, self._event_log, share.first_attempt)
-        from launcher.core.messages import Begin  # noqa: PLC0415 - one server needs none of it
-        from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - the same
+            return LocalControl(share.spec, self._attempts, self._event_log)
+        from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - one server needs none of it
 
-        self._services.begin([rank.global_rank for rank in share.ranks], follows_another=share.first_attempt > 0)
+        self._services.begin([rank.global_rank for rank in share.ranks], follows_another=self._first.number > 0)
         return RemoteControl(
             share.spec,
             self._attempts,
             services=self._services,
             event_log=self._event_log,
             server_index=share.server_index,
-            first=Begin(share.first_attempt, share.spec.master_port, share.first_allotment),
+            first=self._first,
         )
 
     # --- what may happen ---

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,19 +14,19 @@ from typing import TYPE_CHECKING
 from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core import env
+from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.core.atomic import write_text
-from launcher.core.events import AttemptStarted, Cause, Trouble
+from launcher.core.events import Cause, Trouble
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment, RankSpec, whole_allotment
+from launcher.core.records import RankSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
+from launcher.core.text import ranges
 from launcher.core.verdict import Verdict
 from launcher.program.command import is_python
-from launcher.supervise.arrival_notes import ArrivalNotes
 from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
 from launcher.supervise.disk import BUSY_S, Disk
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.last_words import doubtful_ends
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
@@ -37,14 +38,16 @@ from launcher.supervise.tree import RunGroup
 if TYPE_CHECKING:
     from launcher.supervise.link import Link
 
+KEPT_BYTES = 1 << 20  # of notes that tell nothing any more, since the log was truncated
+LAST_BYTES = 16 << 10  # of a log
+_HEADER = b"Traceback (most recent call last):"
+
 
 @frozen
 class LocalAttempt:
     """The attempt that runs, as far as it is on this server."""
 
-    number: int
-    master_port: int
-    allotment: Allotment | None  # of an elastic run
+    order: orders.BeginAttempt
     ranks: Sequence[RankSpec]  # here
     world_size: int
     began_ns: int  # since 1970
@@ -83,7 +86,7 @@ class Attempts:
     @property
     def number(self) -> int:
         """The number of the present attempt."""
-        return self.present.number
+        return self.present.order.number
 
     @property
     def master_port(self) -> int:
@@ -95,8 +98,8 @@ class Attempts:
         match order:
             case orders.Record(event=event):
                 self._event_log.record(event)
-            case orders.BeginAttempt(number=number, master_port=port, allotment=allotment):
-                self.begin(number, port, allotment)
+            case orders.BeginAttempt():
+                self._begin(order)
             case orders.CollectEvidence():
                 self.monitor.collect()
             case orders.EndRanks(cause=cause, verdict=verdict, restarts=restarts):
@@ -114,7 +117,8 @@ class Attempts:
             case _:
                 pass
 
-    def begin(self, number: int, master_port: int, allotment: Allotment | None = None) -> None:
+    def _begin(self, order: orders.BeginAttempt) -> None:
+        number, master_port, allotment = order.number, order.master_port, order.allotment
         self._scheduler.close()
         self._group.take_back()
         if self._port.holder is None:
@@ -126,8 +130,8 @@ class Attempts:
             self._write(files)
             ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._share.server_index)
         run_dir = RunDir(spec.run_dir)  # of what ranks write
-        began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
-        self.present = LocalAttempt(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
+        began_ns = self._event_log.record(order.event)
+        self.present = LocalAttempt(order, ranks, len(spec.ranks), began_ns)
         variables = {
             env.TLAUNCH_ATTEMPT: str(number),
             env.TORCHELASTIC_RESTART_COUNT: str(number),
@@ -199,15 +203,15 @@ class Attempts:
         present = self.present
         self.over.append(
             Attempt(
-                number=present.number,
-                master_port=present.master_port,
+                number=present.order.number,
+                master_port=present.order.master_port,
                 started_ns=present.began_ns,
                 ended_ns=time.time_ns(),
                 cause=self.monitor.cause,
                 exits=tuple(self.rank_group.exits),
                 verdict=self.monitor.verdict,
                 killed=self.monitor.ender.killed,
-                allotment=present.allotment,
+                allotment=present.order.allotment,
             )
         )
         left = bool(self.monitor.ender.left())
@@ -246,3 +250,96 @@ class Attempts:
 
     def close(self) -> None:
         self._port.close()
+
+
+class ArrivalNotes:
+    """Notes when the logs of one attempt's ranks on one server have grown: see launcher/core/arrivals.py.
+
+    Make it when their logs have been begun.
+
+    A look costs a `stat` for each log, and a write of 16 bytes for each that has grown. What cannot be written is left out.
+    """
+
+    def __init__(self, run_dir: RunDir, global_ranks: Iterable[int]) -> None:
+        paths = ((run_dir.train_log(rank), run_dir.arrivals(rank)) for rank in global_ranks)
+        self._noted = {(os.fspath(log), os.fspath(arrivals)): _begin(arrivals) for log, arrivals in paths}
+        self._due_s = 0.0  # monotonic
+
+    def look(self, *, at_last: bool = False) -> None:
+        """Note how far the logs have grown, at most once a second, or now `at_last`. Call it as often as you like."""
+        now_s = time.monotonic()
+        if now_s < self._due_s and not at_last:
+            return
+        self._due_s = now_s + NOTE_EVERY_S
+        for (log, arrivals), noted in self._noted.items():
+            with suppress(OSError):
+                found = os.stat(log)  # noqa: PTH116 - the path is a string, as that is three times as fast
+                if found.st_size != noted:
+                    # The last write was no later, and may have been long before a look that comes late.
+                    written_ns = min(found.st_mtime_ns, time.time_ns())
+                    _note(arrivals, RECORD.pack(written_ns, found.st_size), is_anew=found.st_size < noted)
+                    self._noted[log, arrivals] = found.st_size
+
+
+def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
+    """Append a record. Where the log begins anew, readers see that it is shorter now, and a long file is emptied, too."""
+    descriptor = os.open(arrivals, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        kept_bytes = 0 if is_anew and size_bytes > KEPT_BYTES else size_bytes - size_bytes % RECORD.size
+        if kept_bytes < size_bytes:  # or the disk had room for a part of the last record
+            os.ftruncate(descriptor, kept_bytes)
+        os.write(descriptor, record)
+    finally:
+        os.close(descriptor)
+
+
+def _begin(arrivals: Path) -> int:
+    """Make the file, so that readers know that more will come. Return how long the log was that an attempt before has left."""
+    with suppress(OSError), arrivals.open("ab+") as file:
+        whole = file.seek(0, os.SEEK_END) // RECORD.size
+        if whole:
+            file.seek((whole - 1) * RECORD.size)
+            return int(RECORD.unpack(file.read(RECORD.size))[1])
+    return 0
+
+
+def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path] | None = None) -> Iterator[str]:
+    """Yield a warning for each exception at the end of a log, with the ranks that exited with 0 after it.
+
+    `python train.py | tee log` and `python train.py || true` exit with 0 whatever happens to the program.
+    `logs`: by global rank, the log and the offset at which the attempt begins. `programs`: the files that ranks run in a
+    Python of their own, which exits with 1 after an uncaught exception. Never raises.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for global_rank, (log, offset) in logs.items():
+        for words in _last_words(log, offset, (programs or {}).get(global_rank)):
+            ranks_of.setdefault(words, []).append(global_rank)
+    for words, ranks in ranks_of.items():
+        who, whose = ("rank", "its log ends") if len(ranks) == 1 else ("ranks", "their logs end")
+        first, _ = logs[ranks[0]]
+        yield f"{who} {ranges(ranks)} exited with 0, but {whose} with a traceback: {words}; log in {first}"
+
+
+def _last_words(log: Path, offset: int, program: Path | None) -> Iterable[str]:
+    """Return the exception of the traceback at the end of a log; nothing if there is none, or it was handled."""
+    from launcher.logs.log_file import tail  # noqa: PLC0415 - only once all ranks have ended
+
+    try:
+        end = tail(log, offset, LAST_BYTES)
+    except OSError:
+        return ()
+    if _HEADER not in end:
+        return ()
+    from launcher.logs.tracebacks import frames_in, may_be_uncaught, traceback_in  # noqa: PLC0415 - few logs end so
+    from launcher.preload.masking import masked_text  # noqa: PLC0415 - as above
+
+    found = traceback_in(end)
+    if found is None or found.lines_after or not may_be_uncaught(found):
+        return ()
+    frames = frames_in(found.text)
+    if program is not None and found.thread is None and frames and Path(frames[0][0]) == program:
+        return ()
+    first_line = found.message.partition("\n")[0]
+    what = masked_text(f"{found.type}: {first_line}" if first_line else found.type)
+    return (f"{what}, at {found.where}" if found.where else what,)

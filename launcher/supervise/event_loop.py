@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from launcher.control.controller import RunController
-from launcher.control.events import Event
+from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Event
 from launcher.control.orders import Order
+from launcher.core.records import Supervision
 
 
 def drive(controller: RunController, event: Event, carry_out: Callable[[Order], Event | None]) -> None:
@@ -57,6 +58,12 @@ class SignalPipe:
         signal.set_wakeup_fd(self._former_fd)
         os.close(self._reader)
         os.close(self._writer)
+
+
+def run_signals(supervision: Supervision) -> SignalPipe:
+    """Receive the signals of a run: those that end or pause it, those that are forwarded to its ranks, and SIGCHLD."""
+    forwarded = frozenset(map(signal.Signals, supervision.forward_signals))
+    return SignalPipe({signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *ASKS_TO_STOP, *forwarded})
 
 
 # What to listen to, or None if it is not there at present; for which events; and what to call.

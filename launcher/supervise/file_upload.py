@@ -19,8 +19,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from launcher.control.messages import ChunkAck, FileChunk, FileSnapshot
+from launcher.control.orders import ForwardSignal
 from launcher.core.files import read_regular
-from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import GrowingLog
 from launcher.supervise.link import Link
@@ -187,7 +188,7 @@ class FileUpload:
         for message in self._link.take():
             if isinstance(message, ChunkAck):
                 self.take(message)
-            impatient = impatient or (isinstance(message, ForwardSignal) and message.signal == signal.SIGQUIT)
+            impatient = impatient or (isinstance(message, ForwardSignal) and message.number == signal.SIGQUIT)
         return impatient
 
 

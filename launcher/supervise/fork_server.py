@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.frozen import frozen
-from launcher.core.proc import stat
+from launcher.core.machine.proc import stat
 from launcher.program.command import PythonCommand
 from launcher.supervise.spawn import Complaints, Program, spawn
 

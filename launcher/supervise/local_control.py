@@ -29,11 +29,10 @@ class LocalControl:
 
     reach_probes = None  # there is no other server to reach
 
-    def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog, first_attempt: int) -> None:
+    def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog) -> None:
         self._attempts = attempts
         self._event_log = event_log
-        setup = Setup((spec.ranks[0].server_id,), spec.supervision, first_attempt)
-        self._controller = RunController(setup)
+        self._controller = RunController(Setup((spec.ranks[0].server_id,), spec.supervision))
         self._exclusions: WatchedExclusions | None = None  # of an elastic run
         if spec.supervision.elastic is not None:
             from launcher.supervise.exclusions import WatchedExclusions  # noqa: PLC0415 - other runs need none of it
@@ -72,13 +71,13 @@ class LocalControl:
         """Report what has become of the ranks, and act on it; return False when the run is over."""
         attempts, monitor = self._attempts, self._attempts.monitor
         for ended in attempts.rank_group.exits[self._exits_reported :]:
-            self._report(events.RankEnded(ended.global_rank, ended.status))
+            self._report(ended.event)
             self._exits_reported += 1
         stage = monitor.stage
         if stage in {AttemptStage.COLLECTING, AttemptStage.COLLECTED} and self._stage is AttemptStage.RUNNING:
             self._report(events.RankFailed(SERVER))
         if stage is AttemptStage.COLLECTED:
-            self._report(events.EvidenceReport(SERVER))
+            self._report(events.EvidenceReport(SERVER, attempts.number))
         elif stage is AttemptStage.ENDING_LEFTOVERS and self._stage is not stage:
             self._report(events.EndingLeftovers(SERVER))
         self._stage = stage
@@ -86,7 +85,8 @@ class LocalControl:
         # Only now: the diagnosis may have ended an attempt of which no process is left that could wake this one.
         if monitor.over(childless=childless):
             self._exits_reported, self._stage = 0, AttemptStage.RUNNING
-            self._report(events.AttemptEnded(SERVER, attempts.end(), attempts.master_port))
+            left = attempts.end()
+            self._report(events.AttemptEnded(SERVER, attempts.number, left, attempts.master_port))
             self._report(events.Tick())
         return self._controller.phase is not Phase.LEAVING
 

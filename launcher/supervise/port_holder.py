@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
-from collections.abc import Iterator
 from contextlib import suppress
 
-from launcher.core.proc import PROC
+from launcher.core.machine.proc import PROC, every_process, open_links, tcp_sockets
 from launcher.core.text import shell_words
 from launcher.preload.masking import masked_argv
 
-_LISTENING = "0A"
 _MAX_COMMAND_CHARS = 100
 
 
@@ -29,14 +26,10 @@ def holder_of(port: int) -> int | None:
 
     Sockets that listen come first. Those of other users, and those that are bound and do not listen yet, are not seen.
     """
-    sockets = dict(_sockets_of(port))
-    listening = {name for name, state in sockets.items() if state == _LISTENING}
-    wanted = {f"socket:[{name}]" for name in listening or sockets}
-    with suppress(OSError):
-        for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdecimal()) if wanted else ():  # noqa: PTH208
-            if any(one in wanted for one in _open_files(pid)):
-                return pid
-    return None
+    listens = {link: is_listening for link, (local_port, is_listening) in tcp_sockets().items() if local_port == port}
+    wanted = {link for link in listens if listens[link] or not any(listens.values())}
+    pids = sorted(process.pid for process in every_process()) if wanted else ()
+    return next((pid for pid in pids if not wanted.isdisjoint(open_links(pid))), None)
 
 
 def command_of(pid: int) -> str:
@@ -46,21 +39,3 @@ def command_of(pid: int) -> str:
         command = shell_words(masked_argv(words)) if words != [""] else ""
         return command if len(command) <= _MAX_COMMAND_CHARS else f"{command[:_MAX_COMMAND_CHARS]}..."
     return ""
-
-
-def _sockets_of(port: int) -> Iterator[tuple[str, str]]:
-    """Yield inode and state of the sockets whose local port it is."""
-    for family in ("tcp", "tcp6"):
-        with suppress(OSError), open(PROC / "net" / family, encoding="ascii") as file:  # noqa: PTH123
-            for line in file:
-                fields = line.split()
-                if fields[1].endswith(f":{port:04X}") and fields[9] != "0":
-                    yield fields[9], fields[3]
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    directory = f"{PROC}/{pid}/fd"
-    with suppress(OSError):
-        for name in os.listdir(directory):  # noqa: PTH208 - as many as there are open files
-            with suppress(OSError):
-                yield os.readlink(f"{directory}/{name}")  # noqa: PTH115

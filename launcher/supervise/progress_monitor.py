@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from launcher.core.events import Hung, Slow
 from launcher.core.heartbeat import Heartbeat, read_heartbeat
-from launcher.core.proc import TICKS_PER_S, core_wait_s, stat, usage_of
+from launcher.core.machine.proc import TICKS_PER_S, core_wait_s, stat, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.slowness import Slowness

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.proc import PROC, is_readable, mounts, stat
+from launcher.core.machine.proc import PROC, is_readable, mounts, stat
 
 # An end may be noticed so much later than it was, on a busy machine, even by an agent that looks all the time.
 LATE_S = 1.0

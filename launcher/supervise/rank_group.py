@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.core import env
-from launcher.core.engine_rank import may_use_open_mpi
-from launcher.core.events import RankEnded, RankStarted, Trouble
+from launcher.core.events import RankStarted, Trouble
 from launcher.core.frozen import frozen
-from launcher.core.proc import stat
+from launcher.core.machine.engine_rank import may_use_open_mpi
+from launcher.core.machine.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
@@ -165,6 +165,6 @@ class RankGroup:
         )  # fmt: skip
 
     def _keep(self, ended: RankExit) -> RankExit:
-        self._event_log.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)
+        self._event_log.record(ended.event, ended.ended_ns)
         self.exits.append(ended)
         return ended

@@ -25,15 +25,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from launcher.core.messages import ProbeResult, ProbeTarget
-from launcher.core.proc import PROC
+from launcher.control.events import ProbeResult
+from launcher.control.orders import ProbeReach
+from launcher.core.machine.proc import open_links, tcp_sockets
 
 BACKLOG = 4096
 GREETING, ACKNOWLEDGED = b"?", b"+"
 LARGE = bytes(16 << 10)  # more than one packet of any network
 MIN_LARGE_S = 1.0  # without an answer, after which large packets count as lost
 MAX_OPEN = 512  # connections at once, so that a small limit of open files is enough
-_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 _BEGUN = {0, errno.EINPROGRESS}
 _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
@@ -67,7 +67,7 @@ class ReachProbes:
         self._callers: dict[int, tuple[socket.socket, int]] = {}  # by descriptor, with the bytes that have come
         self._echoed: dict[int, bool] = {}  # by server: whether large packets arrived
         self._why: dict[int, str] = {}  # of servers that were not reached yet
-        self._number: int | None = None  # of what is to be answered
+        self._order: ProbeReach | None = None  # that is to be answered
         self._deadline = 0.0  # monotonic
 
     @property
@@ -80,18 +80,18 @@ class ReachProbes:
     @property
     def timeout_s(self) -> float | None:
         """The seconds until what has not answered is given up; None if no probe is under way."""
-        return None if self._number is None else max(0.0, self._deadline - time.monotonic())
+        return None if self._order is None else max(0.0, self._deadline - time.monotonic())
 
-    def begin(self, number: int, targets: Iterable[ProbeTarget], timeout_s: float) -> None:
+    def begin(self, order: ProbeReach) -> None:
         """Try all targets, and forget what was begun before."""
         self._forget()
-        self._number, self._deadline = number, time.monotonic() + timeout_s
+        self._order, self._deadline = order, time.monotonic() + order.timeout_s
         self._why, self._echoed = {}, {}
-        for target in targets:
-            self._why[target.server_index] = "no answer"
+        for target in order.targets:
+            self._why[target.server] = "no answer"
             for address in target.addresses:
-                for number_of_port, port in enumerate(target.ports):
-                    self._connect(target.server_index, address, port, echoes=target.echoes and number_of_port == 0)
+                for number, port in enumerate(target.ports):
+                    self._connect(target.server, address, port, echoes=number == 0)
 
     def step(self) -> ProbeResult | None:
         """Return the answer, once it is known of every target. Accept connections of other servers meanwhile."""
@@ -102,7 +102,7 @@ class ReachProbes:
                 self._hear(descriptor)
             elif descriptor in self._open:
                 self._take(self._open[descriptor])
-        if self._number is None:
+        if self._order is None:
             return None
         if self._open and time.monotonic() < self._deadline:
             return None
@@ -110,7 +110,7 @@ class ReachProbes:
             if probe.large_s is not None and time.monotonic() - probe.large_s >= MIN_LARGE_S:
                 self._echoed.setdefault(probe.server_index, False)
         lossy = tuple(sorted(index for index, arrived in self._echoed.items() if not arrived))
-        answer = ProbeResult(self._number, tuple(sorted(self._why.items())), lossy=lossy)
+        answer = ProbeResult(self._order.server, self._order.number, tuple(sorted(self._why.items())), lossy=lossy)
         self._forget()
         return answer
 
@@ -218,7 +218,7 @@ class ReachProbes:
         for probe in self._open.values():
             probe.connection.close()
         self._open.clear()
-        self._number = None
+        self._order = None
 
 
 def _received(connection: socket.socket) -> bytes:
@@ -231,18 +231,5 @@ def _received(connection: socket.socket) -> bytes:
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
     """Return the ports on which these processes listen for others."""
-    inodes: dict[str, int] = {}
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError, ValueError, IndexError):
-            for line in (PROC / "net" / name).read_text(encoding="ascii").splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENS:
-                    inodes[fields[9]] = int(fields[1].rpartition(":")[2], 16)
-    found = set()
-    for pid in pids:
-        with suppress(OSError):
-            for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - many names, and no use for paths
-                with suppress(OSError):
-                    inode = os.readlink(f"{PROC}/{pid}/fd/{name}")  # noqa: PTH115
-                    found.add(inodes.get(inode.removeprefix("socket:[").removesuffix("]")))
-    return tuple(sorted(port for port in found if port is not None))
+    listening = {link: port for link, (port, is_listening) in tcp_sockets().items() if is_listening}
+    return tuple(sorted({listening[link] for pid in pids for link in open_links(pid) if link in listening}))

@@ -10,26 +10,21 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
-from launcher.control.orders import ForwardSignal
+from launcher.control.events import (
+    CONTINUES,
+    KILLS_AT_ONCE,
+    PAUSES,
+    AttemptEnded,
+    EvidenceReport,
+    SignalReceived,
+    ends_run,
+)
+from launcher.control.messages import GivingUp, Message
+from launcher.control.orders import BeginAttempt, CollectEvidence, EndRanks, Finish, ForwardSignal, ProbeReach
 from launcher.control.outcome import exit_code
 from launcher.core.codec import encode
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
-from launcher.core.messages import (
-    AttemptOver,
-    Begin,
-    Decision,
-    EvidenceReport,
-    EvidenceRequest,
-    Finish,
-    GivingUp,
-    Message,
-    ProbeRequest,
-    SignalWanted,
-    Stop,
-)
-from launcher.core.messages import ForwardSignal as ForwardedSignal
 from launcher.core.records import RunSpec
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import AttemptStage
@@ -37,12 +32,13 @@ from launcher.supervise.attempts import Attempts
 from launcher.supervise.diagnosis.servers import judged, merge_evidence
 from launcher.supervise.diagnosis.verdicts import with_remark
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.link import Link, LinkServices
+from launcher.supervise.link import Link
+from launcher.supervise.link_services import LinkServices
 from launcher.supervise.reach_probes import ReachProbes, listening_ports
 
 
 class RemoteControl:
-    """Translates between the coordinator's messages and what is done and seen here."""
+    """Carries out the coordinator's orders, and reports to it what happens here."""
 
     not_restarting = None  # the coordinator's report says so
     timeout_s = None  # nothing is due by itself
@@ -55,7 +51,7 @@ class RemoteControl:
         services: LinkServices,
         event_log: EventLog,
         server_index: int,
-        first: Begin,
+        first: BeginAttempt,
     ) -> None:
         self._spec = spec
         self._attempts = attempts
@@ -69,7 +65,7 @@ class RemoteControl:
         self.reach_probes: ReachProbes | None = None  # while others may try whether they reach this server
 
     def begin(self) -> None:
-        self._attempts.begin(self._first.attempt, self._first.master_port, self._first.allotment)
+        self._attempts.carry_out(self._first)
 
     @property
     def _link(self) -> Link | None:
@@ -87,26 +83,26 @@ class RemoteControl:
             if self._waits:
                 self._finish = Finish(Cause.COORDINATOR_LOST, EXIT_FAILURE)
             else:
-                self._stop(Stop(Cause.COORDINATOR_LOST))
+                self._stop(EndRanks(Cause.COORDINATOR_LOST))
 
     def _hear(self, message: Message) -> None:
         match message:
-            case EvidenceRequest(attempt=attempt) if attempt == self._attempts.number:
+            case CollectEvidence():
                 if self._waits or self._attempts.monitor.stage is AttemptStage.ENDING_LEFTOVERS:
                     self._report_evidence()
                 else:
-                    self._attempts.monitor.collect()
-            case ProbeRequest() if self.reach_probes is not None:
-                self.reach_probes.begin(message.number, message.targets, message.timeout_s)
-            case Decision(attempt=attempt) if attempt == self._attempts.number:
-                self._end_reach_probes()
-                self._end_decided(message)
-            case Begin(attempt=attempt) if self._waits and attempt == self._attempts.number + 1:
+                    self._attempts.carry_out(message)
+            case ProbeReach() if self.reach_probes is not None:
+                self.reach_probes.begin(message)
+            case BeginAttempt(number=number) if self._waits and number == self._attempts.number + 1:
                 self._waits = self._reported = False
-                self._attempts.begin(attempt, message.master_port, message.allotment)
-            case Stop():
+                self._attempts.carry_out(message)
+            case EndRanks(verdict=verdict) if verdict is not None:
+                self._end_reach_probes()
+                self._end_judged(message, verdict)
+            case EndRanks():
                 self._stop(message)
-            case ForwardedSignal(signal=number):
+            case ForwardSignal(number=number):
                 self.on_signal(number)
             case Finish():
                 self._finish = message
@@ -115,9 +111,9 @@ class RemoteControl:
 
     def on_own_signal(self, number: int) -> bool:
         """Report to the coordinator a signal that came here and is meant for all. Return True if it was acted on here."""
-        ends = number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(self._spec.supervision.forward_signals)
+        ends = ends_run(number, self._spec.supervision)
         if self._link is not None and (ends or self._link.by_hand):
-            self._link.send(SignalWanted(number))
+            self._link.send(SignalReceived(number, self._server_index))
             if not ends:
                 return False  # the coordinator sends it to all servers
         self.on_signal(number)
@@ -125,12 +121,11 @@ class RemoteControl:
 
     def on_signal(self, number: int) -> None:
         """Act on a signal that came here, or to all servers."""
-        forwarded = self._spec.supervision.forward_signals
-        if number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(forwarded):
-            self._stop(Stop(Cause.STOPPED, number))
+        if ends_run(number, self._spec.supervision):
+            self._stop(EndRanks(Cause.STOPPED, signal=number))
             if number == KILLS_AT_ONCE:
                 self._attempts.carry_out(ForwardSignal(number))
-        elif number in forwarded:
+        elif number in self._spec.supervision.forward_signals:
             self._attempts.carry_out(ForwardSignal(number))
             self._event_log.record(Forwarded(number))
         elif number in {PAUSES, CONTINUES} and self._attempts.paused != (number == PAUSES):
@@ -141,7 +136,7 @@ class RemoteControl:
         """End the ranks: the launcher that would hear how the run ends has gone."""
         if self._link is not None:
             self._link.send(GivingUp("the process that started its agent was killed"))
-        self._stop(Stop(Cause.HEAD_LOST))
+        self._stop(EndRanks(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
         """Report what has become of the ranks; return False when the run is over."""
@@ -185,7 +180,7 @@ class RemoteControl:
             self.reach_probes = ReachProbes()
         port = None if self.reach_probes is None else self.reach_probes.port
         evidence = encode(self._attempts.monitor.evidence())
-        self._link.send(EvidenceReport(self._attempts.number, evidence, port))
+        self._link.send(EvidenceReport(self._server_index, self._attempts.number, evidence, port))
 
     def _end_reach_probes(self) -> None:
         if self.reach_probes is not None:
@@ -194,37 +189,36 @@ class RemoteControl:
 
     # --- the end of an attempt ---
 
-    def _end_decided(self, decided: Decision) -> None:
+    def _end_judged(self, order: EndRanks, verdict: Verdict) -> None:
         """End the ranks, also if no evidence was asked for yet; they may all have ended well before others failed."""
         if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
             return
         if not self._waits and self._attempts.monitor.stage is AttemptStage.ENDING:
             return
-        self._event_log.record(Judged(decided.verdict))
-        self._record_stopping(decided.cause, restarts=decided.restarts)
+        self._event_log.record(Judged(verdict))
+        self._record_stopping(order)
         if self._waits:
-            self._attempts.note_failure_elsewhere(decided.cause, decided.verdict)
+            self._attempts.note_failure_elsewhere(order.cause, verdict)
         else:
-            self._attempts.monitor.end(decided.cause, decided.verdict, restarts=decided.restarts)
+            self._attempts.carry_out(order)
 
-    def _stop(self, stop: Stop) -> None:
+    def _stop(self, order: EndRanks) -> None:
         """End the ranks. If that is under way, its cause stands; if no rank is left, wait for other servers."""
         self._end_reach_probes()
         stage = self._attempts.monitor.stage
         if self._waits:
             return
         if stage in {AttemptStage.ENDING, AttemptStage.ENDING_LEFTOVERS}:
-            if not stop.restarts:
+            if not order.restarts:
                 self._attempts.monitor.ender.forget_repeat()
             return
         if stage in {AttemptStage.COLLECTING, AttemptStage.COLLECTED}:
             verdict = self._judged_alone()
-            if stop.cause is not Cause.COORDINATOR_LOST or verdict.confidence is not Confidence.UNSURE:
-                cause = self._attempts.monitor.failure_cause
-                self._end_decided(Decision(self._attempts.number, verdict, cause, restarts=stop.restarts))
+            if order.cause is not Cause.COORDINATOR_LOST or verdict.confidence is not Confidence.UNSURE:
+                self._end_judged(EndRanks(self._attempts.monitor.failure_cause, verdict, order.restarts), verdict)
                 return
-        self._record_stopping(stop.cause, stop.signal, stop.server, restarts=stop.restarts)
-        self._attempts.monitor.end(stop.cause, restarts=stop.restarts)
+        self._record_stopping(order)
+        self._attempts.carry_out(order)
 
     def _judged_alone(self) -> Verdict:
         """Return the verdict on what is known here. Nothing is certain without what ranks of other servers did."""
@@ -246,10 +240,9 @@ class RemoteControl:
             cause = Cause.COORDINATOR_LOST if monitor.cause is Cause.RESIZED else monitor.cause
             self._finish = Finish(cause, exit_code(cause, monitor.verdict, exits))
         else:
-            self._link.send(AttemptOver(self._attempts.number, left, self._attempts.held_port()))
+            number, port = self._attempts.number, self._attempts.held_port()
+            self._link.send(AttemptEnded(self._server_index, number, left, port))
 
-    def _record_stopping(
-        self, cause: Cause, number: int | None = None, server: str | None = None, *, restarts: bool = False
-    ) -> None:
+    def _record_stopping(self, order: EndRanks) -> None:
         grace_s = self._spec.supervision.grace_from(time.time())
-        self._event_log.record(Stopping(cause, grace_s, number, restarts, server))
+        self._event_log.record(Stopping(order.cause, grace_s, order.signal, order.restarts, order.server))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from launcher.core import env
 from launcher.core.events import SchedulerEnded, SchedulerStarted, Trouble
-from launcher.core.proc import stat
+from launcher.core.machine.proc import stat
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog

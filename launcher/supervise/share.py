@@ -21,6 +21,4 @@ class ServerShare:
     inherited: Mapping[str, str]  # the environment that the variables of ranks are laid over
     server_index: int
     port: HeldPort  # of the first attempt
-    first_attempt: int  # its number; agents that were lost had those before
-    first_allotment: Allotment | None = None  # of an elastic run over several servers
     specify: SpecifyAttempt | None = None  # of an elastic run

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from launcher.control.messages import Stacks, TakeStacks
 from launcher.core.codec import decode, encode
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
-from launcher.core.messages import Stacks, TakeStacks
 from launcher.core.run_dir import RunDir
 from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.diagnosis.stacks import Gathering, Target

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.proc import PROC, Stat, every_process, own_directory
+from launcher.core.machine.proc import PROC, Stat, every_process, own_directory
 
 FIRST_KILL_AGAIN_S = 0.02
 LAST_KILL_AGAIN_S = 1.0

@@ -33,7 +33,7 @@ from launcher.core.events import (
     from_line,
 )
 from launcher.core.files import open_regular
-from launcher.core.proc import PROC, every_process, is_readable
+from launcher.core.machine.proc import PROC, every_process, is_readable
 from launcher.core.run_dir import RunDir
 from launcher.supervise.tree import FIRST_KILL_AGAIN_S, KILL_PATIENCE_S, LAST_KILL_AGAIN_S, RunGroup
 

@@ -120,7 +120,10 @@ def check_can_save(directory: Path) -> None:
         OSError: it cannot be made.
     """
     if directory.exists():
-        raise UsageError(f"{directory} exists already, and a trained model is never overwritten", hint="--output DIR")
+        raise UsageError(
+            f"{directory} exists already, and a trained model is never overwritten",
+            hint="name another output directory",
+        )
     with new_directory(directory):
         pass
     directory.rmdir()

@@ -253,10 +253,10 @@ def table_of(launcher):
 @pytest.fixture(scope="session")
 def report_fonts():
     """Draw once: matplotlib keeps the files of its fonts open."""
-    from launcher.cli.commands.report.drawing import to_png
-    from launcher.cli.commands.report.page import Text
+    from launcher.cli.commands.report.charts import Chart, Series
+    from launcher.cli.commands.report.drawing import to_svg
 
-    to_png([[[Text("a", bold=bold, mono=mono) for bold in (False, True) for mono in (False, True)]]])
+    to_svg(Chart("a", (Series("a", ((1, 1.0),)),)))
 
 
 class Script:

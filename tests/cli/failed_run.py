@@ -11,7 +11,7 @@ from launcher.core.events import (
     RankStarted,
     Stopping,
 )
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 
 AGENT = ProcessId(1, 1, "another", "boot")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from tests.programs import acted_run
 
 COMMANDS = ("status", "why", "logs", "report", "top", "stacks", "stop")

@@ -1,9 +1,10 @@
-"""`tlaunch ckpt merge`, `reshard`, `diff` and `prune`: what they say, make and leave."""
+"""`tlaunch ckpt merge`, `diff` and `prune`: what they say, make and leave."""
 
 import hashlib
 import json
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -122,8 +123,6 @@ def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
             "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output taken",
             "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output runs/20260101-000000-a/checkpoints/step-5/model",
             "ckpt merge runs/20260101-000000-a --output model",
-            "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output taken",
-            "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output step-7",
             "ckpt merge no-such-run --output model",
             "ckpt diff runs/20260101-000000-a/checkpoints/step-5 runs/20260101-000000-a/checkpoints/step-7",
             "ckpt prune runs/20260101-000000-a/checkpoints/step-5 --keep 1",
@@ -146,13 +145,15 @@ def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
     ]
 
 
-def test_a_layout_that_does_not_fit_is_refused(launcher, run, snapshot):
-    """As `tlaunch run` refuses it, before the trainer is asked."""
-    run(5)
-    words = "ckpt reshard runs/20260101-000000-a --output new"
-    assert launcher.refused(3, f"{words} --mp 3", f"{words} --pp 9", f"{words} --dp 0") == snapshot
-    write(launcher.directory / "other", SHAPES, numbered(SHAPES), program="another")
-    launcher.refused(2, "ckpt reshard other --output new")
+@pytest.mark.parametrize("words", ["diff {run} {run}", "merge {run} --average 2 --output model"])
+def test_what_computes_needs_numpy(launcher, run, monkeypatch, words):
+    """Other commands do not."""
+    run(5, 7)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    told = launcher.call("ckpt", *words.format(run="runs/20260101-000000-a").split(), code=2).stderr
+    assert told.startswith("error: numpy is not installed")
+    assert told.endswith('hint: pip install "tlaunch[train]"\n')
+    launcher.call("ckpt", "merge", "runs/20260101-000000-a", "--output", "model", code=0)
 
 
 def test_diff(launcher, run, snapshot):

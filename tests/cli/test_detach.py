@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.proc import stat
+from launcher.core.machine.proc import stat
 from tests.conftest import PATIENCE_S
 
 from .conftest import read_until

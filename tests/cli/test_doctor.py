@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster.join import AgentInfo, Endpoint, join
-from launcher.core.messages import ProbeQuestion
+from launcher.control.messages import ProbeQuestion
 from tests.conftest import PATIENCE_S
 
 SERVERS = ("127.0.0.1", "127.0.0.2")

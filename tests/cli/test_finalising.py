@@ -28,7 +28,7 @@ def logs(launcher, source, *options, code=0):
     return [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(2)]
 
 
-@pytest.mark.parametrize("options", [[], ["--full-teardown"], ["--no-preload"]])
+@pytest.mark.parametrize("options", [[], ["--no-preload"]])
 def test_files_are_flushed_and_objects_finalised(launcher, options):
     """As at the end of any Python program, although what was imported before the fork is left as it is where it can be."""
     assert logs(launcher, UNFLUSHED, *options) == ["finalised\n"] * 2
@@ -51,12 +51,6 @@ def test_files_of_preloaded_modules_are_flushed_after_a_failure(launcher, option
     """Those of the rank that failed; the other may be ended before it has any."""
     logs(launcher, FAILING, *options, code=3)
     assert (launcher.directory / "held.1").read_text() == "by a preloaded module"
-
-
-def test_ranks_are_told_of_a_full_teardown(launcher):
-    source = "import os\nprint(os.environ.get('TLAUNCH_FULL_TEARDOWN'))\n"
-    assert logs(launcher, source, "--full-teardown") == ["1\n"] * 2
-    assert logs(launcher, source) == ["None\n"] * 2
 
 
 @pytest.mark.slow

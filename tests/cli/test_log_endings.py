@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankStarted
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.report import Report
 from tests.conftest import PATIENCE_S
 from tests.programs import acted_run

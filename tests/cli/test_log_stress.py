@@ -18,7 +18,7 @@ import pytest
 
 from launcher.cli.text.log_stream import PIPE_BYTES
 from launcher.core.events import AgentEnded, AgentStarted, Cause
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from tests.programs import acted_run
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

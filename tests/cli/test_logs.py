@@ -14,7 +14,7 @@ import pytest
 from launcher.core.arrivals import RECORD
 from launcher.core.codec import encode
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.records import Allotment, Elastic, Layout
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
@@ -76,7 +76,7 @@ def test_ranks_are_chosen(recorded):
 
 MEANINGLESS = """
 --rank 1-7; --rank 7; --rank x; --rank first-failed; --server 10.0.0.2; --grep '('; --level LOUD; --level ''
---since yesterday; --since ''; --merge --collapse; --exit-code; --follow --env; no-such-run; -A 1; -f -C 1
+--since yesterday; --since ''; --merge --collapse; --exit-code; --follow --env; no-such-run
 --prefix '{rank} '; --prefix '{'; --prefix '{server:d}'; --prefix '{time:d}'; --prefix '{global_rank:zz}'
 --prefix '{global_rank!x}'; --prefix '{global_rank:{device}}'; --prefix '{server:99999999999999999999}'
 --prefix x --json; --prefix x --collapse; --errors --grep x; --errors -v x; -i; --errors --merge; --errors -n 0; --timestamps --json; --timestamps --prefix x; -H '('; -H x --json
@@ -95,18 +95,6 @@ def test_what_ranks_say_alike_is_one_line(recorded):
         "[2] retrying",
         "[0-2] done",
     ]
-
-
-def test_lines_are_searched_with_those_around_them(recorded):
-    logs = recorded(CHATTER)
-    assert logs("--grep", "retrying", "-B", 1, "-A", 1).stdout.splitlines() == [
-        "[2] step 5 loss 0.187", "[2] retrying", "[2] done",
-    ]  # fmt: skip
-    assert logs("--grep", "step (0|5)", "-A", 1, "--rank", 0).stdout.splitlines() == [
-        "step 0 loss 1.000", "step 1 loss 0.500", "--", "step 5 loss 0.167", "done",
-    ]  # fmt: skip
-    merged = logs("--grep", "step (0|5)", "-A", 1, "--rank", "0-1", "--merge").stdout.splitlines()
-    assert (len(merged), "--" in merged) == (8, False)  # neighbours of two ranks: their prefixes tell as much
 
 
 def test_what_is_left_out_and_what_either_expression_matches(recorded):
@@ -390,13 +378,6 @@ def test_what_is_no_log_is_told(recorded, launcher, options):
 def test_a_long_line_is_one_line_in_a_pipe(recorded, options):
     text = f"begin x\n{'xé' * (1 << 20)}\nend x"
     assert recorded([text, None])("--rank", 0, *options).stdout == f"{text}\n"
-
-
-def test_groups_of_lines_are_apart_while_they_are_followed(recorded):
-    logs = recorded(["x\na\nb\nc\nx\nx\n"])
-    for follow in ((), ("-f",)):
-        for options, shown in (((), "x\na\n--\nx\nx\n"), (("-n", 2), "x\nx\n"), (("-n", 3), "a\n--\nx\nx\n")):
-            assert logs(*follow, "--grep", "x", "-A", 1, *options).stdout == shown
 
 
 def test_a_search_shows_what_it_has_found_while_it_goes_on(recorded, launcher):

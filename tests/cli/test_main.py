@@ -12,19 +12,21 @@ import pytest
 from launcher.cli import main as cli
 from launcher.cli.commands.ckpt import COMMANDS as CKPT_COMMANDS
 from launcher.cli.commands.table import COMMANDS as TABLE_COMMANDS
+from launcher.cli.options.run import RARE, RUN_PARAMETERS
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from tests.programs import acted_run
 
 from .transcript import typed_lines
 
+COMMANDS = [command for commands in cli.SECTIONS.values() for command in commands.values()]
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 
 # One of each kind of end: what goes well, and what does not.
 SMOKE = """
---version; rnu; validate t.json; table fix no.json; render hostfile --devices 2; logs a; report a
+--version; rnu; validate t.json; table fix no.json; render bash --devices 2 -- true; logs a; report a
 run --dry-run --devices 2 --master-port 29876 -- true
 """
 
@@ -53,7 +55,7 @@ json.dump(sorted(sys.modules), sys.stderr)
 @pytest.mark.parametrize(
     ("typed", "unwanted"),
     [
-        ("--help", {*HEAVY, *(target.partition(":")[0] for target, _ in cli.COMMANDS.values())}),
+        ("--help", {*HEAVY, *(target.partition(":")[0] for target, _ in COMMANDS)}),
         (
             "table --help",
             {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())},
@@ -68,7 +70,7 @@ json.dump(sorted(sys.modules), sys.stderr)
         # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
         (
             "run --devices 2 -- true",
-            {*HEAVY, "launcher.core.messages", "launcher.supervise.port_holder", "launcher.supervise.survey"},
+            {*HEAVY, "launcher.control.messages", "launcher.supervise.port_holder", "launcher.supervise.survey"},
         ),
     ],
     ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"],
@@ -79,9 +81,7 @@ def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     assert not set(json.loads(done.stderr.splitlines()[-1])) & set(unwanted)
 
 
-@pytest.mark.parametrize(
-    ("target", "short_help"), [*cli.COMMANDS.values(), *TABLE_COMMANDS.values(), *CKPT_COMMANDS.values()]
-)
+@pytest.mark.parametrize(("target", "short_help"), [*COMMANDS, *TABLE_COMMANDS.values(), *CKPT_COMMANDS.values()])
 def test_table_says_what_the_command_says(target, short_help):
     """The one-line help in the table is the command's own."""
     module, _, attribute = target.partition(":")
@@ -216,6 +216,21 @@ table fix;table generate;table merge;data;data preprocess;data sample"""
 def test_help_fits_a_terminal(launcher, command):
     done = launcher.call(*command.split(), "--help", env={"COLUMNS": "80"}, code=0)
     assert [line for line in done.stdout.splitlines() if len(line) > 80 or re.search(r"[<>]=?x|x[<>]", line)] == []
+
+
+@pytest.mark.parametrize("command", ["run", "rerun", "explain", "render"])
+def test_rare_options_are_in_help_all_and_completed(launcher, command):
+    short, full = (launcher.call(command, option, code=0).stdout for option in ("--help", "--help-all"))
+    [shown, all_options] = [set(re.findall(r"^  (?:-.*?, )?(--[a-z-]+)", text, re.MULTILINE)) for text in (short, full)]
+    words = {"COMP_WORDS": f"tlaunch {command} --", "COMP_CWORD": "2", "_TLAUNCH_COMPLETE": "bash_complete"}
+    completed = launcher.call(env=words, code=0).stdout
+    rare = {"--chip", "--max-table-size", "--profile"}
+    assert (rare <= all_options, rare & shown, shown < all_options) == (True, set(), True)
+    assert {name for name in rare if f"plain,{name}\n" in completed} == rare
+
+
+def test_every_rare_option_is_one_of_run():
+    assert {option.name for option in RUN_PARAMETERS} >= RARE
 
 
 def test_an_interrupt_during_imports_is_no_error(launcher, wait_until):

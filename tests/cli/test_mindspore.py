@@ -92,7 +92,7 @@ def test_it_is_seen_while_it_lives_and_when_it_has_ended(launcher):
     line = f"MindSpore's scheduler: running, process {pid}; "
     log = "runs/latest/scheduler/scheduler.log"
     assert line in launcher.call("status", code=0).stdout
-    assert line in launcher.call("top", "--once", code=0).stdout
+    assert line in launcher.call("top", code=0).stdout
     process.send_signal(signal.SIGTERM)
     process.wait()
     assert f"MindSpore's scheduler: ended, process {pid}; " in launcher.call("status", "latest", code=0).stdout

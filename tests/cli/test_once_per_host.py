@@ -5,8 +5,8 @@ import os
 import pytest
 
 from launcher.cli.launch import once_per_host
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import UsageError
+from launcher.core.machine.engine_rank import EngineRank
 
 
 @pytest.fixture(name="meet")

@@ -2,27 +2,27 @@
 
 import itertools
 import json
-import random
 import re
+import shutil
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from launcher.cli.commands.plan.arrangement import Sizes, arrange
-from launcher.cli.commands.plan.drawing import drawing_of
+from launcher.cli.commands.plan.graph import dot_of, svg_of
 from launcher.cli.commands.plan.table import lines_of, lines_of_all
 from launcher.cli.text.columns import columns_of
 from launcher.core.codec import encode
 from launcher.core.run_dir import strategy_name
-from launcher.sharding.report import ReportCollective, report_text
+from launcher.core.text import printable
+from launcher.sharding.report import ReportCollective, ReportEdge, report_text
 from launcher.sharding.report_set import alike
 from tests.sharding.reports import RANKS, report_of, write_reports
 
 from .transcript import transcript
 
-SIZES = Sizes(box_width=100.0, gap=10.0, row_height=80.0, column_gap=30.0)
 SVG = "{http://www.w3.org/2000/svg}"
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 
 
 @pytest.fixture(name="run")
@@ -93,76 +93,118 @@ def test_lines_fit_a_terminal(width, snapshot):
     assert "\n".join(lines) == snapshot
 
 
-def test_the_drawing(launcher, run):
-    """It needs no other file, names every operator with its strategy, and says in words what colours say."""
-    done = launcher.call("plan", "operators", "--svg", "operators.svg", code=0)
-    assert done.stdout == "operators.svg\n"
-    content = (launcher.directory / "operators.svg").read_text()
-    assert not re.search(r"href|@import|url\(|<script|<image", content)
-    root = ET.fromstring(content)
+def test_the_graph(launcher, run):
+    """Every operator is a box that names its strategy and says in words what its colour says; so does the legend."""
+    done = launcher.call("plan", "operators", "--dot", "operators.dot", code=0)
+    assert done.stdout == "operators.dot\n"
     report = report_of(0)
-    boxes = {group.find(f"{SVG}text").text: group for group in root.iter(f"{SVG}g")}
-    assert list(boxes) == [operator.name for operator in report.operators]
+    content = (launcher.directory / "operators.dot").read_text()
+    assert content == dot_of([report])
+    nodes = dict(re.findall(r'^  "(\w+)" \[label=(.*)\]$', content, re.MULTILINE))
+    assert list(nodes) == [operator.name for operator in report.operators]
     for operator in report.operators:
-        texts = [text.text for text in boxes[operator.name].iter(f"{SVG}text")]
-        assert f"{operator.kind} {operator.strategy}" in texts
-        assert (f"-> {operator.output.cuts}" in texts[2]) == bool(operator.output.size)
-        assert str(operator.strategy) in boxes[operator.name].find(f"{SVG}title").text
-    fills = {name: group.find(f"{SVG}rect").get("fill") for name, group in boxes.items()}
+        label, tooltip = nodes[operator.name].split(", tooltip=")
+        assert label.startswith(f'"{operator.name}\\l{operator.kind} {operator.strategy}\\l-> ')
+        assert (f"-> {operator.output.cuts}" in label) == bool(operator.output.size)
+        assert f"strategy {operator.strategy}" in tooltip
+    fills = {name: re.search(r'fillcolor="(.*)"', text)[1] for name, text in nodes.items()}
     assert len({fills["matmul"], fills["relu"], fills["mean"]}) == 3
     assert fills["matmul"] == fills["matmul2"]
-    legend = {rect.get("fill") for rect in root.findall(f"{SVG}rect[@class='box']")}
-    assert set(fills.values()) == legend
-    moved = [path.find(f"{SVG}title").text for path in root.iter(f"{SVG}path") if "moved" in path.get("class")]
-    assert moved == ["matmul to relu: slice", "matmul2 to sub: slice"]
-    assert drawing_of([report]) == content
+    assert set(fills.values()) == set(re.findall(r'bgcolor="(.*?)"', content))
+    moved = re.findall(r'"(\w+)" -> "(\w+)" \[label="(\w+)", .*style=dashed', content)
+    assert moved == [("matmul", "relu", "slice"), ("matmul2", "sub", "slice")]
+
+
+def layered(*layers, cuts=None):
+    """A report whose operators are `add` and `relu` of each of these layers, which follow one another."""
+    first = report_of(0).operators[0]
+    names = [f"{layer}.{name}" for layer in layers for name in ("add", "relu")]
+    operators = [
+        replace(
+            first,
+            name=name,
+            kind=name[-3:],
+            output=replace(first.output, name=name, cuts=(cuts or {}).get(name, (2, 1))),
+        )
+        for name in names
+    ]
+    edges = [ReportEdge(source, target, 0) for source, target in itertools.pairwise(["x", *names])]
+    return replace(report_of(0), operators=tuple(operators), edges=tuple(edges), collectives=())
+
+
+@pytest.mark.parametrize(
+    ("layers", "cuts", "clusters"),
+    [
+        (range(6), {}, ["encoder.0..5"]),
+        ([0, 1, 3], {}, ["encoder.0..1", "encoder.3"]),
+        (range(12), {"encoder.10.relu": (1, 2)}, ["encoder.0..9", "encoder.10", "encoder.11"]),
+    ],
+)
+def test_equal_layers_are_drawn_once(layers, cuts, clusters):
+    """Those that follow one another by number, and have the same layouts."""
+    dot = dot_of([layered(*(f"encoder.{layer}" for layer in layers), cuts=cuts)])
+    assert re.findall(r'^  label="(.*)"$', dot, re.MULTILINE) == clusters
+    assert len(re.findall(r"tooltip=", dot)) == 2 * len(clusters)
+
+
+def test_edges_of_equal_layers_are_drawn_once():
+    """What leads from one of them to the next leads from the last operator of the cluster to its first."""
+    dot = dot_of([layered(*(f"encoder.{layer}" for layer in range(6)), "decoder.0")])
+    assert re.findall(r'"(\S+)" -> "(\S+)" \[label="(.*?)"', dot) == [
+        ("encoder.0.add", "encoder.0.relu", ""),
+        ("encoder.0.relu", "encoder.0.add", "between layers"),
+        ("encoder.0.relu", "decoder.0.add", ""),
+        ("decoder.0.add", "decoder.0.relu", ""),
+    ]
+
+
+@needs_dot
+def test_the_drawing(launcher, run):
+    """It needs no other file."""
+    done = launcher.call("plan", "operators", "--all", "--svg", "a.svg", "--dot", "a.dot", code=0)
+    assert done.stdout == "a.svg\na.dot\n"
+    content = (launcher.directory / "a.svg").read_text()
+    assert not re.search(r" href=|@import|url\(|<script|<image", content)
+    titles = [title.text for title in ET.fromstring(content).iter(f"{SVG}title")]
+    assert {operator.name for operator in report_of(0).operators} <= set(titles)
+
+
+def test_without_graphviz_a_drawing_is_refused(launcher, run, snapshot):
+    """Or with one that fails. Nothing is written then, except by --dot alone."""
+    bin_directory = launcher.directory / "bin"
+    bin_directory.mkdir()
+    svg, dot = "plan operators --svg a.svg --dot b.dot", "plan operators --dot a.dot"
+    missing = launcher.scene(svg, code=2, env={"PATH": str(bin_directory)})
+    (bin_directory / "dot").write_text("#!/bin/sh\necho 'no layout' >&2\nexit 3\n")
+    (bin_directory / "dot").chmod(0o755)
+    failing = launcher.scene(svg, code=2, env={"PATH": str(bin_directory)})
+    assert "\n\n".join((missing, failing, launcher.scene(dot, code=0))) == snapshot
+    assert {path.name for path in launcher.directory.iterdir()} == {"runs", "bin", "a.dot"}
+
+
+HOSTILE = '</text><script>"&lt;\\\n\x1b[2J'
 
 
 def test_names_are_no_markup(launcher, run):
     """Whatever a file may say."""
-    name = '</text><script>"&\n\x1b[2J'
-    operator = replace(report_of(0).operators[0], name=name, kind=name)
-    report = replace(report_of(0), operators=(operator,), edges=(), collectives=(), recipe=name)
+    operator = replace(report_of(0).operators[0], name=HOSTILE, kind=HOSTILE)
+    report = replace(report_of(0), operators=(operator,), edges=(), collectives=(), recipe=HOSTILE)
     (run / "strategy" / strategy_name(0)).write_text(report_text(report))
-    for words in ((), ("--svg", "a.svg")):
-        done = launcher.call("plan", "operators", *words, code=0)
-        assert "\x1b" not in done.stdout
-    content = (launcher.directory / "a.svg").read_text()
-    assert "<script" not in content
-    ET.fromstring(content)
+    for words in ((), ("--dot", "a.dot")):
+        assert "\x1b" not in launcher.call("plan", "operators", *words, code=0).stdout
+    content = (launcher.directory / "a.dot").read_text()
+    assert content.replace("\n", "").isprintable()
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', "", content)
+    assert "script" not in outside.replace("&lt;script&gt;", "")  # of the title, which is markup
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_boxes_are_arranged(seed):
-    """Each below all that it takes from; none overlaps another, nor what runs past it; columns have all rows once."""
-    numbers = random.Random(seed)
-    count = numbers.randrange(1, 60)
-    sources = {
-        str(one): sorted(
-            {str(numbers.randrange(max(0, one - 9), one)) for _ in range(numbers.randrange(3))} if one else []
-        )
-        for one in range(count)
-    }
-    arranged = arrange(sources, SIZES)
-    row_of = {spot.name: spot.row for row in arranged.rows for spot in row if spot.is_box}
-    assert set(row_of) == set(sources)
-    assert all(row_of[taken] < row_of[name] for name in sources for taken in sources[name])
-    for row in arranged.rows:
-        ends = [(arranged.x[spot], (100.0 if spot.is_box else 16.0) / 2) for spot in row]
-        for (x, half), (other, other_half) in itertools.pairwise(ends):
-            assert other - other_half - (x + half) >= SIZES.gap - 1e-6
-    assert [row for column in arranged.columns for row in column.rows] == list(range(len(arranged.rows)))
-    assert all(lower.row == upper.row + 1 for upper, lower in arranged.links)
-
-
-def test_a_long_chain_stands_in_columns():
-    """With something that is taken beside the chain, so that lines run on from column to column."""
-    sources = {str(one): [str(one - 1)] * (one > 0) for one in range(175)}
-    sources |= {str(one): [str(one - 1), str(one - 9)] for one in range(9, 175, 9)}
-    arranged = arrange(sources, SIZES)
-    tallest = max(len(column.rows) for column in arranged.columns) * SIZES.row_height
-    width = sum(column.width + SIZES.column_gap for column in arranged.columns)
-    assert 0.5 < tallest / width < 2
+@needs_dot
+def test_names_are_drawn_as_they_are(launcher, run):
+    operator = replace(report_of(0).operators[0], name=HOSTILE, kind=HOSTILE)
+    svg = svg_of(dot_of([replace(report_of(0), operators=(operator,), edges=(), collectives=(), recipe=HOSTILE)]))
+    assert b"<script" not in svg
+    texts = [text.text for text in ET.fromstring(svg).iter(f"{SVG}text")]
+    assert any(text.startswith(printable(HOSTILE)) for text in texts)
 
 
 @pytest.mark.parametrize("command", ["run --dry-run --json", "render bash"])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded, RankStarted
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.report import Report
 from launcher.runs.registry import register
 from launcher.runs.removal import Removal

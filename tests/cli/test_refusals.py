@@ -13,6 +13,7 @@ import pytest
 from launcher.cli.launch import engine_commands
 from launcher.core.errors import UsageError
 from tests.conftest import executable
+from tests.rank_table.tables import make_lab, make_nodes, make_pods
 
 from .transcript import typed_lines
 
@@ -207,13 +208,11 @@ def test_rules_of_hccl_are_warnings_without_ascend_devices(launcher, sample_tabl
     assert "error[RT331]" in refused
 
 
-# Another format, and that of a table of its first ranks alone: tables of a lab are for 1, 2, 4, 8 devices of a server.
-@pytest.mark.parametrize(("name", "reduced"), [("v1.1", "v1.1"), ("legacy-lab", "v1.0")])
-def test_every_format_starts_ranks_on_its_devices(launcher, sample_tables, name, reduced):
+@pytest.mark.parametrize(("made", "written_as"), [(make_nodes, "v1.0"), (make_lab, "v1.0"), (make_pods, "v1.2")])
+def test_every_format_starts_ranks_on_its_devices(launcher, made, written_as):
     """A table of another format gives each rank its device; with idle devices the ranks read a table of them alone."""
-    text = (sample_tables / "rank_table_4pcs.json").read_text()
-    launcher.write("of-4-to-7.json", re.sub(r'(?<="device_id": ")\d', lambda found: str(4 + int(found[0])), text))
-    launcher.call("table", "convert", "of-4-to-7.json", "--to", name, "-o", "table.json", code=0)
+    text = json.dumps(made(1, 4) if made is not make_pods else made(0, 1, 4))
+    launcher.write("table.json", re.sub(r'(?<="device_id": ")\d', lambda found: str(4 + int(found[0])), text))
     say = ["sh", "-c", 'echo "$RANK_ID $DEVICE_ID"; cat "$RANK_TABLE_FILE" > "$TLAUNCH_RUN_DIR/read-by-$RANK_ID"']
     options = ["--rank-table", "table.json", "--dp", 3, "--allow-idle-devices"]
     done = launcher.run("run", *options, "--", *say, code=0)
@@ -222,7 +221,7 @@ def test_every_format_starts_ranks_on_its_devices(launcher, sample_tables, name,
     assert logs == ["0 4\n", "1 5\n", "2 6\n"]
     written = launcher.latest / "rank_table.json"
     (report,) = json.loads(launcher.call("validate", "--chip", "none", "--json", written).stdout)
-    assert (report["format"], report["devices"], report["valid"]) == (reduced, 3, True)
+    assert (report["format"], report["devices"], report["valid"]) == (written_as, 3, True)
     assert (launcher.latest / "read-by-1").read_text() == written.read_text()
 
 

@@ -1,4 +1,4 @@
-"""`tlaunch render`: what it writes, what it refuses, and templates of one's own."""
+"""`tlaunch render`: what it writes, and what it refuses."""
 
 import os
 import shutil
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.engines.render.job import VARIABLES
 from launcher.engines.render.kinds import KINDS
 
 from .transcript import typed_lines
@@ -21,13 +20,8 @@ SCRIPTS = [
 ]  # fmt: skip
 JOBS = [("slurm",), ("slurm", "--flavor", "exec")]
 EVERY = [
-    *SCRIPTS, ("hostfile",), ("hostfile", "--flavor", "mpich"), ("rankfile",),
-    ("kubernetes", "--image", "x"), ("kubernetes", "--image", "x", "--flavor", "mpi"),
+    *SCRIPTS, ("kubernetes", "--image", "x"), ("kubernetes", "--image", "x", "--flavor", "mpi"),
 ]  # fmt: skip
-
-
-def command_of(kind):
-    return () if kind[0] in {"hostfile", "rankfile"} else ("--", "true")
 
 
 def test_shellcheck_has_nothing_to_say(launcher, table_of, sample_tables):
@@ -57,21 +51,10 @@ def test_shellcheck_has_nothing_to_say(launcher, table_of, sample_tables):
     assert all(text.startswith("#!/usr/bin/env bash\n") for text in texts)
 
 
-def test_hostfile_and_rankfile(launcher, table_of, snapshot):
-    """Servers are in the order of their ranks, whatever the table's is; a rank's slot is its local rank."""
-    table_of({"h1": [3], "h2": [0, 1, 2]})
-    hostfile = "render hostfile --rank-table table.json --flavor"
-    assert launcher.scene(f"{hostfile} openmpi", f"{hostfile} mpich", code=0) == snapshot(name="hostfile")
-    table_of({"h1": [0, 2], "h2": [1, 3]})
-    assert launcher.scene("render rankfile --rank-table table.json", code=0) == snapshot(name="rankfile")
-    assert launcher.refused(3, "render hostfile --rank-table table.json") == snapshot(name="taking turns")
-
-
 def test_names_that_a_format_cannot_hold_are_refused(launcher, table_of):
     for name in ("a b", "-x", "a\nrank 0=evil slot=0", "a:2", "$(touch bad)", "`touch bad`", "'", "#h"):
         table = table_of({name: [0]})
-        kinds = ("hostfile", "rankfile", "mpirun", "slurm")
-        words = [["render", kind, "--rank-table", table, "-o", "out", *command_of((kind,))] for kind in kinds]
+        words = [["render", kind, "--rank-table", table, "-o", "out", "--", "true"] for kind in ("mpirun", "slurm")]
         launcher.refused(2, *words)
 
 
@@ -81,9 +64,8 @@ def test_names_that_a_format_cannot_hold_are_refused(launcher, table_of):
 @pytest.mark.parametrize("kind", EVERY, ids=" ".join)
 def test_a_file_is_what_stdout_would_be(launcher, kind):
     """Whole, executable where it is a script, and alone in its directory."""
-    command = command_of(kind)
-    shown = launcher.call("render", *kind, "--devices", 2, "--name", "n", *command)
-    done = launcher.call("render", *kind, "--devices", 2, "--name", "n", "-o", "made", *command)
+    shown = launcher.call("render", *kind, "--devices", 2, "--name", "n", "--", "true")
+    done = launcher.call("render", *kind, "--devices", 2, "--name", "n", "-o", "made", "--", "true")
     made = launcher.directory / "made"
     assert (shown.returncode, done.returncode, done.stdout) == (0, 0, "")
     assert made.read_text() == shown.stdout
@@ -94,10 +76,10 @@ def test_a_file_is_what_stdout_would_be(launcher, kind):
 
 def test_a_file_that_exists_stays(launcher):
     made = launcher.write("made", "mine")
-    launcher.refused(2, "render hostfile --devices 2 -o made")
+    launcher.refused(2, "render bash --devices 2 -o made -- true")
     assert made.read_text() == "mine"
-    assert launcher.call("render", "hostfile", "--devices", 2, "-o", "made", "--force").returncode == 0
-    assert "slots=2" in made.read_text()
+    assert launcher.call("render", "bash", "--devices", 2, "-o", "made", "--force", "--", "true").returncode == 0
+    assert made.read_text().startswith("#!")
 
 
 def test_secrets_are_told_and_kept_from_others(launcher):
@@ -118,11 +100,11 @@ REFUSED = {
 bash --devices 2 --rank-table x.json -- true; bash --rank-table x.json -- true; bash --devices 2 -- no-such-program
 bash --devices 2 -- python no-such-script.py; bash --devices 2 --env RANK=1 -- true
 bash --devices 2 --set train.nonsense=1; bash --devices 2 --name a/b -- true; bash --devices 2 --flavor mpich -- true
-mpirun --devices 2 --flavor job -- true; bash --devices 2 --image x -- true; hostfile --devices 2 -- true
+mpirun --devices 2 --flavor job -- true; bash --devices 2 --image x -- true
 slurm --devices 2 --time-limit soon -- true; bash --devices 2 --max-restarts 1 -- true
 bash --devices 2 --submit -- true; slurm --flavor exec --devices 2 --lost-after 9 -- true
 slurm --flavor exec --devices 2 --grace 9 -- true; bash --devices 2 --warn-before 90 -- true
-mpirun --devices 2 --grace 9 -- true; hostfile --devices 2 --master-port 29877
+mpirun --devices 2 --grace 9 -- true; hostfile --devices 2
 slurm --flavor exec --devices 2 -- true :; kubernetes --devices 2 -- true
 kubernetes --devices 2 --image x --name A_b -- true; bash --nodes 2 --devices 2 -- true
 kubernetes --image x --cpus-per-device 2 -- true; slurm --pvc data -- true; mpirun --env-from-secret A=b:c -- true
@@ -214,40 +196,3 @@ def test_secrets_are_exported_and_not_in_a_command(launcher, kind):
     assert "--env MODE=fast" in script
     assert "--env a.mode=x" in script
     assert (script.count("a b"), script.count("me:pw")) == (1, 1)
-
-
-# --- templates ---
-
-
-def test_the_list_tells_of_everything(launcher):
-    listed = launcher.call("render", "--list").stdout
-    templates = [template for kind in KINDS.values() for template in kind.templates.values()]
-    assert [name for name in (*KINDS, *templates, *VARIABLES) if name not in listed] == []
-    assert [name for name in VARIABLES if f"  {name} " not in listed] == []
-
-
-def test_a_template_of_ones_own_is_taken(launcher):
-    """Whole, with every variable; or a part of one that is built in."""
-    launcher.write("own/hostfile.openmpi.j2", "".join(f"{name}={{{{ {name} }}}}\n" for name in VARIABLES))
-    done = launcher.call("render", "hostfile", "--devices", 2, "--templates", "own", code=0)
-    assert done.stdout.startswith("version=")
-    assert len(done.stdout.splitlines()) == len(VARIABLES)
-    launcher.write("own/exec.j2", "my-exec {{ command | join(' ') }}\n")
-    done = launcher.call("render", "mpirun", "--devices", 2, "--templates", "own", "--", "true")
-    assert "    my-exec true &" in done.stdout
-
-
-WRONG = (
-    "fine\n{% if %}\n", "fine\n\n{{ nonsense }}\n", "{{ servers[0].nonsense }}\n", "\n{{ version | nonsense }}\n",
-    "\n{{ 1 / 0 }}\n", "{{ name + 1 }}\n", "\n{% include 'nonsense.j2' %}\n", "<# \n",
-)  # fmt: skip
-
-
-def test_a_wrong_template_is_told_with_file_and_line(launcher, snapshot):
-    for number, text in enumerate(WRONG):
-        launcher.write(f"own{number}/hostfile.openmpi.j2", text)
-    launcher.write("own/bash.sh.j2", "{{ command | join(' ') | word }}\n")
-    hostfile = "render hostfile --devices 2 -o made --templates"
-    typed = [f"{hostfile} own{number}" for number in range(len(WRONG))]
-    typed += [f"{hostfile} nowhere", "render bash --devices 2 --templates own -- echo a"]
-    assert launcher.refused(2, *typed) == snapshot

@@ -1,6 +1,5 @@
 """What a report's charts hold, which ranks have a row, and how both are drawn."""
 
-import io
 import math
 import re
 from pathlib import Path
@@ -8,12 +7,9 @@ from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
-from PIL import Image
 
 from launcher.cli.commands.report.charts import KINDS, Bar, Chart, RankChart, Row, Series, charts_of, rank_chart
-from launcher.cli.commands.report.drawing import to_png, to_svg
-from launcher.cli.commands.report.page import Text
-from launcher.core.errors import UsageError
+from launcher.cli.commands.report.drawing import to_svg
 from launcher.core.metrics import StepMetrics, Validation
 from launcher.core.records import ResumedFrom
 from launcher.runs.course import own_course
@@ -146,24 +142,6 @@ def test_names_of_others_act_nowhere():
     assert "<script" not in svg
     assert "\x1b" not in svg
     assert "http" not in re.sub(r' xmlns(:\w+)?="[^"]+"', "", svg)
-
-
-def test_a_picture_is_as_wide_as_a_page_and_as_high_as_its_rows():
-    """1200 pixels; blocks of a row share it."""
-    chart = Chart("loss", (Series("training", ((1, 2.0), (2, 1.0))),))
-    paragraphs = [Text("A title", 16, bold=True), Text("漢字 and \x1b[2J" + "words " * 100, mono=True)]
-    pictures = [
-        Image.open(io.BytesIO(to_png(rows))) for rows in ([[paragraphs]], [[chart, chart]], [[bars_of_all_kinds()]])
-    ]
-    assert {(picture.format, picture.width) for picture in pictures} == {("PNG", 1200)}
-    assert all(len(picture.getcolors(1 << 16)) > 10 for picture in pictures)
-    whole = Image.open(io.BytesIO(to_png([[paragraphs], [chart, chart], [bars_of_all_kinds()]])))
-    assert whole.size == (1200, sum(picture.height for picture in pictures))
-
-
-def test_a_picture_that_is_too_high_is_refused():
-    with pytest.raises(UsageError):
-        to_png([[[Text("a line", 16)] * 1000]])
 
 
 def test_axes_show_numbers_as_people_write_them():

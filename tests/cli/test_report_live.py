@@ -18,7 +18,7 @@ from launcher.cli.commands.report.curves import MAX_BUCKETS, SIDE, drawn, thinne
 from launcher.cli.commands.report.live import LiveView
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from tests.browser import browser, found
 from tests.programs import acted_run
 

@@ -12,7 +12,7 @@ import termios
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Killing, RankStarted, Stopping
-from launcher.core.proc import every_process, stat
+from launcher.core.machine.proc import every_process, stat
 
 from .conftest import read_until
 

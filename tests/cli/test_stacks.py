@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.events import AgentStarted, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.proc import stat
+from launcher.core.machine.proc import stat
 from tests.programs import acted_run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")

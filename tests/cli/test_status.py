@@ -78,7 +78,7 @@ def test_whatever_a_heartbeat_says_is_shown(launcher):
         run_dir.heartbeat(1).write_text('{"step": 2, "loss": -Infinity}')
         done = launcher.call("status", "a")
         as_json = launcher.call("status", "a", "--json")
-        top = launcher.call("top", "a", "--once")
+        top = launcher.call("top", "a")
     assert (done.returncode, row(done.stdout, 0)[6]) == (0, "nan"), done.stderr
     assert (top.returncode, row(top.stdout, 1)[3]) == (0, "-inf"), top.stderr
     each = json.loads(as_json.stdout, parse_constant=refuse)["each"]
@@ -106,7 +106,7 @@ def test_the_run_that_goes_on_is_meant(launcher):
     acted_run.make(launcher.runs / "over", [AgentEnded(Cause.FINISHED, 0)])
     launcher.latest.symlink_to("over")
     with acted_run.playing(launcher.runs / "a"):
-        for command in (["status"], ["top", "--once"]):
+        for command in (["status"], ["top"]):
             done = launcher.call(*command)
             assert (done.stdout.strip("─ ").startswith("a"), done.stderr) == (True, "")
         assert launcher.call("why").stdout.startswith("over")

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.checkpoint.index import INDEX, name_of
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankStarted
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.run_dir import RunDir
 from tests import checkpoints
 from tests.programs import acted_run

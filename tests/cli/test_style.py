@@ -135,7 +135,6 @@ def test_the_cause_stands_out_from_its_consequences():
     (["ps", "--all"], [f"{RED}{BOLD}failed"]), (["status", "a"], [f"{RED}{BOLD}failed", f"{RED}{BOLD}exit code 1"]),
     (["why", "a"], [f"{RED}{BOLD}failed", f"{BOLD}rank 1: Boom: no", f"{DIM}consequences:"]),
     (["table", "fix", "table.json"], [f"{BOLD}--- table.json", f'{RED}-  "server_count"', f'{GREEN}+  "server_count"']),
-    (["top", "--once", "a"], ["\x1b[1;31mfailed", "\x1b[1;31mexit code 1"]),
 ], ids=lambda each: each[0])  # fmt: skip
 def test_colours_are_for_terminals_and_say_nothing_alone(launcher, command, coloured):
     """Or for a pipe where they are asked for; the text is the same."""
@@ -149,6 +148,14 @@ def test_colours_are_for_terminals_and_say_nothing_alone(launcher, command, colo
         assert steady(without_colours(shown)) == steady(plain)
     assert "\x1b" not in launcher.seen(*command, NO_COLOR="1")
     assert "\x1b" not in launcher.seen(*command, TERM="dumb")
+
+
+def test_the_table_of_top_is_coloured_in_a_pipe_where_that_is_asked_for(launcher):
+    acted_run.make(launcher.runs / "a", failed_twice(verdict("Boom: no"), verdict("Boom: no")))
+    plain, coloured = (launcher.call("top", "a", env={"FORCE_COLOR": value}).stdout for value in ("", "1"))
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mexit code 1" in coloured
+    assert steady(without_colours(coloured)) == steady(plain)
 
 
 @pytest.mark.parametrize(("value", "coloured"), [("1", True), ("0", False), ("", False), ("3", True)])

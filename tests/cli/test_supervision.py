@@ -21,7 +21,7 @@ from launcher.core.events import (
     Trouble,
     from_line,
 )
-from launcher.core.proc import stat
+from launcher.core.machine.proc import stat
 from tests.conftest import executable
 
 UNTIL_GO = "while not os.path.exists('go'): time.sleep(0.01)"

@@ -10,13 +10,14 @@ import pytest
 from launcher.cli.commands.table.files import check_output, hand_over
 from launcher.core.errors import UsageError
 from launcher.rank_table import load_cluster
+from tests.rank_table.tables import make_lab
 
 from .transcript import typed_lines
 
 REFUSED = {
     1: "broken.json --to v1.2",
     2: """
-table.json --to v9; table.json --to v1.0 --from v1.2; table.json --to v1.0 --from nonsense
+table.json --to v9; table.json --to legacy-lab; table.json --to v1.0 --from v1.2; table.json --to v1.0 --from nonsense
 table.json --to v1.0 --devices 2; table.json --to v1.0 --drop colour; table.json --to v1.0 --drop device_id
 table.json --to hostfile --output . --force; none.json --to v1.0; rank_table_2pcs.json --to nodelist
     """,
@@ -96,26 +97,26 @@ def test_a_table_of_hosts_alone_is_marked_and_valid(launcher, snapshot):
 
 
 def test_keys_that_are_left_behind_are_named(launcher, table, snapshot):
-    """Nothing is lost without a word: each key once, and of many keys some; keys of v1.1 mean nothing elsewhere."""
+    """Nothing is lost without a word: each key once, and of many keys some; collective_id of v1.1 means nothing elsewhere."""
     document = json.loads(table.read_text())
     document.update({"job/name": "x", "~": 1})
     for server in document["server_list"]:
         server["rack"] = "7"
     launcher.write("more.json", document)
     launcher.write("many.json", {**document, **{f"key{number}": "" for number in range(20)}})
-    launcher.scene(*convert("table.json --to v1.1 -o heterogeneous.json"), code=0)
+    ranks = [{"rank_id": "0", "device_id": "0", "rank_ip": "192.1.0.1"}]
+    nodes = [{"node_addr": "10.0.0.1", "ranks": ranks}]
+    heterogeneous = {"version": "1.1", "status": "completed", "collective_id": "job", "node_list": nodes}
+    launcher.write("heterogeneous.json", heterogeneous)
     names = ("more.json", "many.json", "table.json", "heterogeneous.json")
     told = {name: launcher.call("table", "convert", name, "--to", "v1.0").stderr.splitlines() for name in names}
     assert told == snapshot
 
 
-def test_the_board_of_a_lab_stays_or_is_named(launcher, snapshot):
-    """From lab to lab it comes along; another format leaves it behind with a note, as its list of servers always is."""
-    launcher.scene(*convert("table.json --to legacy-lab --drop host_ip --output lab.json"), code=0)
-    document = json.loads((launcher.directory / "lab.json").read_text())
+def test_the_board_of_a_lab_is_left_behind(launcher, snapshot):
+    """A note names what is unusual about it, and the list of servers."""
+    document = make_lab(2, 8)
     document.update({"board_id": "0x002f", "para_plane_nic_name": ["p0", "p1"], "para_plane_nic_num": "2"})
-    launcher.write("lab.json", document)
-    assert json.loads(launcher.call("table", "convert", "lab.json", "--to", "legacy-lab").stdout) == document
     document["group_list"][0]["server_list"] = []
     launcher.write("lab.json", document)
     assert launcher.call("table", "convert", "lab.json", "--to", "v1.0").stderr.splitlines() == snapshot

@@ -21,8 +21,8 @@ from launcher.cli.text.rank_view import RankView
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
+from launcher.core.machine.proc import Usage, identify
 from launcher.core.metrics import StepMetrics, to_line
-from launcher.core.proc import Usage, identify
 from launcher.core.run_dir import RunDir
 from launcher.runs.engine_ranks import note_process
 from tests.conftest import PATIENCE_S
@@ -280,13 +280,13 @@ def test_what_the_run_measures_stands_above_the_table(launcher):
     """Loss and tokens/s: first value, course, last value, over the time that they took."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 2), RankStarted(0, 1)])
     measure(run_dir, [8.0, 4.0, None, 2.0, 1.0])
-    done = launcher.call("top", "--once", "a")
+    done = launcher.call("top", "a")
     assert done.returncode == 0, done.stderr
     _, loss, speed, header, *rows = done.stdout.splitlines()
     assert loss.split() == ["loss", "8.0000", "█▄", "▂▁", "1.0000", "over", "0.4", "s"]
     assert speed.split() == ["tokens/s", "10", "▁▃▅▇█", "50", "over", "0.4", "s"]
     assert (header.split()[0], len(rows)) == ("RANK", 2)
-    ascii_only = launcher.call("top", "--once", "a", env={"PYTHONIOENCODING": "ascii"}).stdout
+    ascii_only = launcher.call("top", "a", env={"PYTHONIOENCODING": "ascii"}).stdout
     assert ascii_only.isascii()
     assert ascii_only.splitlines()[1].split()[1:4] == ["8.0000", "#-", "._"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checkpoint.index import KINDS, NamedBox
-from launcher.cli.training.text_lines import MAX_LINE_BYTES
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box, whole
+from launcher.trainer.decode.stdin_lines import MAX_LINE_BYTES
 from tests import checkpoints
 
 SENTENCES = ["le chat noir dort", "un homme court", "", "la femme à l'arrière-plan", "  ", "dort un chat noir"]
@@ -78,7 +78,7 @@ def _half(shape, number):
 
 
 def test_lines_keep_their_order(launcher, trained):
-    """Of a model and of checkpoints of two ranks and in one file, by one process and by two; blank lines stay empty, and a carriage return is no text."""
+    """Of a model and of checkpoints of two ranks and in one file; blank lines stay empty, and a carriage return is no text."""
     directory, texts = trained
     given = "".join(f"{line}\n" for line in SENTENCES)
     expected = "".join(f"{text}\n" for text in texts)
@@ -87,8 +87,8 @@ def test_lines_keep_their_order(launcher, trained):
     assert (of_model.stdout, of_model.stderr) == (expected, "")
 
     many = given.replace("\n", "\r\n") * 40
-    by_two = launcher.run("translate", directory / "step-7", "--devices", "2", input=many, env=ONE_THREAD, code=0)
-    assert by_two.stdout == expected * 40
+    of_two_ranks = launcher.run("translate", directory / "step-7", input=many, env=ONE_THREAD, code=0)
+    assert of_two_ranks.stdout == expected * 40
     assert launcher.run("translate", directory / "step-8", input=given, env=ONE_THREAD, code=0).stdout == expected
     assert not list(launcher.directory.iterdir())
 
@@ -216,5 +216,5 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
 )
 def test_lines_of_stdin(launcher, given, told):
     """A line ends with a newline alone, and one without end does not fill the memory."""
-    code = "from launcher.cli.training.text_lines import *\ntry: print([line.text for line in stdin_lines()])\nexcept Exception as e: print(e)"
+    code = "from launcher.trainer.decode.stdin_lines import *\ntry: print([line for lines in stdin_lines() for line in lines])\nexcept Exception as e: print(e)"
     assert launcher.python(code, input=given).stdout.startswith(told)

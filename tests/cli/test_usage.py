@@ -34,7 +34,7 @@ train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 trai
 """
 NOTHING_AFTER_DASHES = """
 run --devices 2 --; run --; run --detach --; run --dry-run --; explain --rank 1 --devices 2 --
-render bash --devices 2 --; render hostfile --devices 2 --; doctor --
+render bash --devices 2 --; doctor --
 """
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankStarted
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.run_dir import RunDir
 from tests.programs import acted_run
 

@@ -23,6 +23,7 @@ from launcher.core.events import (
 )
 from launcher.core.records import Allotment, Cluster, Elastic, Layout, Supervision
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
+from launcher.preload.frames import HEADER
 from launcher.runs.progress import Progress
 from tests.servers import server
 
@@ -155,6 +156,24 @@ def test_the_line_of_the_users_program_is_shown_above_those_of_libraries(frames,
     assert len(shown) <= 12
     assert (shown[0], shown[-1]) == (first, "ValueError: no such shape")
     assert [line for line in shown if "left out" in line] == ([f"  [{left_out} lines left out]"] if left_out else [])
+
+
+@pytest.mark.parametrize(("notes", "first"), [(2, "KeyError: 'vocabulary'"), (30, "note 28")])
+def test_a_note_is_shown_below_its_exception(notes, first):
+    """A cause whose notes alone would be among the last lines; of many notes the last are shown."""
+    cause = [*frame(USERS, "load()"), "KeyError: 'vocabulary'", *(f"note {number}" for number in range(notes))]
+    link = ["", "The above exception was the direct cause of the following exception:", ""]
+    error = [
+        HEADER.strip(),
+        *frame(USERS, "start()"),
+        *frame(USERS, "build()"),
+        "ValueError: no model",
+        "see the cause",
+    ]
+    traceback = "\n".join([HEADER.strip(), *cause, *link, *error])
+    verdict = replace(VERDICT, failures=(replace(CAUSE, traceback=traceback),))
+    shown = [line.removeprefix("  | ") for line in render(verdict) if line.startswith("  | ")]
+    assert (shown[0], shown[-1]) == (first, "see the cause")
 
 
 def test_the_line_of_the_users_program_is_found_in_a_group_of_exceptions():

@@ -14,11 +14,11 @@ from launcher.cluster.agent_connection import listen
 from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.job import Plan
 from launcher.cluster.join import AgentInfo, Endpoint, join
-from launcher.cluster.registration import Registration, take_first_words
-from launcher.core.channel import Channel
-from launcher.core.messages import Challenge, to_line
+from launcher.cluster.registration import Registration
+from launcher.control.messages import Challenge, to_line
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.engines.command import EngineCommand
+from launcher.supervise.channel import Channel
 from launcher.supervise.event_log import EventLog
 from tests.conftest import PATIENCE_S
 from tests.servers import servers
@@ -101,8 +101,7 @@ class House:
             self.dismissed.append(unknown)
         for peer in self.registration.peers.values():
             if peer.lost is None:
-                server_id = SERVERS[peer.server_index].server_id
-                self._note(take_first_words(peer, server_id, peer.take(), self.heard.append))
+                self._note(self.registration.take_first_words(peer, self.heard.append))
 
     def _note(self, error):
         if error is not None:

@@ -4,6 +4,7 @@ import re
 import select
 import socket
 import time
+from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 
@@ -11,11 +12,12 @@ import pytest
 
 from launcher.cluster import agent_connection
 from launcher.cluster.agent_connection import AgentConnection, Clock, differences, listen, server_of
-from launcher.core.channel import Channel
+from launcher.control.events import AttemptEnded, EvidenceReport, ProbeResult, SignalReceived
+from launcher.control.messages import Done, Hello, Ping, Pong
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.interfaces import addresses_of
-from launcher.core.messages import Hello, Ping, Pong
+from launcher.core.machine.interfaces import addresses_of
 from launcher.engines.host_match import ServerIndex
+from launcher.supervise.channel import Channel
 from tests.conftest import PATIENCE_S
 from tests.servers import servers
 
@@ -137,3 +139,22 @@ def test_an_endpoint_is_open_to_both_families():
             socket.create_connection((address, port)).close()
         with pytest.raises(OSError, match="Address already in use"):
             listen(port)
+
+
+def test_an_agent_speaks_for_its_own_server_alone(connected):
+    """What it says of another one, or of none, is left out."""
+    agent, peer = Channel(connected[0]), AgentConnection(connected[1])
+    peer.server_index = 1
+    own = [AttemptEnded(1, 0), EvidenceReport(1, 0, {}), ProbeResult(1, 1, ()), SignalReceived(15, 1)]
+    for message in own:
+        for server in (0, -1, 2, *([None] if isinstance(message, SignalReceived) else [])):
+            agent.send(replace(message, server=server))
+        agent.send(message)
+    agent.send(Done())
+    taken = []
+    while Done() not in taken:
+        assert select.select([peer], [], [], PATIENCE_S)[0]
+        taken += peer.take()
+    assert taken == [*own, Done()]
+    agent.close()
+    peer.close()

@@ -15,13 +15,13 @@ from launcher.cluster.coordinator_files import (
     write_endpoint,
 )
 from launcher.cluster.join import Session, take_place
-from launcher.core.channel import Channel
+from launcher.control.messages import Refused, Welcome
 from launcher.core.errors import TlaunchError, UsageError
-from launcher.core.messages import Refused, Welcome
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import Request
 from launcher.engines.placement import Machine
+from launcher.supervise.channel import Channel
 
 REQUEST = Request(Cluster.local(1), Layout(), ("true",), Path("/"), Path("/"), Supervision(), {}, {}, Machine(()))
 WELCOME = Welcome("", 1, "a-run", 60.0, mark="a-mark", key="the key")

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.connections import BEATS, Connections
-from launcher.core.channel import Channel
-from launcher.core.messages import Challenge, Ping, Pong
+from launcher.control.messages import Challenge, Ping, Pong
+from launcher.supervise.channel import Channel
 from tests.conftest import PATIENCE_S
 
 SILENCE_S = 1.0

@@ -341,7 +341,9 @@ class _Coordinator:
         wrong_s = self._source.uniform(-error_s, error_s)
         offset_s = self._history.offsets[server]
         clock.take(self._now_ns() - int((error_s - offset_s - wrong_s) * 1e9), int(2 * error_s * 1e9), self._now_ns())
-        self._report(events.EvidenceReport(server, 40000, self._evidence.take(server, encode(evidence), clock)))
+        report = events.EvidenceReport(server, self._controller.attempt, encode(evidence), 40000)
+        assert self._evidence.take(report, clock)
+        self._report(report)
 
     def _tick(self):
         back_s = self._history.away[1]
@@ -367,15 +369,15 @@ class _Coordinator:
     def _probe_reach(self, order):
         """Where the history parts the first two servers, neither reaches the other."""
         parted = any(cause.kind == "partition" for cause in self._history.causes)
-        unreached = [(to, "no answer") for to, _ in order.targets if parted and {order.server, to} == {0, 1}]
+        to_try = [target.server for target in order.targets]
+        unreached = [(to, "no answer") for to in to_try if parted and {order.server, to} == {0, 1}]
         self._report(events.ProbeResult(order.server, order.number, tuple(unreached)))
 
     def _report(self, event):
         for order in self._controller.take(event, self._now_s, START_S + self._now_s):
             match order:
-                case orders.CollectEvidence(servers=servers):
-                    for server in servers:
-                        self._request(server)
+                case orders.CollectEvidence(server=server):
+                    self._request(server)
                 case orders.ProbeReach():
                     self._post(self._now_s + 2 * self._way_s(), self._probe_reach, order)
                 case orders.Diagnose(apart=apart):

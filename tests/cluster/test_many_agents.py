@@ -15,7 +15,7 @@ from launcher.cluster.job import Plan
 from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, AttemptStarted, Cause, Judged, NotBegun, RankEnded, RankStarted
-from launcher.core.proc import SPARE
+from launcher.core.machine.proc import SPARE
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence

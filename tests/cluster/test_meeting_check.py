@@ -7,7 +7,7 @@ import pytest
 
 import launcher.cluster.meeting_check as module
 from launcher.cluster.meeting_check import resolved_meeting, unresolved
-from launcher.core.messages import Ready
+from launcher.control.messages import Ready
 from launcher.doctor import network
 from tests.cluster.test_agent_setup import REQUEST
 

@@ -4,9 +4,9 @@ import pytest
 
 from launcher.cluster import mpi_ranks
 from launcher.cluster.mpi_ranks import ProcessPlace, check_server, gather, open_endpoint, place_of
-from launcher.core.engine_rank import EngineRank
 from launcher.core.env import TLAUNCH_MEMBERS
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.machine.engine_rank import EngineRank
 from launcher.core.records import Device, Server
 
 

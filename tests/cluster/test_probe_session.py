@@ -11,16 +11,16 @@ import pytest
 
 from launcher.cluster.join import Session
 from launcher.cluster.probe_server import serve_probes
-from launcher.core.channel import Channel
+from launcher.control.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
 from launcher.core.events import Cause
-from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
-from launcher.core.proc import SPARE
+from launcher.core.machine.proc import SPARE
+from launcher.supervise.channel import Channel
 from tests.conftest import PATIENCE_S
 
 PREAMBLE = """
 import json, resource, sys
 from pathlib import Path
-from launcher.core.proc import own_limit
+from launcher.core.machine.proc import own_limit
 from launcher.core.records import Device, Server
 from launcher.cluster.probe_session import ProbeSession
 from launcher.cluster.job import EXAMINATION

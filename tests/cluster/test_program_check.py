@@ -8,7 +8,7 @@ import pytest
 
 from launcher.cluster.agent_starter import JoinBarrier
 from launcher.cluster.program_check import answer_to, odd_programs, programs_of, question, refusal
-from launcher.core.messages import Begin
+from launcher.control.messages import BeginAttempt
 from tests.servers import servers
 
 SERVERS = servers("h1", "h2", "h3", "h4")
@@ -59,7 +59,7 @@ def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless
     else:
         assert opened.registration.unlike() is None
     for peer in opened.registration.peers.values():
-        peer.send(Begin(0, 4711))
+        peer.send(BeginAttempt(0, 4711))
     assert all(start.result(60) for start in starts)
 
 

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from launcher.cluster.agent_connection import addresses_to_try
 from launcher.control import inquiry
 from launcher.control.events import ProbeResult
 from launcher.control.inquiry import ALL_PAIRS, ReachCheck, cut_off, pairs_of
-from launcher.core.messages import Hello, ProbeTarget
+from launcher.control.messages import Hello
 from launcher.supervise.reach_probes import ReachProbes
 from tests.conftest import PATIENCE_S
 from tests.servers import server
@@ -26,9 +27,9 @@ class Agent:
 
     def probe(self, order, server_ids):
         self.asked.append(order)
-        targets = [ProbeTarget(to, (server_ids[to],), ports) for to, ports in order.targets]
+        targets = [replace(target, addresses=(server_ids[target.server],)) for target in order.targets]
         if not self.deaf:
-            self.reach_probes.begin(order.number, targets, order.timeout_s)
+            self.reach_probes.begin(replace(order, targets=tuple(targets)))
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def check():
                 awaited.add(order.server)
             for index, agent in agents.items():
                 if (answer := agent.reach_probes.step()) is not None:
-                    begun.take(ProbeResult(index, answer.number, answer.unreached, agent.ports))
+                    begun.take(replace(answer, ports=agent.ports))
                     awaited.remove(index)
             now_s += 0.0 if awaited - set(deaf) else inquiry.TRY_S + inquiry.ANSWER_S
             orders = begun.step(agents, now_s)
@@ -67,7 +68,7 @@ def check():
 def test_servers_that_reach_each_other_are_asked_once(check):
     apart, agents = check(HERE, HERE, HERE)
     assert apart == ()
-    asked = [[to for order in agent.asked for to, _ in order.targets] for agent in agents.values()]
+    asked = [[target.server for order in agent.asked for target in order.targets] for agent in agents.values()]
     assert asked == [[1, 2], [2], []]
 
 

@@ -5,7 +5,7 @@ import pytest
 from launcher.cluster.recorder import passed_on
 from launcher.core import events
 from launcher.core.events import Cause, Hung, Leftovers, RankEnded, RankStarted, TimestampedEvent, Trouble, to_line
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
 from tests.servers import server
 

@@ -17,12 +17,12 @@ from launcher.cluster import agent_connection
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
 from launcher.cluster.connections import Connections
 from launcher.cluster.join import AgentInfo, Endpoint, PassingRefusalError, RunOverError, join
-from launcher.core import messages
-from launcher.core.channel import Channel, ChannelClosedError
+from launcher.control import messages
+from launcher.control.messages import BeginAttempt, Challenge, Finish, Refused, TakenIn, Waiting, Welcome
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
-from launcher.core.messages import Begin, Challenge, Finish, Refused, TakenIn, Waiting, Welcome
 from launcher.core.resources import fingerprint
+from launcher.supervise.channel import Channel, ChannelClosedError
 from tests.conftest import PATIENCE_S, refusing_port
 
 
@@ -106,10 +106,10 @@ def test_an_attempt_is_sent_to_those_that_are_ready(opened, agents):
     opened.registration.peers[1].ready = None
     with closing(DefaultSelector()) as selector:
         connections = Connections(opened.registration, selector, 20.0, on_words=None, on_loss=None)
-        connections.send_all(Begin(1, 4001), ready=True)
-        connections.send_all(Begin(2, 4002))
+        connections.send_all(BeginAttempt(1, 4001), ready=True)
+        connections.send_all(BeginAttempt(2, 4002))
     opened.attend(lambda: all(start.done() for start in starts))
-    assert [start.result().attempt for start in starts] == [1, 2]
+    assert [start.result().number for start in starts] == [1, 2]
 
 
 def test_a_server_is_awaited_until_it_is_ready(opened, agents):
@@ -124,8 +124,8 @@ def test_a_server_is_awaited_until_it_is_ready(opened, agents):
     assert peer.ready.master_port == 4711
     opened.attend(lambda: peer.pings.clock.known)
     assert abs(peer.pings.clock.ahead_ns) <= peer.pings.clock.error_ns
-    peer.send(Begin(0, 4711))
-    assert start.result(PATIENCE_S) == Begin(0, 4711)
+    peer.send(BeginAttempt(0, 4711))
+    assert start.result(PATIENCE_S) == BeginAttempt(0, 4711)
 
 
 def test_an_agent_that_was_started_by_hand_needs_no_job(house, agents):
@@ -291,9 +291,9 @@ def test_a_server_that_cannot_take_part_says_so_to_the_run(opened, agents):
 def test_a_server_that_waits_hears_which_are_missing(house, agents):
     opened, heard = house(), []
     start = agents.wait(come(opened, agents), tell=heard.append)
-    for word in (Waiting(("h2",)), Waiting(()), Begin(3, 9)):
+    for word in (Waiting(("h2",)), Waiting(()), BeginAttempt(3, 9)):
         opened.registration.peers[0].send(word)
-    assert start.result(PATIENCE_S) == Begin(3, 9)
+    assert start.result(PATIENCE_S) == BeginAttempt(3, 9)
     assert heard == [Waiting(("h2",)), Waiting(())]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.cluster.agent_connection import Clock
 from launcher.cluster.server_evidence import ServerEvidence
+from launcher.control.events import EvidenceReport
 from launcher.control.orders import Apart
 from launcher.core.codec import encode
 from launcher.core.records import Device, Server
@@ -46,7 +47,7 @@ def living(global_rank, stack=None):
 
 
 def report(server, *ranks, hung=()):
-    return lambda evidence: evidence.take(server, encode(Evidence(ranks, hung)), Clock())
+    return lambda evidence: evidence.take(EvidenceReport(server, 0, encode(Evidence(ranks, hung))), Clock())
 
 
 def is_lost(server, why, since_s=1.0):
@@ -172,7 +173,8 @@ def test_a_server_that_has_gone_after_its_ranks_ended_well_leaves_no_doubt(make_
 def test_a_lost_server_is_not_awaited(make_evidence):
     evidence = make_evidence(1, 1)
     is_lost(1, SILENT)(evidence)
-    assert not evidence.take(0, "nonsense", Clock())
+    assert not evidence.take(EvidenceReport(0, 0, "nonsense"), Clock())
+    assert not evidence.take(EvidenceReport(0, 0), Clock())
     assert evidence.awaited([0, 1]) == [0]
     report(0, living(0))(evidence)
     assert evidence.awaited([0, 1]) == []

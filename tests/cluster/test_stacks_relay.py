@@ -8,7 +8,7 @@ import pytest
 from launcher.cluster import stacks
 from launcher.cluster.coordinator_files import AskerEndpoint, read_endpoint, remove_endpoint, write_endpoint
 from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
-from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
+from launcher.control.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
 from tests.conftest import PATIENCE_S
 

@@ -10,7 +10,7 @@ import pytest
 from launcher.cluster import unheard
 from launcher.cluster.agent_connection import listen
 from launcher.cluster.unheard import Unheard, longest_s, tell_freed
-from launcher.core.messages import Freed, proof_of
+from launcher.control.messages import Freed, proof_of
 from tests.conftest import PATIENCE_S
 
 

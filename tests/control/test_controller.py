@@ -3,7 +3,7 @@
 A file of histories is read line by line:
 
     = name                                      a history begins, with the words of `Setup` on the next line
-    servers 2  restarts 1  by hand              (also: engine anew, limit 5, forward USR1, servers h1 h2, first 1;
+    servers 2  restarts 1  by hand              (also: engine anew, limit 5, forward USR1, servers h1 h2;
                                                  elastic 4 mp 2: so many devices, divided evenly over the servers)
     2.5  evidence 0, verdict rank 1  >  collect 1     at 2.5 s these events happen, and then a Tick; the orders follow
 
@@ -13,6 +13,8 @@ has them. A line without a time happens at the same moment as the one before.
 
 import re
 import signal
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,7 @@ from launcher.core.events import (
     NotBegun,
     NotRestarting,
     Paused,
+    RankEnded,
     Stopping,
     Trouble,
 )
@@ -66,7 +69,7 @@ class Play:
             self._happen(event)
         self._take(events.Tick(self.quiet))
         shown_orders, self.given = self.given, []
-        return [shown(order) for order in shown_orders], [each.strip() for each in expected.split(",") if each.strip()]
+        return list(_shown_all(shown_orders)), [each.strip() for each in expected.split(",") if each.strip()]
 
     def _happen(self, text):
         if text.startswith("verdict "):
@@ -75,8 +78,10 @@ class Play:
             self.quiet = tuple(map(int, text.split()[1:]))
         else:
             event = _event(text)
-            if isinstance(event, events.RankEnded):
+            if isinstance(event, RankEnded):
                 self.exits[event.global_rank] = event.status
+            if isinstance(event, events.EvidenceReport | events.AttemptEnded):
+                event = replace(event, attempt=self.controller.attempt)
             self._take(event)
 
     def _take(self, event):
@@ -133,7 +138,6 @@ def _setup(words):
     return Setup(
         server_ids=tuple(f"10.0.0.{index + 1}" for index in range(count)),
         supervision=supervision,
-        first_attempt=int(number("first", 0)),
         brings_all="by hand" not in words,
         engine_anew="engine anew" in words,
         evidence_limit_s=number("limit", 5.0 if count > 1 else 0.0),
@@ -163,18 +167,18 @@ _EVENTS = {
     r"ready (\d+) and (\d+)": lambda one, other: events.ServersReady(one, ((0, one), (1, other))),
     r"joined (\d+) port (\d+)": events.ServerJoined,
     r"cannot begin: (.*)": lambda why: events.CannotBegin(_ERRORS[why]),
-    r"rank (\d+) ends (-?\d+)": events.RankEnded,
+    r"rank (\d+) ends (-?\d+)": lambda rank, status: RankEnded(rank, None, status),
     r"failure at (\d+)": events.RankFailed,
-    r"evidence (\d+)": lambda server: events.EvidenceReport(server, 40000 + server),
-    r"nonsense (\d+)": lambda server: events.EvidenceReport(server, understood=False),
+    r"evidence (\d+)": lambda server: events.EvidenceReport(server, 0, port=40000 + server),
+    r"nonsense (\d+)": events.RankFailed,
     r"probe (\d+) of (\d+) reaches all": lambda number, server: events.ProbeResult(server, number, ()),
     r"probe (\d+) of (\d+) misses (\d+)": lambda number, server, other: events.ProbeResult(
         server, number, ((other, "no answer"),)
     ),
     r"leftovers at (\d+)": events.EndingLeftovers,
-    r"over (\d+)": events.AttemptEnded,
-    r"over (\d+) port (\d+)": lambda server, port: events.AttemptEnded(server, master_port=port),
-    r"over (\d+) unkillable": lambda server: events.AttemptEnded(server, left=True),
+    r"over (\d+)": lambda server: events.AttemptEnded(server, 0),
+    r"over (\d+) port (\d+)": lambda server, port: events.AttemptEnded(server, 0, master_port=port),
+    r"over (\d+) unkillable": lambda server: events.AttemptEnded(server, 0, left=True),
     r"lost (\d+)": lambda server: events.ServerLost(server, "gone"),
     r"lost (\d+) finished": lambda server: events.ServerLost(server, "gone", finished=True),
     r"lost (\d+) as we stood still": lambda server: events.ServerLost(server, "gone", is_own_fault=True),
@@ -195,6 +199,15 @@ def _event(text):
     raise AssertionError(f"no such event: {text}")
 
 
+def _shown_all(given):
+    """Yield orders as histories write them: those to collect evidence, one for each server, as one."""
+    for kind, group in groupby(given, type):
+        if kind is orders.CollectEvidence:
+            yield f"collect {' '.join(str(order.server) for order in group)}"
+        else:
+            yield from map(shown, group)
+
+
 def shown(order):
     """Return an order, or the event that it records, as histories write it."""
     return _SHOWN[type(order)](order)
@@ -205,7 +218,7 @@ def _name(number):
 
 
 def _probe(order):
-    tried = " ".join(f"{to}:{'/'.join(map(str, ports))}" for to, ports in order.targets)
+    tried = " ".join(f"{target.server}:{'/'.join(map(str, target.ports))}" for target in order.targets)
     return f"probe {order.number} by {order.server} of {tried or 'none'}"
 
 
@@ -233,7 +246,6 @@ def _stopping(event):
 _SHOWN = {
     orders.Record: lambda order: shown(order.event),
     orders.BeginAttempt: _begin,
-    orders.CollectEvidence: lambda order: f"collect {' '.join(map(str, order.servers))}",
     orders.Diagnose: lambda order: "diagnose" + "".join(f" {one.pair[0]}|{one.pair[1]}" for one in order.apart),
     orders.ProbeReach: _probe,
     orders.EndRanks: lambda order: "end ranks to repeat" if order.restarts else "end ranks",

@@ -44,7 +44,7 @@ def test_preprocess_tells_warnings_and_missing_partners(tmp_path):
     result = tlaunch_data("preprocess", "--fr", fr, "--en", en, "--split", "test", "--output", tmp_path)
     lines = result.stderr.splitlines()
     assert lines[0].startswith("warning: ")
-    assert "is de, but it was given as the French side" in lines[0]
+    assert "states the language de, but it was given as the French side" in lines[0]
     assert [line.startswith("missing partner: doc d seg ") for line in lines[1:6]] == [True] * 5
     assert f"({fr}:3) has no partner in {en}" in lines[1]
     assert lines[6:] == ["missing partner: ... and 4 more", "kept 1 of 10 pairs; dropped: 9 missing partner"]
@@ -63,7 +63,7 @@ def test_images_are_written_for_the_recipe_that_reads_them(tmp_path):
     result = tlaunch_data(*arguments)
     assert result.stderr == "wrote 2,000 train, 500 test images\n"
     assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         tlaunch_data(*arguments)
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_overwritten_unless_forced(tmp_path):
     tlaunch_data(*arguments)
     kept = tmp_path / "out" / "wmt14.fr_en.txt"
     kept.write_text("mine\tmien\n")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         tlaunch_data(*arguments)
     assert kept.read_text() == "mine\tmien\n"
     assert tlaunch_data(*arguments, "--force").exit_code == 0

@@ -27,9 +27,9 @@ def test_a_file_of_the_other_direction_is_refused(corpus):
     """A name that says fr_en is not read as en_fr, since nothing later would notice. There are no other directions."""
     with pytest.raises(UsageError) as caught:
         find_splits(corpus / "wmt14.fr_en.txt", "en_fr")
-    assert "its name says fr_en, but en_fr was asked for" in caught.value.message
+    assert "its name says fr_en, but the direction is en_fr" in caught.value.message
     assert str(corpus / "wmt14.en_fr.txt") in caught.value.hint
-    with pytest.raises(UsageError, match="fr_de: there is no such direction"):
+    with pytest.raises(UsageError, match="unknown direction fr_de"):
         find_splits(corpus, "fr_de")
 
 
@@ -38,9 +38,9 @@ def test_what_is_missing_is_named(tmp_path):
     (tmp_path / "notes.md").touch()
     with pytest.raises(UnreadableError) as caught:
         find_splits(tmp_path, "en_fr")
-    assert "there is no wmt14.en_fr.txt in this directory; it holds notes.md" in caught.value.message
+    assert "this directory has no wmt14.en_fr.txt; it contains notes.md" in caught.value.message
     assert "tlaunch data preprocess" in caught.value.hint
-    with pytest.raises(UnreadableError, match="there is no such file or directory"):
+    with pytest.raises(UnreadableError, match="file or directory of sentence pairs not found"):
         find_splits(tmp_path / "nowhere", "fr_en")
 
 

@@ -103,9 +103,9 @@ def test_files_that_cannot_be_a_pair_are_refused(run, fr, en, names, message):
     (
         "<refset setid='s' trglang='en'>",
         "<srcset setid='s' srclang='de'>",
-        ["its language is en, but it was given as the French", "its language is de, but it was given as the Eng"],
+        ["states the language en, but it was given as the French", "states the language de, but it was given as the Eng"],
     ),
-    ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["is of set newstest2013, but "]),
+    ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["belongs to set newstest2013, but "]),
 ])  # fmt: skip
 def test_what_files_say_about_themselves_is_compared_with_the_options(run, fr_header, en_header, warnings):
     """A language or set that contradicts the options is a warning, not an error."""
@@ -117,7 +117,7 @@ def test_what_files_say_about_themselves_is_compared_with_the_options(run, fr_he
 
 def test_no_pair_left_is_refused_with_the_reasons(run, tmp_path):
     """Two files of different sets end with the counts and no output."""
-    with pytest.raises(RefusedError, match="no pair is left of 2: 2 missing partner"):
+    with pytest.raises(RefusedError, match="none of 2 pairs is left: 2 missing partner"):
         run(sgm({("d", "1"): "x"}), sgm({("e", "1"): "y"}), names=SGM)
     with pytest.raises(RefusedError, match="both files are empty"):
         run("", "")
@@ -129,7 +129,7 @@ def test_files_that_exist_are_kept_unless_forced(run):
     result, _ = run("un\n", "one\n")
     with pytest.raises(UsageError) as caught:
         run("deux\n", "two\n")
-    assert "exists already, and 1 more" in caught.value.message
+    assert "already exists, and 1 more" in caught.value.message
     assert "--force" in caught.value.hint
     assert read_pairs(result.written[0]) == [("un", "one")]
     assert run("deux\n", "two\n", force=True)[1] == [("deux", "two")]

@@ -126,8 +126,8 @@ def test_which_segments_there_are(read, body, expected):
     ("<doc docid=d>\n<seg id=1>a\n<seg id=2>b</seg>", "3: <seg id=2> comes before the </seg> of seg 1 on line 2"),
     ("<doc docid=d>\n<seg id=1>a\n</doc>", "3: </doc> comes before the </seg> of seg 1 on line 2"),
     ("<doc docid=d>\n</seg>", "2: </seg> closes a segment that was never opened"),
-    ('<doc docid=d>\n<seg id="1>a</seg>\n<seg id=2>b</seg>', "2: <seg begins a tag that has no proper end"),
-    ("<doc docid=d>\n<seg id=1>a</seg", "2: </seg begins a tag that has no proper end"),
+    ('<doc docid=d>\n<seg id="1>a</seg>\n<seg id=2>b</seg>', "2: <seg starts a tag that is malformed"),
+    ("<doc docid=d>\n<seg id=1>a</seg", "2: </seg starts a tag that is malformed"),
     ("<doc docid=d>\n<seg id=1>été</seg></doc>".encode("latin-1"), "2: not UTF-8: byte 0xe9"),
 ])  # fmt: skip
 def test_errors_carry_the_line(read, tmp_path, body, expected):

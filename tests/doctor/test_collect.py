@@ -14,9 +14,9 @@ import pytest
 
 from launcher import __version__
 from launcher.core.codec import decode, encode
-from launcher.core.engine_rank import library_that_says
-from launcher.core.interfaces import held_addresses
-from launcher.core.proc import own_directory
+from launcher.core.machine.engine_rank import library_that_says
+from launcher.core.machine.interfaces import held_addresses
+from launcher.core.machine.proc import own_directory
 from launcher.doctor import collect as collecting
 from launcher.doctor import network
 from launcher.doctor.collect import collect, folder

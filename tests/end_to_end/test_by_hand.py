@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from launcher.core.events import AgentStarted, AttemptStarted, Cause, Judged, Leftovers, RankEnded
-from launcher.core.proc import stat
+from launcher.core.machine.proc import stat
 
 from .conftest import kill_all
 

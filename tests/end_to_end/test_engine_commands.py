@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.interfaces import address_of
+from launcher.core.machine.interfaces import address_of
 from launcher.core.records import Device, Server
 from launcher.engines.host_match import Host
 from launcher.engines.mpi import find_mpirun, mpi_command
@@ -184,4 +184,4 @@ def test_servers_that_are_no_nodes_of_the_job_are_named(slurm):
     done = slurm(("--nodelist=h1",), ["h1", "10.77.0.2"], devices=1)
     assert done.returncode == 1
     assert "10.77.0.2 of the rank table is no node of job" in done.stderr
-    assert "which has h1\nhint: ask Slurm for the table's servers: --nodelist=h1,10.77.0.2" in done.stderr
+    assert "which has h1\nhint: request the table's servers: --nodelist=h1,10.77.0.2" in done.stderr

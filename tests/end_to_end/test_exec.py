@@ -46,9 +46,9 @@ def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
     assert all(each["words"] == odd for each in shown)
     # The engine has the programs themselves as its children: no process of tlaunch stays in between.
     assert (len({each["parent"] for each in shown}), len({each["pid"] for each in shown})) == (1, 4)
-    assert "ROLE_NAME=torchrun's of the environment (torchrun?) is taken away" in done.stderr
+    assert "ROLE_NAME=torchrun's from the environment (torchrun?) is removed" in done.stderr
     assert port != "13451"
-    said = "MASTER_PORT=13451 of the environment is not used, as ranks of other servers may not have it: "
+    said = "MASTER_PORT=13451 in the environment is not used, because ranks on other servers may not have it; "
     assert f"{said}{port} is" in done.stderr
     assert done.stderr.count("MASTER_PORT") == 1
     assert not (tmp_path / "x").exists()
@@ -118,9 +118,9 @@ def test_a_program_whose_mpi_is_not_that_of_mpirun_is_refused_before_it_starts(m
     done = mpirun.exec(2, "--", sys.executable, script, env={"PYTHONPATH": str(stub)})
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("error: ") == 1
-    said = rf"mpi4py of {re.escape(sys.executable)} loads MPICH 5\.0\.2, which does not go with Open MPI \S+ \(/\S+/mpirun\): "
+    said = rf"mpi4py of {re.escape(sys.executable)} loads MPICH 5\.0\.2, which does not work with Open MPI \S+ \(/\S+/mpirun\): "
     assert re.search(said, done.stderr)
-    assert "hint: put the mpirun of that MPI first on PATH" in done.stderr
+    assert "hint: put that MPI's mpirun first on PATH" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["packages", "program.py"]
 
 
@@ -211,7 +211,7 @@ def test_no_job_gets_into_the_directory_of_another(mpirun):
     env = {"TLAUNCH_RUN_ID": "given", "MASTER_PORT": "13451"}
     done = mpirun.exec(2, *options, env=env)
     assert (done.returncode, mpirun.latest.name) == (0, "given")
-    assert done.stderr.count("--name foo is not used: TLAUNCH_RUN_ID, given, is the whole name") == 1
+    assert done.stderr.count("--name foo is not used: TLAUNCH_RUN_ID=given is the complete name") == 1
     before = mpirun.logs()
     assert [each["MASTER_PORT"] for each in mpirun.environments()] == ["13452"] * 2
     done = mpirun.exec(2, *options, env=env)
@@ -269,7 +269,7 @@ def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
     tables = [json.loads(log) for log in mpirun.logs()]
     assert [len(each["server_list"][0]["device"]) for each in tables] == [2, 2]
     assert "2 of 4 devices stay idle: ranks 2 to 3" in done.stderr
-    assert done.stderr.count("192.0.2.77 of the rank table is not known to be this machine") == 1
+    assert done.stderr.count("192.0.2.77 of the rank table does not seem to be this machine") == 1
 
 
 @pytest.mark.parametrize(("content", "code"), [("#!{inner}\n", 127), ("junk\0", 126)])

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
+from launcher.control.messages import PROTOCOL, Challenge, Welcome, from_line, proof_of, to_line
 from launcher.core.events import Judged
-from launcher.core.messages import PROTOCOL, Challenge, Welcome, from_line, proof_of, to_line
 from launcher.supervise.port import hold_port
 from tests.conftest import PATIENCE_S
 

@@ -169,8 +169,10 @@ def test_an_mpi_that_does_not_go_with_mpirun_is_refused_before_any_rank_starts(h
     assert done.returncode == 3, done.stderr
     engine, library = find_mpirun(here.env), "MPICH 5.0.2" if "MPICH" in here.other_mpi else "Open MPI 5.0.11"
     assert f"mpi4py of {here.python} loads {library}, " in done.stderr
-    assert f"which does not go with {engine.version} ({Path(engine.path).resolve().with_name('mpirun')})" in done.stderr
-    assert "hint: put the mpirun of that MPI first on PATH" in done.stderr
+    assert (
+        f"which does not work with {engine.version} ({Path(engine.path).resolve().with_name('mpirun')})" in done.stderr
+    )
+    assert "hint: put that MPI's mpirun first on PATH" in done.stderr
     assert not list(here.latest.glob("device*/train.log"))
 
 
@@ -202,7 +204,7 @@ def test_an_open_mpi_that_is_too_old_for_mpirun_is_refused(here):
         return
     assert done.returncode == 3, done.stderr
     assert "loads Open MPI 4" in done.stderr
-    assert "put the mpirun of that MPI first on PATH: PATH=/usr/bin:$PATH" in done.stderr
+    assert "put that MPI's mpirun first on PATH: PATH=/usr/bin:$PATH" in done.stderr
 
 
 def test_a_program_of_which_nobody_knows_whether_it_uses_mpi_is_told_of_the_option(mpirun, tmp_path):

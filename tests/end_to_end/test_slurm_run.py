@@ -105,7 +105,7 @@ def test_nodes_are_the_servers_where_no_table_names_any(cluster):
     assert code == 0, out
     assert cluster.logs() == [[f"begun {node} {device} 0 SLURM_JOB_ID"] for node in ("n1", "n2") for device in (0, 1)]
     assert "4 ranks ended well" in out
-    assert out.count("warning: this job of Slurm has 1 CPU on n1 for 2 ranks") == out.count("CPU") == 1, out
+    assert out.count("warning: this Slurm job has 1 CPU on n1 for 2 ranks") == out.count("CPU") == 1, out
 
 
 @pytest.mark.parametrize("command", ["run", "doctor"])

@@ -161,19 +161,19 @@ def test_servers_that_no_node_can_be_are_refused(place):
 
 
 @pytest.mark.parametrize("kind", ["hostfile", "rankfile"])
-def test_all_arrives_by_an_mpirun_that_is_given_rendered_files(mpirun, tmp_path, kind):
+def test_all_arrives_by_an_mpirun_that_is_given_converted_files(mpirun, tmp_path, kind):
     """Open MPI 5 takes a comma in a hostfile's path for two of them, so there is none."""
     place = Place(tmp_path, {name: value for name, value in os.environ.items() if not name.startswith("TLAUNCH_")})
-    table = ("--rank-table", place.write_table(own_address()))
+    table = place.write_table(own_address())
     files = {each: tmp_path / f"-{each}{ODD_NAME}".replace(",", "") for each in dict.fromkeys(("hostfile", kind))}
     for each, path in files.items():
-        place(*TLAUNCH, "render", each, *table, "-o", path)
+        place(*TLAUNCH, "table", "convert", place.directory / table, "--to", each, "-o", path)
     mpirun.directory = place.directory
     named = [word for each, path in files.items() for word in (f"--{each}", path)]
     binding = ("--bind-to", "none") if kind == "hostfile" else ()  # a rankfile's slot is a core
     words = [*WORDS, NOT_UTF_8]
     more = ("--runs-dir", place.runs, "--name", ODD_NAME, *given(GIVEN), "--", sys.executable, TOLD, *words)
-    done = mpirun.exec(1, *table, *more, options=(*binding, *named), env=place.environment)
+    done = mpirun.exec(1, "--rank-table", table, *more, options=(*binding, *named), env=place.environment)
     assert done.returncode == 0, done.stderr
     name, told = place.told()
     assert name.startswith(ODD_NAME)

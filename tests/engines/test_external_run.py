@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.machine.engine_rank import EngineRank
 from launcher.core.records import Layout
 from launcher.engines.external_run import MIN_PORT, PORTS, check_size, master_port, run_name, unused
 
@@ -41,7 +41,7 @@ def test_a_run_id_of_the_environment_is_the_whole_name():
 
 
 def test_a_job_without_a_name_needs_one():
-    with pytest.raises(UsageError, match="gives its job no name") as error:
+    with pytest.raises(UsageError, match="does not name its job") as error:
         run_name(rank(job=""), "train", None, {})
     assert "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)" in error.value.hint
     assert run_name(rank(job=""), "train", "mine", {}) == "mine"
@@ -50,7 +50,7 @@ def test_a_job_without_a_name_needs_one():
 
 @pytest.mark.parametrize("name", ["../up", ".hidden", "latest", "a\nb", "x" * 300])
 def test_names_that_are_no_directory_s_are_refused(name):
-    with pytest.raises(UsageError, match="cannot be the name of a run directory"):
+    with pytest.raises(UsageError, match="is not a valid name of a run directory"):
         run_name(rank(), "train", None, {"TLAUNCH_RUN_ID": name})
     with pytest.raises(UsageError):
         run_name(rank(job=""), "train", name, {})
@@ -61,9 +61,9 @@ def test_what_is_given_and_not_used_is_told():
     assert not list(unused("x", 1234, "x", 1234, {"MASTER_PORT": "77"}))
     assert not list(unused("x", 77, "x", None, {"MASTER_PORT": "77"}))
     (port,) = unused("x", 1234, None, None, {"MASTER_PORT": "77\n"})
-    assert port.startswith("MASTER_PORT=77\\n of the environment is not used")
-    assert ": 1234 is; --master-port" in port
+    assert port.startswith("MASTER_PORT=77\\n in the environment is not used")
+    assert "; 1234 is used. To choose a port for all ranks, use --master-port" in port
     given = {"TLAUNCH_RUN_ID": "m2"}
-    assert list(unused("m2", 1, "foo", 1, given)) == ["--name foo is not used: TLAUNCH_RUN_ID, m2, is the whole name"]
+    assert list(unused("m2", 1, "foo", 1, given)) == ["--name foo is not used: TLAUNCH_RUN_ID=m2 is the complete name"]
     assert not list(unused("2026-foo", 1, "foo", 1, {"TLAUNCH_RUN_ID": "2026-foo"}))
     assert not list(unused("foo-1", 1, "foo", 1, {**given, "TLAUNCH_RUN_DIR": "/runs/m2"}))

@@ -63,10 +63,10 @@ def test_a_note_names_what_was_there_and_what_becomes_of_it():
     environment = {"WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "x{}", "RANK": "3", "CUDA_VISIBLE_DEVICES": "0"}
     assert list(notes(conflicts(environment, DECIDED))) == [
         (
-            "RANK=3, WORLD_SIZE=16 of the environment (torchrun?) are replaced; "
-            "TORCHELASTIC_RUN_ID=x{} is taken away from ranks (--env gives it back)"
+            "RANK=3, WORLD_SIZE=16 from the environment (torchrun?) are replaced; "
+            "TORCHELASTIC_RUN_ID=x{} is removed for ranks (use --env to keep it)"
         ),
-        "warning: CUDA_VISIBLE_DEVICES=0: 4 ranks would look for a device each, and 1 device can be seen",
+        "warning: CUDA_VISIBLE_DEVICES=0: 4 ranks would need a device each, but only 1 device can be used",
     ]
 
 
@@ -74,14 +74,14 @@ def test_a_note_names_what_was_there_and_what_becomes_of_it():
 def test_a_rank_table_of_the_shell_can_still_be_used(value):
     """--env could not give it back; the option for tables is named, and nothing is said of a file that may be missing."""
     (note,) = notes(conflicts({"RANK_TABLE_FILE": value}, DECIDED))
-    assert note.endswith("taken away from ranks (a table is given by --rank-table)")
+    assert note.endswith("removed for ranks (to use a table, give --rank-table)")
 
 
 def test_a_note_shows_no_secret_and_moves_no_cursor_and_is_not_endless():
     """Values are masked, escaped and cut; of many names the rest is counted."""
     environment = {f"OMPI_COMM_WORLD_X{number}": "1" for number in range(6)}
     (note,) = notes(conflicts({**environment, "OMPI_UNIVERSE_SIZE": "1"}, DECIDED))
-    assert "and 3 more of the environment (mpirun?)" in note
+    assert "and 3 more from the environment (mpirun?)" in note
     (note,) = notes(conflicts({"PMI_SHARED_SECRET": "s3cr3t", "PMI_ID": "a\x1b[2J\n" + "b" * 99}, DECIDED))
     assert "s3cr3t" not in note
     assert note.isprintable()

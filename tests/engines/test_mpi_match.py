@@ -47,7 +47,7 @@ def test_a_library_that_does_not_go_with_srun_is_refused(in_a_step, tmp_path, pr
         return
     with pytest.raises(RefusedError) as error:
         check_library([sys.executable, *program], in_a_step, tmp_path, mentioned=mentioned)
-    assert "loads Open MPI 5.0.11, which does not go with this step of srun: " in error.value.message
+    assert "loads Open MPI 5.0.11, which does not work with this step of srun: " in error.value.message
     assert "--engine-option --mpi=pmix; or use an MPI that a plugin" in error.value.hint
     assert "mpirun" not in error.value.message + error.value.hint
 

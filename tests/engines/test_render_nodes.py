@@ -106,6 +106,6 @@ def test_only_servers_with_ranks_are_asked_for():
 ])  # fmt: skip
 def test_addresses_of_other_machines_in_pods_are_told(first, told):
     note = pods_note(cluster(server("h2", 1, 1), first))
-    assert note.startswith(f"warning: the rank table has {told}, and Kubernetes may place")
+    assert note.startswith(f"warning: the rank table has {told}, but Kubernetes may place")
     assert pods_note(PLAIN) == pods_note(cluster(with_device(super_device_id="7"))) == ""
     assert pods_note(cluster(server("10.0.0.1"))) == ""  # it is no more than a label there

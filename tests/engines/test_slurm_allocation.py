@@ -60,7 +60,7 @@ def test_a_job_makes_a_rank_table():
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
     ]  # fmt: skip
     assert cluster_of(SLURM_JOB, 4).device_count == 12
-    with pytest.raises(UsageError, match="does not say how many devices"):
+    with pytest.raises(UsageError, match="the number of devices on the nodes of job"):
         cluster_of(SLURM_JOB)
     with pytest.raises(UsageError, match="--devices 0"):
         cluster_of(SLURM_JOB, 0)
@@ -102,7 +102,7 @@ def test_times_are_read_as_sbatch_reads_them(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "soon", "INVALID", "1:2:3:4", "-5", "1-", "٣"])
 def test_what_is_no_time_is_an_error(text):
-    with pytest.raises(ValueError, match="no time of Slurm's"):
+    with pytest.raises(ValueError, match="is not a Slurm time"):
         seconds_of(text)
 
 

@@ -90,7 +90,7 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(replace(job, nodes=nodes[:2]), table)
     ended.set()
-    silent = "; the resolver does not answer for node0, node0-ib, node1, node1-ib: is the name server up?"
+    silent = "; node0, node0-ib, node1, node1-ib cannot be resolved: is the name server up?"
     assert silent in error.value.message
 
 

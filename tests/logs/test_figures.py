@@ -53,6 +53,8 @@ FOUND = [
     ("step 5 loss 4.09 grad_norm 1.5 tokens per second 1000 mfu 0.3", Figures(5, loss=4.09, tokens_per_s=1000)),
     ("iter 5 loss 4.09 it/s 20", Figures(5, loss=4.09, steps_per_s=20)),
     ("step 5 loss 4.09 s/it 0.5 tokens/s 1000", Figures(5, loss=4.09, tokens_per_s=1000, steps_per_s=2)),
+    ("step 5 loss 4.09 31 ms/step", Figures(5, loss=4.09)),
+    ("step 5 loss 4.09 5 ms/step 31 tokens/s 900", Figures(5, loss=4.09, tokens_per_s=900)),
     ("step 5 loss 4.09 samples/s 30 img/sec 12", Figures(5, loss=4.09)),
     ("step 5 loss 4.09 tokens/s n/a", Figures(5, loss=4.09)),
     ("step 5 tokens/s 1000 loss 4.09 steps/s 3", Figures(5, loss=4.09, tokens_per_s=1000, steps_per_s=3)),

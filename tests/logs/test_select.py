@@ -1,27 +1,21 @@
 """Which lines a person wants to see."""
 
-import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
 from launcher.logs import select
 from launcher.logs.lines import PIECE_BYTES, Line, shown
-from launcher.logs.select import SHORT_CHARS, Grep, Matcher, Selector, moment, ranks_of
-
-from .conftest import lines_of
+from launcher.logs.select import SHORT_CHARS, Matcher, Selector, moment, ranks_of
 
 SECOND = 10**9
 
 
 def chosen(lines, **wanted):
-    """What is shown, `--` between groups."""
     selector = Selector(**wanted)
-    return ["--" if line is None else shown(line) for given in map(selector.put, lines) for line in given]
+    return [shown(line) for line in lines if selector.accepts(line)]
 
 
 # --- ranks ---
@@ -95,7 +89,7 @@ def test_only_lines_of_a_time_are_shown():
     assert chosen(lines, since_ns=5) == ["5"]
     assert chosen(lines, until_ns=0) == ["0"]
     selector = Selector(since_ns=2)
-    assert selector.put(Line(3, 0, b"undated")) == []
+    assert not selector.accepts(Line(3, 0, b"undated"))
     assert selector.without_time == {3}
 
 
@@ -115,40 +109,6 @@ def test_of_several_expressions_any_is_enough_and_any_leaves_out():
         "loss 1", "Error",
     ]  # fmt: skip
     assert chosen(lines, excludes=[Matcher("loss"), Matcher("Err")]) == ["other"]
-
-
-def grepped(text, pattern, before, after):
-    grep = Grep(before, after)
-    lines = [(line, re.search(pattern, line.raw.decode()) is not None) for line in lines_of(text)]
-    given = [line for each, is_match in lines for line in grep.put(each, is_match=is_match)]
-    return ["--" if line is None else line.raw.decode() for line in given]
-
-
-def grep_of_a_file(text, pattern, before, after):
-    """What grep does, written once more, with the whole text at hand."""
-    lines = text.split("\n")
-    matches = [number for number, line in enumerate(lines) if re.search(pattern, line)]
-    numbers = {near for at in matches for near in range(at - before, at + after + 1) if 0 <= near < len(lines)}
-    given, last = [], None
-    for number in sorted(numbers):
-        if last is not None and number > last + 1 and (before or after):
-            given.append("--")
-        given.append(lines[number])
-        last = number
-    return given
-
-
-@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1), st.integers(0, 3), st.integers(0, 3))
-def test_matches_come_with_the_lines_around_them(letters, before, after):
-    """As grep gives them: each line once, `--` where some are left out between."""
-    text = "\n".join(letters)
-    assert grepped(text, "a", before, after) == grep_of_a_file(text, "a", before, after)
-
-
-def test_the_lines_around_a_match_are_of_its_rank():
-    """Whatever other ranks write in between."""
-    lines = [Line(rank, number, f"{letter}{rank}".encode()) for number, letter in enumerate("xaxx") for rank in (0, 1)]
-    assert chosen(lines, matches=[Matcher("a0")], before=1, after=1) == ["x0", "a0", "x0"]
 
 
 def test_what_is_searched_is_what_is_shown():
@@ -200,11 +160,11 @@ def test_of_long_lines_that_take_too_long_the_beginning_is_searched(pattern):
 def test_only_the_line_that_takes_too_long_is_cut():
     """Later ones, of whatever rank, are searched whole; how many were cut is told."""
     selector = Selector(matches=[Matcher(".*=.*")])
-    assert not selector.put(Line(0, 0, LONG.encode()))
+    assert not selector.accepts(Line(0, 0, LONG.encode()))
     assert selector.cut_short == 1
     late = Line(1, 0, b"\t" * SHORT_CHARS + b"a\rb=c")
-    assert selector.put(late) == [late]
-    assert selector.put(Line(1, 9, b"a" * SHORT_CHARS + b"b=c"))
+    assert selector.accepts(late)
+    assert selector.accepts(Line(1, 9, b"a" * SHORT_CHARS + b"b=c"))
     assert selector.cut_short == 1
 
 

@@ -258,7 +258,6 @@ def test_what_a_module_of_any_kind_holds_is_finalised(ways, ended, source):
 @pytest.mark.parametrize(
     ("source", "variables"),
     [
-        ("", {"TLAUNCH_FULL_TEARDOWN": "1"}),
         ("", {"LD_PRELOAD": "libm.so.6"}),
         ("import atexit; atexit.register(print, 'last')", {"PYTHONPATH": "site"}),
         ("import threading", {"PYTHONPATH": "site"}),  # which registers nothing

@@ -124,7 +124,9 @@ FORMS = (
     "['curl', '-u', 'me:PLAIN', 'h']", "['cli', '--api-key=PLAIN']", "['sshpass', '-p', 'PLAIN', 'ssh', 'h'] timed out",
     "[('X-Api-Key', 'PLAIN1')]", "{b'password': b'PLAIN'}", "{'api_key': b'PLAIN'}", "os.environ['HF_TOKEN'] = 'PLAIN'",
     "sshpass -p'PLAIN' ssh h", "https_proxy=u:PLAIN@proxy:3128", "machine h login me password PLAIN", "<password>PLAIN</password>",
-    "password => PLAIN1", "Invalid API key 'PLAIN1'", "Incorrect API key provided: PLAIN0123456", 'the password is "PLAIN1"',
+    "cannot parse --s3.secret-key=PLAIN", "cannot parse --logger.api_key PLAIN", "Config(host='h', secret='PLAIN')", "connect(pw='PLAIN')",
+    'token = "PLAIN0123456789ab"', "password => PLAIN1", "Invalid API key 'PLAIN1'",
+    "Incorrect API key provided: PLAIN0123456", 'the password is "PLAIN1"',
 )  # fmt: skip
 # In none of these is a secret.
 CONTROLS = (
@@ -140,7 +142,8 @@ CONTROLS = (
     "-----BEGIN CERTIFICATE-----", "No such file or directory: '/x/token'", "raise KeyError(key)", "Secret Santa",
     "['password', 'token', 'label']", "('api_key', 'model')", "Command '['mkdir', '-p', 'out/dir']' returned", "<s>hello</s>",
     'the password of "user1"', "unexpected keyword argument 'password'", "the API key is missing", "columns=['token', 'x1']",
-    "--monitor-key val_loss", "loss >= 3", "a => b", "error: step: 5", 'cmd="login user=me"',
+    "--monitor-key val_loss", "--model.tokenizer bert", "add(token='<pad>')", 'token = "<s>"', "pass = 'train'",
+    "loss >= 3", "a => b", "error: step: 5", 'cmd="login user=me"',
 )  # fmt: skip
 
 

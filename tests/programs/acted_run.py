@@ -26,7 +26,7 @@ from launcher.core.events import (
     TimestampedEvent,
     to_line,
 )
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
 

@@ -99,6 +99,18 @@ class EncoderOnly(nn.Module):
         return nn.functional.mse_loss(self.head(encoded.mean(dim=1))[:, 0], wanted)
 
 
+class WithNorm(EncoderOnly):
+    """Normalises by the batch, and keeps running statistics."""
+
+    def __init__(self, config, **arguments):
+        super().__init__(config, **arguments)
+        self.norm = nn.BatchNorm1d(HIDDEN)
+
+    def forward(self, source, wanted):
+        hidden = self.norm(self.base(self.word(source)[0])[0].mean(dim=1))
+        return nn.functional.mse_loss(self.head(hidden)[:, 0], wanted)
+
+
 class OwnLoss(Net):
     """A network whose loss is a mean over rows, computed in float64 whatever the network's type is."""
 
@@ -244,6 +256,7 @@ CASES = {
     "2x2x2 shards": Case(2, 2, 2, 2, config=SHARDS, train={"gradient_accumulation_shard": True}),
     "encoder 2x1x2": Case(2, 1, 2, 2, make=EncoderOnly),
     "encoder mp4": Case(mp=4, make=EncoderOnly),
+    "batch norm mp2": Case(mp=2, make=WithNorm),
     "untraceable dp2 mp2": Case(2, 2, make=TwoModules),
     "two losses dp2": Case(dp=2, micro_batches=2, make=TwoLosses, network={"dropout": 0.0}, is_plain=True),
     "unused loss pp2": Case(pp=2, micro_batches=2, make=UnusedLoss, network={"dropout": 0.0}, is_plain=True),
@@ -429,6 +442,7 @@ REFUSED = [
     (1, 2, WithPenalty, {}),
     (1, 2, AskingForTraining, {}),
     (1, 2, UnusedDropout, {}),
+    (1, 2, WithNorm, {}),
     (2, 1, DrawingItself, {}),
     (2, 1, UnseenPenalty, {}),
     (2, 1, WithTable, {"network": {"tied": True}, **CUT}),

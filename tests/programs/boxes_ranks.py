@@ -16,14 +16,10 @@ from torch import nn
 
 from launcher.checkpoint.index import BUFFERS, name_of, read_index
 from launcher.checkpoint.merge import OPTIMIZER, merge
-from launcher.checkpoint.reshard import reshard
 from launcher.checkpoint.tensors import opened
 from launcher.checkpoint.ways import MODEL, OWNED, WAYS
-from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
-from launcher.recipes.train import CheckpointConfig, ParallelConfig
-from launcher.trainer.checkpoint.owners import plan_of
 from launcher.trainer.checkpoint.read import candidates_at, restore
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.checkpoint.write import CheckpointWriter
@@ -42,23 +38,12 @@ RATE, MOMENTUM, DECAY, CLIP = 0.1, 0.9, 0.02, 3.0
 FOUR, TWO_BY_TWO, ONE = Layout(mp=4), Layout(dp=2, mp=2), Layout()
 
 
-@frozen
-class Settings:
-    checkpoint: CheckpointConfig
-    parallel: ParallelConfig = ParallelConfig(gradient_groups=2)
-
-
-class Placing:
-    """How parameters are cut: over four ranks as a mesh of 2 x 2, over two ranks along rows, or not at all."""
-
-    def model_shapes(self, _settings):
-        return SHAPES
-
-    def placements_at(self, _settings, layout, coordinate):
-        row, column = divmod(coordinate.mp, 2) if layout.mp == 4 else (coordinate.mp, 0)
-        rows, columns = {4: (2, 2), 2: (2, 1), 1: (1, 1)}[layout.mp]
-        cuts = {"both": (rows, columns), "rows": (rows, 1), "columns": (1, columns, 1), "norm": (1,)}
-        return {name: placement(SHAPES[name], cuts[name], row, column, layout.mp) for name in SHAPES}
+def placements_at(layout, coordinate):
+    """Cut parameters over four ranks as a mesh of 2 x 2, over two ranks along rows, or not at all."""
+    row, column = divmod(coordinate.mp, 2) if layout.mp == 4 else (coordinate.mp, 0)
+    rows, columns = {4: (2, 2), 2: (2, 1), 1: (1, 1)}[layout.mp]
+    cuts = {"both": (rows, columns), "rows": (rows, 1), "columns": (1, columns, 1), "norm": (1,)}
+    return {name: placement(SHAPES[name], cuts[name], row, column, layout.mp) for name in SHAPES}
 
 
 def placement(shape, parts, row, column, ranks):
@@ -76,9 +61,6 @@ def placement(shape, parts, row, column, ranks):
     return Placement(torch.Size(shape), Box(tuple(at), size), copies=copies, is_first=is_first)
 
 
-PLACING = Placing()
-
-
 def tensors_of(seed):
     numbers = torch.Generator().manual_seed(seed)
     return {name: torch.randn(shape, generator=numbers, dtype=torch.float64) for name, shape in SHAPES.items()}
@@ -92,7 +74,7 @@ def train(directory, resume=None):
     """Train to the last step, or go on from `resume`; write checkpoints of all ways, and the gathered model."""
     with open_world(this_place(micro_batches=1), CPU) as world:
         layout = world.place.layout
-        placed = PLACING.placements_at(None, layout, world.place.coordinate)
+        placed = placements_at(layout, world.place.coordinate)
         initial, targets = tensors_of(0), tensors_of(1 + world.dp.index)
         parts = {name: nn.Parameter(placed[name].part_of(initial[name]).clone()) for name in SHAPES}
         groups = {"dp": world.dp, "mp": world.mp, "pp": world.pp}
@@ -117,7 +99,7 @@ def train(directory, resume=None):
                 writer.save(step, optimizer, buffers=buffers)
         for writer in writers.values():
             writer.finish()
-        whole = gather(world, parts, partial(PLACING.placements_at, None, layout))
+        whole = gather(world, parts, partial(placements_at, layout))
         if whole is not None:
             expected = expected_after(STEPS)
             for name, tensor in whole.items():
@@ -164,22 +146,6 @@ def same_state(directories):
     assert all(each == found[0] for each in found)
 
 
-def divided_as_written(source, target, layout):
-    """`ckpt reshard` makes the files that the training on that layout has written, byte for byte."""
-    for way in WAYS:
-        settings = Settings(CheckpointConfig(files=way))
-        written, made = target / way / name_of(STEPS), target / f"{way} divided"
-        again = source / f"{way} from {target.name}"
-        for origin, plan, output in ((written, FOUR, again), (again, layout, made)):
-            with opened(origin, read_index(origin), lambda _: None, print) as stored:
-                reshard(stored, plan_of(PLACING, settings, plan), plan, output)
-        assert read_index(made) == read_index(written)
-        files = sorted(path.name for path in written.iterdir())
-        assert files == sorted(path.name for path in made.iterdir())
-        for name in files:
-            assert (made / name).read_bytes() == (written / name).read_bytes(), (way, name)
-
-
 def start(directory, layout, resume=None):
     axes = {axis: getattr(layout, axis) for axis in ("dp", "mp", "pp")}
     fork_ranks(str(layout), **axes, micro_batches=1, work=partial(train, directory, resume))
@@ -191,7 +157,6 @@ def main(directory):
     for layout, way in ((TWO_BY_TWO, "slices"), (ONE, OWNED)):
         here = directory / str(layout)
         start(here, layout, resume=four / way / name_of(SAVED))
-        divided_as_written(four, here, layout)
     same_state([four])
 
 

@@ -15,11 +15,11 @@ from shard_networks import NETWORKS, inputs_of, network_of
 
 from launcher.core.codec import encode
 from launcher.sharding.search import searched
+from launcher.trainer.own.cut.calibrate import calibrated
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import trace
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
-from launcher.trainer.shard.calibrate import calibrated
-from launcher.trainer.shard.groups import Groups
-from launcher.trainer.shard.trace import trace
 
 CPU = torch.device("cpu")
 

@@ -205,7 +205,7 @@ def compared(kind, *, is_equal, norm=False, **options):
         optimizers = [torch.optim.SGD(each.parameters(), lr=RATE) for each in (cut, whole)]
         if not is_equal:
             for _ in range(2):
-                with pytest.raises(RefusedLayoutError, match="in the mean of 2 parts"):
+                with pytest.raises(RefusedLayoutError, match="the mean over 2 parts"):
                     cut(*batch_of(kind))
             return
         for step in range(STEPS):
@@ -223,6 +223,7 @@ COMPARED = [
     ("a mask", partial(compared, masked, is_equal=False)),
     ("rows that meet", partial(compared, centred, is_equal=False)),
     ("a table", partial(compared, product, is_equal=True)),
+    ("gradients of a table", partial(compared, product, is_equal=True, check_gradients=True)),
     ("flat labels", partial(compared, flat, is_equal=True)),
 ]
 

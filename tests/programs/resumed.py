@@ -28,9 +28,9 @@ from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.read import candidates_at, restore
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.checkpoint.write import CheckpointWriter
-from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
+from launcher.trainer.programs.transformer import learning_rate_at
 from launcher.trainer.session import Session, meta_model
 
 STEPS, SAVED = 4, 2

@@ -21,15 +21,15 @@ from launcher.mesh.boxes import whole as box_of
 from launcher.sharding.cost import Costs
 from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
+from launcher.trainer.own.cut import communication, sharded_network
+from launcher.trainer.own.cut.calibrate import calibrated
+from launcher.trainer.own.cut.groups import open_groups
+from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.operator_graph import trace
+from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.parallel import batch_norm
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
-from launcher.trainer.shard import functions, network
-from launcher.trainer.shard.calibrate import calibrated
-from launcher.trainer.shard.groups import open_groups
-from launcher.trainer.shard.modes import cuttings_for
-from launcher.trainer.shard.network import ShardedNetwork
-from launcher.trainer.shard.trace import trace
 
 CPU = torch.device("cpu")
 STEPS, RATE = 5, 0.1
@@ -105,7 +105,7 @@ class Recorder:
 
     def __init__(self):
         self.seen, self.listens = [], False
-        for module in (functions, network, batch_norm):
+        for module in (communication, sharded_network, batch_norm):
             for name in ("all_reduce", "all_gather", "all_to_all"):
                 if hasattr(module, name):
                     setattr(module, name, partial(self._called, name, getattr(module, name)))

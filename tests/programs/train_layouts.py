@@ -20,11 +20,11 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel import head_loss
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
+from launcher.trainer.programs.transformer import learning_rate_at
 from launcher.trainer.saved import gather
 from launcher.trainer.session import Session, placements_at
 

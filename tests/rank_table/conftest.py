@@ -30,12 +30,11 @@ def table():
 def report(tmp_path):
     """Read JSON values, a text or bytes as a table: the report."""
 
-    def read(content, *, chip="auto", name="table.json", profile=None, mode=0o640):
+    def read(content, *, chip="auto", name="table.json", profile=None):
         path = Path(tmp_path) / name
         if not isinstance(content, str | bytes):
             content = json.dumps(content, indent=2)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        path.chmod(mode)
         return read_rank_table(path, profile or Profile(chip))
 
     return read

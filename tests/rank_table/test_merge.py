@@ -13,6 +13,8 @@ from launcher.rank_table import Profile, parse_rank_table, render_table
 from launcher.rank_table.convert import convert_cluster
 from launcher.rank_table.merge import merge_tables
 
+from .tables import cloud, lab, nodes
+
 
 @pytest.fixture
 def reports(tmp_path):
@@ -102,33 +104,31 @@ def test_super_pods_are_kept(reports):
     assert [pod["super_pod_id"] for pod in json.loads(merged.text)["super_pod_list"]] == ["pod0", "pod1"]
 
 
-def test_heterogeneous_tables_get_a_name_of_their_own(reports):
-    """Each table has another collective_id; the merged one gets a new one, the same on every node."""
-    read = reports(one(1), one(2), name="v1.1")
-    merged = merge_tables(read)
-    assert "different values of collective_id" in merged.notes[0]
-    assert merged.text == merge_tables(read).text
-    names = {dict(report.cluster.options)["collective_id"] for report in read}
-    assert dict(merged.cluster.options)["collective_id"] not in names
+@pytest.mark.parametrize("kind", [lab, cloud, nodes])
+def test_tables_in_formats_that_are_only_read_are_merged_as_v1_0(reports, kind):
+    """The ranks stay in the order of the files; what HCCL never reads is left behind with a note."""
+    first, second = of_two_servers(kind)
+    first["board_id" if kind is lab else "collective_id"] = "mine"
+    merged = merge_tables(reports(json.dumps(second), json.dumps(first)))
+    assert json.loads(merged.text)["version"] == "1.0"
+    assert [server.server_id for server in merged.cluster.servers] == ["10.0.0.2", "10.0.0.1"]
+    assert any("left behind" in note for note in merged.notes) == (kind is not cloud)
 
 
 def test_what_tables_say_about_the_whole_must_agree(reports):
     """A different mode of transport would be decided by the order of the files."""
-    modes = [Cluster(one(number).servers, options=(("mode", mode),)) for number, mode in ((1, "tcp"), (2, "rdma"))]
+    first, second = of_two_servers(nodes)
+    first["mode"], second["mode"] = "tcp", "rdma"
     with pytest.raises(RefusedTableError, match=r"mode is 'tcp' in .*0\.json and 'rdma' in .*1\.json"):
-        merge_tables(reports(*modes, name="v1.1"))
+        merge_tables(reports(json.dumps(first), json.dumps(second)))
 
 
-@pytest.mark.parametrize("name", ["legacy-lab", "legacy-cloud"])
-def test_legacy_tables_are_merged_where_their_order_allows(reports, name):
-    """A lab's table has ranks; a cloud's has only the order of names, so another order is refused."""
-    assert merge_tables(reports(one(1), one(2), name=name)).cluster.device_count == 4
-    reverse = reports(one(2), one(1), name=name)
-    if name == "legacy-cloud":
-        with pytest.raises(RefusedTableError, match="order of server_id as text"):
-            merge_tables(reverse)
-    else:
-        assert merge_tables(reverse).cluster.servers[0].server_id == "10.0.0.2"
+def of_two_servers(kind):
+    """Tables of two servers in a format that is only read."""
+    text = json.dumps(kind(1, 1).make())
+    return [
+        json.loads(text.replace("10.0.0.1", f"10.0.0.{number}").replace('"192', f'"19{number}')) for number in (1, 2)
+    ]
 
 
 def test_keys_that_no_program_reads_make_no_difference(reports):

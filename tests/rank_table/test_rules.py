@@ -99,7 +99,6 @@ LATER_FIRST = {"d0.0/rank_id": "2", "d0.1/rank_id": "3", "d1.0/rank_id": "0", "d
 SWAPPED_NAMES = {"s0/server_id": "10.0.0.2", "s1/server_id": "10.0.0.1"}
 REVERSED_DEVICES = {"s0/device": backwards}
 PODS = {"s0/pod_ip": "10.0.0.1"}
-CONTAINERS = {"s0/container_ip": "10.0.0.1", "s1/container_ip": "10.0.0.2"}
 V1_0_SERVERS = {"server_list": [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "rank_id": "0"}]}]}
 MIXED_PODS = {
     "m0.1/server_id": "10.0.0.3",
@@ -199,12 +198,6 @@ CASES = [
     case("RT511", servers(1, 2), {}, {"s0/pod_ip": "10.0.0.1"}, at="s0", reader="msrun"),
     case("RT512", servers(1, 2), {"s0/pod_ip": "reserve"}, {"s0/pod_ip": "10.0.0.1"}, reader="msrun"),
     case("RT513", servers(1, 2), PODS | REVERSED_DEVICES, PODS, at="d0.0/device_id", reader="msrun"),
-    case("RT521", servers(2, 2), LATER_FIRST | SWAPPED_NAMES, at="d0.0/rank_id", reader="serving"),
-    case("RT522", servers(1, 2), {"d0.0/rank_id": "00"}, reader="serving"),
-    case("RT523", servers(1, 2), {"d0.0/device_id": "8"}, {"d0.0/device_id": "7"}, reader="serving"),
-    case("RT531", servers(1, 2), {"s0/server_id": "node_0"}, reader="mindie"),
-    case("RT532", servers(1, 2), {"s0/container_ip": "box"}, reader="mindie"),
-    case("RT533", servers(2, 2), {"s1/container_ip": "10.0.0.2"}, CONTAINERS, at="s0", reader="mindie"),
     # v1.2
     case("RT301", pods(), {"d3.1/rank_id": "8"}),
     case("RT302", pods(), {"d3.1/rank_id": "1"}),
@@ -379,15 +372,13 @@ CASES = [
     case("RT422", pods(2, 2, 1), MIXED_PODS, at="s2/server_id"),
     case("RT423", pods(), {"version": "1.0"}, at="super_pod_list"),
     case("RT514", nodes(1, 1), {}, twin=changed(servers(1, 1), PODS), at="", reader="msrun"),
-    case("RT524", nodes(1, 1), {}, twin=servers(1, 1), at="", reader="serving"),
-    case("RT524", cloud(1, 1), {}, twin=lab(1, 1), at="", reader="serving"),
 ]
 NAMED_VALUE = re.compile(r'(?:write|add "(?P<key>\w+)":) (?P<value>"[^"]*"|\d+\b)')
 # The hints of these say what to write; all others ask for what only people know.
 SAID = "301 302 311 312 323 324 348 349 350 351 353 354 356 357 358 371 376 381 382 388 404 407 411 412 427 502 522 533"
 SAID += " 601 602 603 604 611 615"
 # Rules with tests of their own below, or in the file of their format.
-ELSEWHERE = {"RT389", "RT410", "RT534"}
+ELSEWHERE = {"RT389", "RT410"}
 
 
 @pytest.mark.parametrize("one", CASES, ids=str)
@@ -561,19 +552,3 @@ def test_segments_say_nothing_about_what_cannot_be_compared(written, report):
     single = addressed(lambda _, d: f"192.{d + 1}.0.1", 1)
     values = single.make({"d0.0/device_ip": written, "d0.1/device_ip": "10.0.0.1"})
     assert "RT410" not in {problem.code for problem in report(values, chip="910").problems}
-
-
-@pytest.mark.parametrize(("count", "devices", "codes"), [(4, 8, []), (5, 1, ["RT534"]), (3, 12, ["RT534"])])
-def test_mindie_is_documented_for_four_servers(count, devices, codes, report):
-    """More servers or devices than MindIE documents are a warning."""
-    values = servers(count, devices).make({f"s{n}/container_ip": f"10.0.0.{n + 1}" for n in range(count)})
-    found = report(values, profile=Profile(consumer="mindie"))
-    assert [problem.code for problem in found.problems] == codes
-    assert found.valid
-
-
-def test_mindie_minds_the_mode_of_the_file(table, report):
-    """A table that everybody may read is refused for MindIE; the hint gives the chmod that helps."""
-    found = report(table(1, 1), profile=Profile(consumer="mindie"), mode=0o644)
-    assert [(problem.code, problem.hint) for problem in found.problems] == [("RT535", "chmod 640 table.json")]
-    assert report(table(1, 1), profile=Profile(consumer="mindie"), mode=0o640).problems == ()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcher.core.records import HOST_RANK, Cluster, Device, Server
+from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import render_table
 from launcher.rank_table.convert import TARGETS, convert_cluster
 
@@ -33,7 +33,6 @@ ADDRESSED = Server(
     "10.0.0.9",
     options=(("container_ip", "172.0.0.1"),),
 )
-ON_HOST = Device(HOST_RANK, 1, options=(("bind_device_id", "0"), ("device_port", "40000")))
 LEVELS = '[{"net_instance_id":"10.0.0.1","net_layer":0,"rank_addr_list":[]}]'
 LAYERED = Device(4, 0, options=(("level_list", LEVELS), ("local_id", "4")))
 CLUSTERS = {
@@ -42,10 +41,6 @@ CLUSTERS = {
     "all that a server may have": (Cluster((ADDRESSED,)), {"v1.0", "v1.2"}),
     # Pods come in the order of their first server; each device has its number in the pod.
     "super pods": (joined(*PODS), {"v1.2"}),
-    # A host rank has device_id -1; with numbers in a super pod every key has to be there.
-    "ranks of a host": (on_one("10.0.0.1", Device(0, 0, super_device_id="7"), ON_HOST), {"v1.1"}),
-    # A collective_id that the table has is never replaced.
-    "a name of its own": (Cluster(FIRST.servers, options=(("collective_id", "mine"), ("mode", "rdma"))), {"v1.1"}),
     # Numbers are JSON integers, and the layers of the network are the very values that were read.
     "layers": (on_one("10.0.0.1", LAYERED, options=(("detour", "true"),)), {"v2.0"}),
 }
@@ -59,25 +54,16 @@ def written(cluster, name):
 def test_the_text_of_each_format(name, snapshot):
     """One line per device, a fixed order of keys, a newline at the end; nothing that is not known is written.
 
-    HCCL takes strings for numbers in all formats but v2.0. A lab has an instance for each device, a cloud one for each
-    server, called like it, and no ranks.
+    HCCL takes strings for numbers in all formats but v2.0.
     """
     cluster, targets = CLUSTERS[name]
     assert "".join(f"--- {target}\n{written(cluster, target)}" for target in sorted(targets)) == snapshot
 
 
-def test_v1_1_is_called_by_its_content():
-    """The name is the same on every node, and another one for another content."""
-    texts = [written(cluster, "v1.1") for cluster in (TWO, Cluster(TWO.servers), FIRST)]
-    names = [json.loads(text)["collective_id"] for text in texts]
-    assert names[0] == names[1] != names[2]
-
-
-@pytest.mark.parametrize("name", [name for name in TARGETS if name not in ("v1.1", "v2.0")])
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "v2.0"])
 def test_an_address_is_never_invented(name):
     """What has no address gets none, in any format."""
-    text = written(Cluster.local(2), name).replace('"device_ip": ""', "")
-    assert "_ip" not in text
+    assert "_ip" not in written(Cluster.local(2), name)
 
 
 def test_render_table_takes_v1_2_for_super_pods():

@@ -24,7 +24,7 @@ def test_the_tutorials_strategy_is_for_eight_devices():
     settings = settings_of(config=TUTORIAL)
     assert settings.strategies == {"matmul": ((2, 4), (4, 1))}
     assert checked(settings, Layout(dp=8)) is None
-    with pytest.raises(UsageError, match="needs 8 devices, and there are 4"):
+    with pytest.raises(UsageError, match="needs 8 devices, but there are 4"):
         checked(settings, Layout(dp=4))
 
 

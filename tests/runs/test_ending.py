@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.events import AgentStarted, RankStarted
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.runs.ending import StopOutcome, send, stop
 from launcher.runs.progress import State
 from launcher.runs.status import RunStatusReader

@@ -1,10 +1,12 @@
 """Events folded into what is known of a run."""
 
+import time
+
 import pytest
 
 from launcher.core import events
 from launcher.core.events import COORDINATOR, AttemptStarted, Cause, RankEnded, RankStarted, Stopping, TimestampedEvent
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
 from launcher.runs.progress import AttemptEnd, Progress, State
 
@@ -138,7 +140,7 @@ def test_what_several_servers_count_is_added_up():
         (0, events.Unkillable((7,))), (1, events.Unkillable((8, 9))),
     ]  # fmt: skip
     progress = told_by(*OF_TWO_SERVERS, *words)
-    assert (progress.current.ending.killed, progress.current.ending.leftovers, progress.unkillable) == (7, 3, (7, 8, 9))
+    assert (progress.current.ending.killed, progress.current.ending.leftovers, progress.unkillable) == (7, 3, [7, 8, 9])
     again = told_by(*OF_TWO_SERVERS, *words, (COORDINATOR, AttemptStarted(1, 10)))
     assert (again.current.ending, again.past[0].killed) == (AttemptEnd(), 7)
 
@@ -155,3 +157,24 @@ def test_a_run_that_did_not_begin_says_why():
     over = told_by((COORDINATOR, STARTED), (COORDINATOR, refused), (COORDINATOR, Stopping(Cause.FAILED, 1)),
                    (COORDINATOR, events.AgentEnded(Cause.FAILED, 3)))  # fmt: skip
     assert (over.state, over.not_begun, over.exit_code) == (State.FAILED, refused, 3)
+
+
+@pytest.mark.parametrize(
+    "event_of",
+    [
+        lambda number: AttemptStarted(number, 1),
+        lambda number: events.Unkillable((number,)),
+        lambda number: RankStarted(number, 5),
+    ],
+    ids=["attempts", "unkillable", "ranks"],
+)
+def test_time_grows_in_proportion_to_the_events(event_of):
+    """Anybody may have written the events; time that grows with their square keeps `status` busy for minutes."""
+
+    def passed_s(count):
+        began_s = time.process_time()
+        told(*map(event_of, range(count)))
+        return time.process_time() - began_s
+
+    few_s = min(passed_s(1_000) for _ in range(3))
+    assert passed_s(64_000) < 160 * few_s  # 64 in proportion

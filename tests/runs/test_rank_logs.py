@@ -182,6 +182,21 @@ def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
     assert "".join(block.decode() for block in blocks) == text
 
 
+@pytest.mark.parametrize("at", [0, 1, 10, 60, 99])
+@pytest.mark.parametrize("chunk_bytes", [16, 50, 1 << 16])
+def test_lines_are_read_from_before_the_first_mark(run_dir, opened, monkeypatch, at, chunk_bytes):
+    """Also where a mark begins in one chunk and ends in the next."""
+    monkeypatch.setattr("launcher.runs.rank_logs.CHUNK_BYTES", chunk_bytes)
+    lines = [b"line %d" % number for number in range(100)]
+    lines[at] = b"a mark stands here"
+    run_dir.train_log(0).write_bytes(b"\n".join(lines))
+    run_dir.train_log(1).write_bytes(b"nothing\n" * 100)
+    logs = opened().of_rank
+    found = [line.raw for line in logs[0].whole_from([b"mark", b"other"])]
+    assert found[-(100 - at) - (at > 0) :] == lines[max(0, at - 1) :]
+    assert not list(logs[1].whole_from([b"mark", b"other"]))
+
+
 def test_what_is_no_log_is_left_out(run_dir, opened):
     """A directory or a pipe in its place; a log that is not there yet is waited for."""
     os.mkfifo(run_dir.train_log(0))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
-from launcher.core.proc import identify
+from launcher.core.machine.proc import identify
 from launcher.core.report import Report
 from launcher.runs import status
 from launcher.runs.engine_ranks import note_process

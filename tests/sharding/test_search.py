@@ -146,7 +146,7 @@ def slope(one, other):
 
 
 def test_more_than_any_assignment_fits_in_is_refused():
-    with pytest.raises(RefusedLayoutError, match="bytes on each rank however it is cut, and 100 are allowed"):
+    with pytest.raises(RefusedLayoutError, match="bytes on each rank with any strategy, but the limit is 100"):
         searched(quickstart(), {}, 8, Costs(), memory_bytes=100)
 
 

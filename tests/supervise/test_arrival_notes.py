@@ -6,8 +6,8 @@ import pytest
 
 from launcher.core.arrivals import RECORD
 from launcher.core.run_dir import RunDir
-from launcher.supervise import arrival_notes
-from launcher.supervise.arrival_notes import ArrivalNotes
+from launcher.supervise import attempts
+from launcher.supervise.attempts import ArrivalNotes
 
 S = 1_000_000_000
 
@@ -44,7 +44,7 @@ def test_growth_is_noted_with_the_time_of_the_last_write(run_dir):
 
 def test_looks_are_a_second_apart(run_dir, monkeypatch):
     """But for the last one, at the end of an attempt."""
-    monkeypatch.setattr(arrival_notes, "NOTE_EVERY_S", 1000)
+    monkeypatch.setattr(attempts, "NOTE_EVERY_S", 1000)
     notes = ArrivalNotes(run_dir, [0])
     for second in (10, 20):
         write(run_dir, "ab", second)
@@ -74,7 +74,7 @@ def test_a_log_that_was_truncated_is_noted(run_dir, monkeypatch):
         write(run_dir, "ab", second, mode=mode)
         notes.look(at_last=True)
     assert noted(run_dir) == [(10, 2), (20, 4), (30, 2), (40, 4)]
-    monkeypatch.setattr(arrival_notes, "KEPT_BYTES", 2 * RECORD.size)
+    monkeypatch.setattr(attempts, "KEPT_BYTES", 2 * RECORD.size)
     write(run_dir, "a", 50, mode="w")
     notes.look(at_last=True)
     assert noted(run_dir) == [(50, 1)]

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cluster.recorder import FileReceiver
-from launcher.core.channel import Channel
-from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
+from launcher.control.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir
+from launcher.supervise.channel import Channel
 from launcher.supervise.file_upload import PIECE_BYTES, WINDOW_BYTES, FileUpload
 from launcher.supervise.link import Link
 from tests.conftest import wait_until

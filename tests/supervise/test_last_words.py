@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.last_words import LAST_BYTES, doubtful_ends
+from launcher.supervise.attempts import LAST_BYTES, doubtful_ends
 
 HEADER = "Traceback (most recent call last):\n"
 HANDLED = f'{HEADER}  File "/a/train.py", line 4, in step\n    x()\nRuntimeError: no\n'

@@ -8,13 +8,14 @@ import time
 
 import pytest
 
-from launcher.core.channel import Channel, ChannelClosedError
+from launcher.control.messages import BeginAttempt, Done, EventReport, Finish, Ping, Pong, SignalReceived
 from launcher.core.events import Cause
-from launcher.core.messages import Begin, Done, EventReport, Finish, Ping, Pong, SignalWanted
 from launcher.core.run_dir import RunDir
+from launcher.supervise.channel import Channel, ChannelClosedError
 from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.link import Link, LinkServices
+from launcher.supervise.link import Link
+from launcher.supervise.link_services import LinkServices
 from tests.conftest import PATIENCE_S, wait_until
 
 
@@ -43,16 +44,16 @@ def test_a_question_is_answered_and_everything_else_handed_on(pair):
     link, other = pair()
     before_ns = time.time_ns()
     other.send(Ping(7))
-    other.send(Begin(1, 2))
-    assert take(link) == [Begin(1, 2)]
+    other.send(BeginAttempt(1, 2))
+    assert take(link) == [BeginAttempt(1, 2)]
     link.tell("line\n")
-    link.send(SignalWanted(2))
+    link.send(SignalReceived(2, 0))
     link.say_farewell((5,), 3)
     messages = other.wait_for(time.monotonic() + PATIENCE_S)
     pong, *words = [next(messages) for _ in range(4)]
     assert (type(pong), pong.sent_ns) == (Pong, 7)
     assert before_ns <= pong.here_ns <= time.time_ns()
-    assert words == [EventReport("line\n"), SignalWanted(2), Done((5,), 3)]
+    assert words == [EventReport("line\n"), SignalReceived(2, 0), Done((5,), 3)]
     with pytest.raises(ChannelClosedError):
         next(messages)
 
@@ -97,10 +98,10 @@ def test_last_messages_arrive_though_nothing_can_be_sent_any_more(pair):
 def test_a_message_that_has_come_is_due_at_once(pair):
     link, other = pair()
     assert link.timeout_s is None
-    other.send(Begin(0, 1))
+    other.send(BeginAttempt(0, 1))
     assert select.select([link], [], [], PATIENCE_S)[0]
     assert link.timeout_s == 0.0
-    assert link.take() == [Begin(0, 1)]
+    assert link.take() == [BeginAttempt(0, 1)]
     assert link.timeout_s is None
 
 

@@ -16,7 +16,7 @@ import pytest
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import Slow
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.proc import core_wait_s, every_process, stat, usage_of
+from launcher.core.machine.proc import core_wait_s, every_process, stat, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.progress_monitor import LOOKS_PER_HANG_TIMEOUT, Hung, ProgressMonitor

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from launcher.core.messages import ProbeTarget
+from launcher.control.orders import ProbeReach, ProbeTarget
 from launcher.supervise import reach_probes
 from launcher.supervise.reach_probes import ReachProbes, listening_ports
 from tests.conftest import PATIENCE_S, refusing_port, wait_until
@@ -22,6 +22,10 @@ def _two():
         each.close()
 
 
+def begin(reach_probes, *targets, number=1, timeout_s=PATIENCE_S):
+    reach_probes.begin(ProbeReach(0, number, targets, timeout_s))
+
+
 def answer_of(reach_probes, *others):
     return wait_until(lambda: ([other.step() for other in others], reach_probes.step())[-1], "an answer")
 
@@ -32,15 +36,15 @@ def test_servers_are_reached_by_any_address_and_port(two):
     here = ("127.0.0.1",)
     with refusing_port() as refusing:
         for number, targets, unreached in (
-            (7, [(3, here, (asked.port,))], ()),
+            (7, [(3, (asked.port,), here)], ()),
             (8, [], ()),
-            (9, [(1, here, (refusing,)), (2, (), (asked.port,))], ((1, "Connection refused"), (2, "no answer"))),
-            (10, [(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], ()),
-            (11, [(3, here, (1 << 40,)), (4, ("a:b",), (1,))], ((3, "no answer"), (4, "no answer"))),
+            (9, [(1, (refusing,), here), (2, (asked.port,), ())], ((1, "Connection refused"), (2, "no answer"))),
+            (10, [(1, (refusing, asked.port), ("127.0.0.2", "127.0.0.1"))], ()),
+            (11, [(3, (1 << 40,), here), (4, (1,), ("a:b",))], ((3, "no answer"), (4, "no answer"))),
         ):
-            asking.begin(number, [ProbeTarget(*each) for each in targets], PATIENCE_S)
+            begin(asking, *(ProbeTarget(*each) for each in targets), number=number)
             answer = answer_of(asking, asked)
-            assert (answer.number, answer.unreached) == (number, unreached)
+            assert (answer.server, answer.number, answer.unreached) == (0, number, unreached)
             assert asking.timeout_s is None
 
 
@@ -52,7 +56,7 @@ def test_without_a_descriptor_nothing_is_known(two):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
     try:
-        asking.begin(1, [ProbeTarget(3, ("127.0.0.1",), (asked.port,))], PATIENCE_S)
+        begin(asking, ProbeTarget(3, (asked.port,), ("127.0.0.1",)))
         assert answer_of(asking).unreached == ()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -67,7 +71,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(two):
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        asking.begin(1, [ProbeTarget(1, ("127.0.0.1",), (full.getsockname()[1],))], 0.2)
+        begin(asking, ProbeTarget(1, (full.getsockname()[1],), ("127.0.0.1",)), timeout_s=0.2)
         assert answer_of(asking).unreached == ((1, "no answer"),)
         for filler in fillers:
             filler.close()
@@ -80,8 +84,7 @@ def _peer():
         listener.settimeout(PATIENCE_S)
 
         def peer(*answers, timeout_s):
-            target = ProbeTarget(1, ("127.0.0.1",), (listener.getsockname()[1],), echoes=True)
-            asking.begin(1, [target], timeout_s)
+            begin(asking, ProbeTarget(1, (listener.getsockname()[1],), ("127.0.0.1",)), timeout_s=timeout_s)
             connection, _ = listener.accept()
             with connection:
                 for answer in answers:
@@ -114,7 +117,7 @@ def test_large_packets_arrive_here(two):
     asking, asked = two
     with socket.create_server(("127.0.0.1", 0)) as rank:
         ports = (asked.port, rank.getsockname()[1])
-        asking.begin(1, [ProbeTarget(3, ("127.0.0.1", "127.0.0.2"), ports, echoes=True)], PATIENCE_S)
+        begin(asking, ProbeTarget(3, ports, ("127.0.0.1", "127.0.0.2")))
         found = answer_of(asking, asked)
         assert (found.unreached, found.lossy) == ((), ())
         rank.settimeout(PATIENCE_S)

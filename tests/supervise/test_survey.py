@@ -4,8 +4,8 @@ from contextlib import closing
 
 import pytest
 
+from launcher.control.messages import TakeStacks
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.messages import TakeStacks
 from launcher.core.run_dir import RunDir
 from launcher.supervise.survey import Survey, answer_from
 from tests.conftest import wait_until

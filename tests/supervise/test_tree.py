@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.proc import own_directory
+from launcher.core.machine.proc import own_directory
 from launcher.supervise.tree import RunGroup, descendants, forget_bystanders
 
 LONG_AGO_S = 3600

@@ -40,7 +40,7 @@ COMMANDS = (
 MORE_COMMANDS = (  # of which each seed calls two
     "ps --all --json", f"status --json {RUN}", f"report --json {RUN}", f"report --html page.html {RUN}",
     f"logs --tail 3 --merge {RUN}", f"logs --errors {RUN}", f"logs --tail 3 {RUN}", f"logs --timestamps --json {RUN}",
-    f"rerun --dry-run {RUN}", f"top --once {RUN}", f"stacks {RUN}", f"ckpt ls --json {RUN}", f"logs --env {RUN}",
+    f"rerun --dry-run {RUN}", f"top {RUN}", f"stacks {RUN}", f"ckpt ls --json {RUN}", f"logs --env {RUN}",
 )  # fmt: skip
 OURS = "/launcher/cli/main.py"  # in a traceback of the command itself
 

@@ -31,7 +31,7 @@ from typing import Any
 from oracle import Facts, Struck, complaints, longest_s
 from schedules import Blow, Schedule, make_schedule
 
-from launcher.core.proc import every_process
+from launcher.core.machine.proc import every_process
 from launcher.supervise.spawn import become_subreaper
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "torture_rank.py"

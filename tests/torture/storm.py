@@ -30,7 +30,7 @@ from typing import Any
 from play import command_line, lines, reap
 from storm_programs import PYTHON, SHELL, Program
 
-from launcher.core.proc import every_process, stat
+from launcher.core.machine.proc import every_process, stat
 from launcher.supervise.spawn import become_subreaper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,14 +199,16 @@ class Weather:
         return [sys.executable, "-m", "launcher"]
 
     def _runs(self) -> bool:
-        """Return whether the launcher lives; of a detached run, it or its agent."""
+        """Return whether the launcher is alive or, of a detached run, the launcher or its agent."""
         if self.launcher.poll() is None:
             return True
         if not self.storm.detaches:
             return False
         if not self._detached:  # its directory may be removed later
             started = next((event for event in self.events() if event["event"] == "AgentStarted"), None)
-            self._detached = [started[name]["pid"] for name in ("head", "agent")] if started else []
+            if started is None:  # its console may be killed first
+                return bool(self._tagged())
+            self._detached = [started[name]["pid"] for name in ("head", "agent")]
         found = [stat(pid) for pid in self._detached]
         time.sleep(5 * TICK_S)
         return any(one is not None and one.living for one in found)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from launcher.trainer.data.ahead import ahead
 from launcher.trainer.parallel.waiting import Timer
+from launcher.trainer.programs.resnet50 import ahead
 
 
 def threads_of_ahead():

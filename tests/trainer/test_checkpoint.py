@@ -308,7 +308,7 @@ def test_a_damaged_one_that_was_named_names_the_others(directory):
 
     with pytest.raises(UnreadableError, match=r"rank0\.safetensors is damaged") as raised:
         resumed(directory / name_of(6))
-    assert f"--resume {directory} " in raised.value.hint
+    assert f"resume from {directory}, " in raised.value.hint
     assert raised.value.hint.endswith("step-4, step-2")
 
 
@@ -503,7 +503,7 @@ def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normal
     other = dataclasses.replace(training, tokenizer=b"another")
     with pytest.raises(UsageError, match="another tokenizer") as refusal:
         restore(lambda: [older], other, optimizer, world)
-    assert refusal.value.hint.startswith("--set data.normalise=false" if normalise == "true" else "--data")
+    assert refusal.value.hint.startswith("set data.normalise=false" if normalise == "true" else "use the same data")
 
 
 def test_a_switch_is_told_as_it_is_set(directory):

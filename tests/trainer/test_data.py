@@ -19,7 +19,6 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.checks import check_layout
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data import order
-from launcher.trainer.data.baseline import unigram_perplexity
 from launcher.trainer.data.batches import (
     global_batches,
     own_micro_batches,
@@ -30,6 +29,7 @@ from launcher.trainer.data.batches import (
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import Example, TokenizedPairs, tokenize
 from launcher.trainer.model.transformer import BEGIN, END, PAD
+from launcher.trainer.programs.transformer import unigram_perplexity
 
 CPU = torch.device("cpu")
 LONGEST = 9

@@ -26,8 +26,7 @@ from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs import saving
-from launcher.trainer.programs.early_stopping import EarlyStopping
-from launcher.trainer.programs.loop import run
+from launcher.trainer.programs.loop import EarlyStopping, run
 from launcher.trainer.programs.program import Program, Validated, line_of
 from launcher.trainer.programs.strategy import StepRecorder
 
@@ -388,5 +387,5 @@ def test_a_checkpoint_whose_weights_are_not_finite_is_not_used(train, tmp_path, 
 
 def test_checkpoints_that_have_no_place_are_refused(train):
     settings = settings_of()
-    with pytest.raises(UsageError, match="nothing says where"):
+    with pytest.raises(UsageError, match="no directory"):
         run(lambda: Line(settings), settings.checkpoint, Line(settings).world, Files())

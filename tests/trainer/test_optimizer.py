@@ -17,11 +17,11 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.optimizer import adamw, momentum
 from launcher.trainer.optimizer.flat import ALIGNMENT, arrange
-from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.optimizer.rules import Tensors
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.programs.transformer import learning_rate_at
 from launcher.trainer.session import rule_of
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "optimizer_ranks.py"

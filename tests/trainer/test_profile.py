@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from launcher.trainer.telemetry.profile import StepProfiler
+from launcher.trainer.programs.loop import StepProfiler
 
 CPU = torch.device("cpu")
 

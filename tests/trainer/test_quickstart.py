@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.core.records import Layout
-from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.catalog import recipe_named
-from launcher.recipes.quickstart.graph import graph_of
-from launcher.trainer.programs.quickstart import placements_at, traced
+from launcher.recipes.quickstart.checks import graph_of
+from launcher.trainer.programs.quickstart import traced
+from launcher.trainer.programs.sharded import placements_of, sharding_plan
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "quickstart_ranks.py"
 RECIPE = recipe_named("quickstart")
@@ -27,9 +26,9 @@ def test_the_graph_that_strategies_are_checked_by_is_the_one_that_is_traced(copi
 def test_parameters_are_placed_as_the_strategy_says():
     """The rows of both weights are cut by four, and two ranks hold each part, of which the first is rank 0 to 3."""
     settings = RECIPE.load(None, ["strategies.matmul=[[2, 4], [4, 1]]"])
-    layout = Layout(mp=8)
+    plan = sharding_plan(traced(settings, copies=1), settings, 8)
     for rank in range(8):
-        placed = placements_at(settings, layout, Coordinate(pp=0, dp=0, mp=rank))
+        placed = placements_of(plan, rank)
         assert {name: tuple(one.box.start) for name, one in placed.items()} == {
             "weight": (rank % 4 * 8, 0),
             "weight2": (rank % 4 * 4, 0),

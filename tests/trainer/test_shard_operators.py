@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from launcher.mesh.boxes import whole
 from launcher.sharding.expression import cuttings
-from launcher.trainer.shard.operators import record, shapes
-from launcher.trainer.shard.operators.record import Site
-from launcher.trainer.shard.trace import trace
+from launcher.trainer.own.cut.operator_graph import trace
+from launcher.trainer.own.cut.operators import record, shapes
+from launcher.trainer.own.cut.operators.record import Site
 
 RANKS = 4
 

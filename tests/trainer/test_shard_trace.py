@@ -13,9 +13,9 @@ from torch.nn import functional
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.sharding.plan import plan_of
 from launcher.trainer.model.resnet import resnet50
-from launcher.trainer.shard.modes import cuttings_for
+from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.operator_graph import trace
 from launcher.trainer.shard.modules import MatMul, ReLU, WithLoss, shard
-from launcher.trainer.shard.trace import trace
 
 TESTS = Path(__file__).parents[1]
 

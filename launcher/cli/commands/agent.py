@@ -11,7 +11,7 @@ import click
 from launcher.cluster.agent_setup import endpoint_of
 from launcher.cluster.mpi_ranks import fork_guard, place_of, stand_for
 from launcher.core import env
-from launcher.core.engine_rank import read_engine_rank
+from launcher.core.machine.engine_rank import read_engine_rank
 
 JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be found
 

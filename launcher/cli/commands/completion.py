@@ -22,7 +22,7 @@ PROGRAM, VARIABLE = "tlaunch", "_TLAUNCH_COMPLETE"  # by which click is asked fo
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")), metavar="bash|zsh|fish")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands, options, values and runs in a shell."""
+    """Print the script that completes commands, options and runs in a shell."""
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these shells"
     write_out(f"{kind(context.find_root().command, {}, PROGRAM, VARIABLE).source().rstrip()}\n")

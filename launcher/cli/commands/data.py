@@ -27,7 +27,7 @@ Example:
 
 @click.group(cls=Group)
 def data() -> None:
-    """Make the sentence pairs and images that the bundled trainer reads."""
+    """Prepare sentence pairs and images for the trainer."""
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)

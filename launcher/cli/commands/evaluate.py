@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
 
-from launcher.cli.commands.translate import tell_cut
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import PathType
 from launcher.cli.text.output_file import put
-from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import write_out
 from launcher.cli.training.model_meant import translation_model
-from launcher.cli.training.text_lines import Line, file_lines
-from launcher.cli.training.translators import Decoding, Translators, translators
+from launcher.cli.training.translators import Decoding, run_translator
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import counted, printable
-from launcher.recipes.transformer.translation import Scores
+from launcher.corpus.text import read_lines
 
 A_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
 EPILOG = """\b
@@ -66,47 +63,41 @@ have as many lines, or a package for scores is not installed; 130 Ctrl-C.
 def evaluate(
     *, model: str, source: Path, reference: Path, output: Path | None, as_json: bool, runs_dir: Path, **decoding: Any
 ) -> int:
-    """Score the translations of a trained model by BLEU and chrF.
+    """Score a trained model's translations with BLEU and chrF.
 
     The source file is translated, and that is compared with the reference.
 
     MODEL is what `tlaunch translate` takes: a run, a checkpoint of any layout, or a directory of a trained model.
     """
     how = decoding_of(**decoding)
-    sources = list(file_lines(source))
-    references = [line.text for line in file_lines(reference)]
-    if len(sources) != len(references) or not sources:
+    lines = list(read_lines(source))
+    references = sum(1 for _ in read_lines(reference))
+    if len(lines) != references or not lines:
         raise UsageError(
-            f"{source} has {counted(len(sources), 'line')}, and {reference} has {len(references)}",
+            f"{source} has {counted(len(lines), 'line')}, and {reference} has {references}",
             hint="each line of the one is translated in the same line of the other",
         )
-    with translation_model(runs_dir, model) as (directory, called), translators(directory, how, scores=True) as ready:
-        hypotheses = _translated(ready, source, sources)
-        scores = ready.scores(hypotheses, references)
+    with translation_model(runs_dir, model) as (directory, called), TemporaryFile() as results:
+        run_translator(
+            directory, how, "--source", str(source), "--reference", str(reference),
+            output=results.fileno(), total_bytes=sum(len(line.encode()) + 1 for line in lines),
+        )  # fmt: skip
+        results.seek(0)
+        found = json.load(results)
     if as_json:
-        facts = {"model": called, "sentences": len(sources), "beam": how.beam, "alpha": how.alpha}
-        write_out(json.dumps({**facts, **asdict(scores)}, indent=2, ensure_ascii=False) + "\n")
+        facts = {"model": called, "sentences": len(lines), "beam": how.beam, "alpha": how.alpha}
+        write_out(json.dumps({**facts, **found["scores"]}, indent=2, ensure_ascii=False) + "\n")
     else:
-        write_out(_told(called, len(sources), how, scores))
+        write_out(_told(called, len(lines), how, found["scores"]))
     if output is not None:  # at last: where it cannot be written, the scores are told all the same
-        put(str(output), "".join(f"{text}\n" for text in hypotheses).encode(errors="replace"), hint="--output FILE")
+        content = "".join(f"{text}\n" for text in found["hypotheses"]).encode(errors="replace")
+        put(str(output), content, hint="--output FILE")
     return EXIT_OK
 
 
-def _translated(ready: Translators, source: Path, lines: Sequence[Line]) -> list[str]:
-    hypotheses: list[str] = []
-    with progress_bar("translate", sum(line.size_bytes for line in lines)) as advance:
-        for together in ready.translate(lines):
-            for each in together:
-                hypotheses.append(each.text)
-                if each.cut_tokens:
-                    tell_cut(str(source), len(hypotheses), each, ready)
-            advance(sum(each.line.size_bytes for each in together))
-    return hypotheses
-
-
-def _told(called: str, count: int, how: Decoding, scores: Scores) -> str:
-    rows = (("BLEU", scores.bleu), ("BLEU, tokenized", scores.bleu_tokenized), ("chrF", scores.chrf))
+def _told(called: str, count: int, how: Decoding, scores: Mapping[str, Mapping[str, Any]]) -> str:
+    names = {"BLEU": "bleu", "BLEU, tokenized": "bleu_tokenized", "chrF": "chrf"}
     lines = [f"{printable(called)}: {counted(count, 'sentence')}, beam {how.beam}, alpha {how.alpha:g}"]
-    lines += [f"{name:<15}  {each.score:6.2f}  {each.signature}" for name, each in rows]
+    for title, name in names.items():
+        lines.append(f"{title:<15}  {scores[name]['score']:6.2f}  {scores[name]['signature']}")
     return "".join(f"{line}\n" for line in lines)

@@ -21,12 +21,12 @@ from launcher.cli.options.types import complete_files
 from launcher.cli.run_options import UNSUPERVISED, RunOptions
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
-from launcher.core.engine_rank import EngineRank, read_engine_rank
 from launcher.core.env import MASTER_PORT, TLAUNCH_SERVER
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import names_of
-from launcher.core.proc import identify
+from launcher.core.machine.engine_rank import EngineRank, read_engine_rank
+from launcher.core.machine.interfaces import names_of
+from launcher.core.machine.proc import identify
 from launcher.core.records import Cluster, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
@@ -99,7 +99,7 @@ class _Exec(TakesCommand):
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
 @click.pass_context
 def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
-    """Become one rank of a job that mpirun or srun has started.
+    """Become one rank of a job that mpirun or srun started.
 
     The engine starts it once per device. It checks everything, then replaces itself by COMMAND, whose output goes to
     <run directory>/device<rank>/train.log.

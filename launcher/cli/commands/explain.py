@@ -19,7 +19,7 @@ from launcher.cli.launch.prepare import prepare
 from launcher.cli.launch.recorded import as_words
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.precedence import given_last
-from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
 from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.columns import counted
@@ -88,7 +88,7 @@ class Explained:
 def explain(
     context: click.Context, /, *, global_rank: int, everything: bool, of_settings: bool, as_json: bool, **options: Any
 ) -> None:
-    """Show where each variable of a rank, or setting of the bundled trainer, comes from.
+    """Show where a rank's variables and the trainer's settings come from.
 
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.
@@ -121,7 +121,7 @@ def explain(
 
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
-explain.groups, explain.is_like_run = RUN_GROUPS, True
+explain.groups, explain.rare, explain.is_like_run = RUN_GROUPS, RARE, True
 
 
 def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
@@ -165,9 +165,7 @@ def _lines(explained: Explained) -> Iterator[str]:
     if share.cpus is None:
         cpus = f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
     else:
-        is_own = share.reason == "1 cores of its own"
-        reason = f"{counted(len(share.cpus), 'core')} of its own" if is_own else share.reason
-        cpus = f"{ranges(share.cpus)} ({reason})"
+        cpus = f"{ranges(share.cpus)} ({share.reason})"
     yield printable(f"cpus: {cpus}")
     yield ""
     yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])

@@ -57,7 +57,7 @@ HEADER = ("NAME", "STATE", "OVER FOR", "SIZE")
 def prune(
     *, keep: int | None, older_than: float | None, states: tuple[str, ...], dry_run: bool, yes: bool, runs_dir: Path
 ) -> int:
-    """Remove runs that are over, and print their names."""
+    """Remove finished runs and print their names."""
     if keep is None and older_than is None and not states:
         raise UsageError("which runs?", hint="--keep N, --older-than TIME or --state STATE chooses them")
     found = runs_found(runs_dir)

@@ -15,7 +15,7 @@ from launcher.cli.launch import start
 from launcher.cli.launch.recorded import as_words, given_again, masked_in, recorded_options
 from launcher.cli.options.chosen_run import RUN_HELP, chosen_to_rerun, confirm_owner, run_argument
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.run_options import RunOptions
 from launcher.cli.text.saved_text import newest_checkpoint
 from launcher.cli.text.stdout import as_argument, say, write_out
@@ -64,7 +64,7 @@ class _Rerun(TakesCommand):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND [ARG]...]"]
 
 
-@click.command(cls=_Rerun, epilog=EPILOG, help=f"Start again what a run ran, with other options.\n\n{RUN_HELP}")
+@click.command(cls=_Rerun, epilog=EPILOG, help=f"Repeat a run, optionally with changed options.\n\n{RUN_HELP}")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask about a run in another directory or of another user.")
 @click.option("--dry-run/--no-dry-run", help="Print the command line that would be run, and start nothing.")
 @run_argument
@@ -104,7 +104,7 @@ def rerun(
 
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
-rerun.groups, rerun.is_like_run = RUN_GROUPS, True
+rerun.groups, rerun.rare, rerun.is_like_run = RUN_GROUPS, RARE, True
 
 
 def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:

@@ -9,7 +9,7 @@ import click
 from launcher.cli.launch import start
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.precedence import given_last, told
-from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.run_options import RunOptions
 from launcher.cli.text.stdout import say
 
@@ -25,21 +25,21 @@ Examples:
   tlaunch run --engine mpi --rank-table rank_tables/rank_table_16pcs.json \\
       -- python train.py
 
-Variables of a rank: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT for torch's
-env://; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE for MindSpore;
-TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP, _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
+Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT for torch's env://;
+RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE for MindSpore; and TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP,
+_PP and _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
 TIME is a number of seconds, or has units: 90s, 10m, 1h30m.
 
-The first failing rank ends the run: tlaunch collects the stacks of all ranks, sends SIGTERM, and SIGKILL after --grace
-seconds. Ctrl-C sends the same signals and collects no stacks: before it, `tlaunch stacks` in another terminal shows where
-a run hangs. A second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`. The bundled trainer with checkpoints
-(--set checkpoint.every_steps=N) saves one at SIGTERM, and at SIGUSR1, after which it goes on.
+When a rank fails, tlaunch collects the stacks of all ranks, sends them SIGTERM, and after --grace sends SIGKILL. Ctrl-C
+sends the same signals without collecting stacks: to see where a run hangs, use `tlaunch stacks` in another terminal first.
+A second Ctrl-C kills at once. Ctrl-Z pauses the ranks until `fg`. With checkpoints (--set checkpoint.every_steps=N), the
+bundled trainer saves one at SIGTERM and then exits, and one at SIGUSR1 and continues.
 
 Exit codes: 0 all ranks succeeded; the exit code of the rank that failed first, or 128 + its signal; 1 a server was lost
-or did not join; 2 wrong usage, or a file or program that is missing or unreadable; 3 a refused table or layout; 124 a
-rank hung (--hang-timeout); 126 a rank's program could not be started, 127 its interpreter was not found; 129, 130, 131,
-143 ended by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or the agent that supervises them was killed.
+or did not join; 2 wrong usage, or a file or program is missing or unreadable; 3 refused table or layout; 124 a rank hung
+(--hang-timeout); 126 a rank's program could not start, 127 its interpreter was not found; 129, 130, 131, 143 ended by
+SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or its agent was killed.
 """
 
 
@@ -48,8 +48,8 @@ rank hung (--hang-timeout); 126 a rank's program could not be started, 127 its i
 def run(context: click.Context, /, **options: Any) -> None:
     """Start one process per device and supervise them.
 
-    Without COMMAND a bundled program is trained: the Transformer, or what --recipe names. COMMAND may be any program, Python or not. Without --rank-table
-    and --devices one process is started.
+    Without COMMAND, tlaunch trains a bundled program: the Transformer, or the one that --recipe names. COMMAND can be any program. Without --rank-table
+    and --devices, one process starts.
     """
     chosen = RunOptions(**(given_last(context, options) if context.default_map else options))
     if (chosen.dry_run or chosen.verbose) and not chosen.quiet:
@@ -59,4 +59,4 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 run.params += RUN_PARAMETERS
-run.groups, run.is_like_run = RUN_GROUPS, True
+run.groups, run.rare, run.is_like_run = RUN_GROUPS, RARE, True

@@ -38,7 +38,7 @@ given where several runs are active, or where the only one is in another directo
 WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "end the mpirun or srun that started it"}
 
 
-@click.command(epilog=EPILOG, help=f"End a run, and wait for all of its processes.\n\n{ONLY_RUN_HELP}")
+@click.command(epilog=EPILOG, help=f"Stop a run and wait until its processes have ended.\n\n{ONLY_RUN_HELP}")
 @click.option("--kill", is_flag=True, help="Send SIGKILL at once, without grace time.")
 @click.option(
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"

@@ -28,7 +28,7 @@ LOOK_S = 0.5
 UNSEEN = frozenset({State.ELSEWHERE, State.UNKNOWN, State.UNWATCHED})
 
 
-@click.command(epilog=EPILOG, help=f"Wait until a run is over, and exit with its exit code.\n\n{LIVE_RUN_HELP}")
+@click.command(epilog=EPILOG, help=f"Wait for a run to end, and exit with its exit code.\n\n{LIVE_RUN_HELP}")
 @click.option(
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )

@@ -13,10 +13,10 @@ from launcher.cluster.launcher_loop import LauncherLoop
 from launcher.cluster.mpi_ranks import ProcessPlace, check_server, gather, open_endpoint
 from launcher.cluster.unheard import longest_s, tell_freed_apart
 from launcher.core import env
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
-from launcher.core.interfaces import go_by_names
+from launcher.core.machine.engine_rank import EngineRank
+from launcher.core.machine.interfaces import go_by_names
 from launcher.engines.assemble import Request, servers_with_agents
 from launcher.engines.host_match import read_host
 from launcher.engines.local import signals_held_back

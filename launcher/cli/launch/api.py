@@ -83,7 +83,6 @@ def launch(
     preload: Sequence[str] | None = None,
     no_preload: bool = False,
     mindspore: MindSporeWay = "auto",
-    full_teardown: bool = False,
     forward_signals: Sequence[str] = ("USR1", "USR2"),
     bind: Bind = "auto",
     engine: EngineName | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launcher.core.devices import devices_named
-from launcher.core.errors import RefusedLayoutError, RefusedTableError, UsageError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Allotment, Cluster, Elastic, Layout, RunSpec, Server, whole_allotment
 from launcher.core.text import shell_word
 from launcher.engines.assemble import Request, allotted_cluster, assemble_attempt, attempt_table
@@ -80,11 +80,7 @@ def attempt_spec(
 
 
 def table_of_part(part: Cluster, table_format: str) -> str:
-    """Return the text of a table of some devices of a cluster, in the format that the whole table has if that can be."""
-    from launcher.rank_table import render_table  # most runs use every device
-    from launcher.rank_table.convert import convert_cluster
+    """Return the text of a table with some devices of a cluster, in the full table's format if tlaunch writes it."""
+    from launcher.rank_table.convert import convert_cluster, rewritten_format  # most runs use every device
 
-    try:
-        return convert_cluster(part, table_format).text
-    except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
-        return render_table(part)
+    return convert_cluster(part, rewritten_format(table_format)).text

@@ -16,9 +16,9 @@ from launcher.cluster.agent_setup import ANY_PORT
 from launcher.cluster.join import Endpoint
 from launcher.cluster.mpi_ranks import members_text, stretches_of
 from launcher.core import env
-from launcher.core.engine_rank import read_task
 from launcher.core.errors import UsageError
-from launcher.core.interfaces import INTERFACE_VARIABLES, names_of
+from launcher.core.machine.engine_rank import read_task
+from launcher.core.machine.interfaces import INTERFACE_VARIABLES, names_of
 from launcher.core.records import RunSpec, Server
 from launcher.core.resources import START
 from launcher.engines.command import EngineCommand

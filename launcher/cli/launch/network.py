@@ -10,7 +10,7 @@ from dataclasses import replace
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.run_options import EngineName
 from launcher.core.errors import TlaunchError
-from launcher.core.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by_names, names_of
+from launcher.core.machine.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by_names, names_of
 from launcher.core.records import Server
 from launcher.engines.assemble import Request
 from launcher.engines.host_match import Host, own_interface, read_host, servers_here

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 
-from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
+from launcher.core.machine.engine_rank import EngineRank
 
 LINGER_S = 1.0  # Open MPI may hang on ranks that end at once
 # While others, which may start later, know that it was reported; engines end it with the first of them.

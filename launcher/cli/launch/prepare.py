@@ -16,8 +16,8 @@ from launcher.cli.run_options import MindSporeWay, RunOptions, check_options, si
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import names_of
-from launcher.core.proc import davinci_ids
+from launcher.core.machine.interfaces import names_of
+from launcher.core.machine.proc import davinci_ids
 from launcher.core.records import Cluster, Elastic, Layout, Supervision
 from launcher.engines.assemble import OWN_TABLE, Request, servers_with_agents, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
@@ -151,7 +151,6 @@ def _request(
             hang_timeout_s=options.hang_timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks or options.no_preload else program.preload(options.preload),
-            full_teardown=options.full_teardown,
             elastic=elastic,
             scheduler=scheduler,
         ),

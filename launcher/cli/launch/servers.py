@@ -29,11 +29,11 @@ from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, sta
 from launcher.cluster.coordinator_files import AskerEndpoint, write_endpoint
 from launcher.cluster.job import COMMAND, Job, Plan, to_text
 from launcher.cluster.join import AgentInfo, Endpoint, RunOverError, Session, join
+from launcher.control.messages import TakenIn, Waiting
 from launcher.core.codec import json_text
 from launcher.core.devices import device_name
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.messages import TakenIn, Waiting
-from launcher.core.proc import ProcessId
+from launcher.core.machine.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.resources import START
 from launcher.core.run_dir import RunDir

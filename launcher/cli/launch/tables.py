@@ -16,7 +16,7 @@ from launcher.cli.text.style import screen_of
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.proc import DEVICE_FILES, davinci_ids, nvidia_ids
+from launcher.core.machine.proc import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.core.records import Cluster
 from launcher.core.resources import data_dir, stand_in_note
 from launcher.engines.variables import VISIBLE_DEVICES

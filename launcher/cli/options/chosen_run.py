@@ -17,7 +17,7 @@ from launcher.cli.options.completion import Completer, complete_active_runs, com
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import as_argument, as_people_call_it, say
 from launcher.core.errors import EXIT_FAILURE, UnreadableError, UsageError
-from launcher.core.owner import ROOT, called, is_own, is_trusted, uids_of_file
+from launcher.core.machine.owner import ROOT, called, is_own, is_trusted, uids_of_file
 from launcher.core.run_dir import RunDir
 from launcher.core.text import printable, shell_word
 from launcher.logs.terminal import escaped

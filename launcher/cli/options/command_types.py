@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -14,7 +14,7 @@ from launcher.core.errors import UsageError
 Command = TypeVar("Command", bound=Callable[..., Any])
 # name: (module:attribute, the command's own short help)
 Commands = Mapping[str, tuple[str, str]]
-HELP = (["-h"], ["--help"])
+HELP, HELP_ALL = "--help", "--help-all"
 DRY_RUN = "--dry-run"
 
 
@@ -43,13 +43,16 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """A group of commands whose help reads `lookup`, and imports none of them."""
+    """A group whose help lists its commands in sections, and imports none of them."""
 
-    def __init__(self, *args: Any, lookup: Commands, hidden_lookup: Commands | None = None, **attributes: Any) -> None:
-        """`hidden_lookup`: commands that no help lists."""
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Commands], hidden: Commands | None = None, **attributes: Any
+    ) -> None:
+        """`hidden`: commands that help does not list."""
         super().__init__(*args, **attributes)
-        self.lookup = lookup
-        self._all = {**lookup, **(hidden_lookup or {})}
+        self._sections = sections
+        self.lookup = {name: command for commands in sections.values() for name, command in commands.items()}
+        self._all = {**self.lookup, **(hidden or {})}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.lookup)
@@ -66,7 +69,9 @@ class LazyGroup(Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is called; the project's file gives its defaults, unless it only prints its help."""
         name, command, rest = super().resolve_command(ctx, args)
-        without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or rest[:1] in HELP
+        without_file = (
+            ctx.resilient_parsing or ctx.find_root().params.get("no_config") or rest[:1] in (["-h"], [HELP], [HELP_ALL])
+        )
         if command is not None and name is not None and name in self.lookup and not without_file:
             from launcher.cli.options.project_place import known_place  # `--help` needs no path
 
@@ -77,8 +82,10 @@ class LazyGroup(Group):
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short_help) for name, (_, short_help) in self.lookup.items()])
+        width = max(map(len, self.lookup))
+        for title, commands in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), short_help) for name, (_, short_help) in commands.items()])
 
 
 class TakesCommand(click.Command):
@@ -90,10 +97,13 @@ class TakesCommand(click.Command):
     without = "start the bundled trainer"  # what such a command is to do
     is_like_run = False  # whether it takes all options of `tlaunch run`
     groups: Mapping[str, Sequence[click.Parameter]] = {}  # the options that its help shows under a title of their own
+    rare: Collection[str] = ()  # names of the parameters that only --help-all shows
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options first, then each group, and `--help` at the end."""
         *known, help_option = self.get_params(ctx)
+        if HELP_ALL not in ctx.meta:
+            known = [option for option in known if option.name not in self.rare]
         grouped = [option for options in self.groups.values() for option in options]
         sections = {"Options": [option for option in known if option not in grouped]}
         sections |= {title: [option for option in options if option in known] for title, options in self.groups.items()}
@@ -126,6 +136,24 @@ class TakesCommand(click.Command):
                 hint=f"write it before COMMAND: {ctx.command_path} {DRY_RUN} ...; if it is the program's own: "
                 f"{ctx.command_path} --no-dry-run ...",
             )
+
+
+def _show_all_options(context: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        context.meta[HELP_ALL] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+# For a command with rare options.
+help_all_option = click.option(
+    HELP_ALL,
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_options,
+    help="Show all options and exit.",
+)
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:

@@ -25,17 +25,13 @@ def decoding_options(command: Command) -> Command:
             help="Source tokens, padding included, that are translated together.",
         ),
         click.option(
-            "--devices", type=IntRange(min=1, max=1024), default=1, show_default=True, metavar="N",
-            help="Processes side by side that share the lines, each on a device of its own.",
-        ),
-        click.option(
             "--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
-            help="auto: the accelerator, where there is one for the process.",
+            help="auto: the accelerator, if there is one.",
         ),
     )[::-1]:  # fmt: skip
         command = option(command)
     return command
 
 
-def decoding_of(*, beam: int, alpha: float, batch_tokens: int, devices: int, device: str) -> Decoding:
-    return Decoding(beam, alpha, batch_tokens, devices, device)
+def decoding_of(*, beam: int, alpha: float, batch_tokens: int, device: str) -> Decoding:
+    return Decoding(beam, alpha, batch_tokens, device)

@@ -39,9 +39,6 @@ class LogOptions:
     ignore_case: bool
     exclude: tuple[str, ...]
     highlight: tuple[str, ...]
-    after: int
-    before: int
-    around: int
     level: str | None
     errors: bool
     merged: bool
@@ -70,8 +67,6 @@ class LogOptions:
             raise UsageError("--ignore-case needs --grep, --exclude or --highlight")
         if self.as_json:
             self._refuse(("highlight",), "means nothing with --json, which has the text as it was written")
-        if self.surroundings and not self.grep:
-            raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
         self._check_source()
         if self.timestamps:
             self._refuse(NOT_WITH_TIMESTAMPS, "does not go with --timestamps")
@@ -115,11 +110,6 @@ class LogOptions:
                 raise UsageError(f"--{NAMES.get(name, name)} {why}")
 
     @property
-    def surroundings(self) -> bool:
-        """True where lines around a match are asked for."""
-        return max(self.after, self.before, self.around) > 0
-
-    @property
     def selects(self) -> bool:
         """True where some lines of the chosen logs are left out."""
         by_server = self.server if self.by_attempt else None
@@ -160,8 +150,6 @@ class LogOptions:
             until_ns=moment(self.until, now_ns, is_end=True) if self.until is not None else None,
             matches=list(map(self._matcher, self.grep)),
             excludes=list(map(self._matcher, self.exclude)),
-            before=max(self.before, self.around),
-            after=max(self.after, self.around),
         )
 
     def is_chosen(self, place: RankPlace) -> bool:

@@ -21,7 +21,7 @@ from launcher.core.env import TLAUNCH_SAFE_DIRECTORY
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
-from launcher.core.owner import called, is_trusted, uids_of_file
+from launcher.core.machine.owner import called, is_trusted, uids_of_file
 from launcher.core.resources import at_home
 from launcher.core.run_dir import RunDir
 from launcher.core.text import did_you_mean, near, shell_word

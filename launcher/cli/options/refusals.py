@@ -12,7 +12,7 @@ import click
 from launcher.cli.launch.foreign.launchers import PROGRAMS
 from launcher.cli.launch.foreign.lines import names_program
 from launcher.cli.launch.foreign.options import counterpart
-from launcher.cli.options.command_types import TakesCommand, UnknownCommand
+from launcher.cli.options.command_types import HELP, HELP_ALL, TakesCommand, UnknownCommand
 from launcher.cli.options.types import choices_of, refused_value, typed_name
 from launcher.cli.options.whole_lines import as_of_run, as_other_launcher, as_without_run
 from launcher.core.errors import TlaunchError, UsageError
@@ -111,9 +111,9 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
     if hint is None and of_other is not None and (of_other.here in known or is_like_run):
         hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
-    listed = f"`{context.command_path} --help` lists them"
+    listed = f"`{context.command_path} {HELP_ALL if HELP_ALL in known else HELP}` lists them"
     if takes_program:
-        listed += "; those of the program stand behind --"
+        listed += "; put options of the program after --"
     return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import click
 
-from launcher.cli.options.command_types import Command, parameters_of, together
+from launcher.cli.options.command_types import Command, help_all_option, parameters_of, together
 from launcher.cli.options.completion import complete_runs_or_files, one_of, recipe_names
 from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, Size, complete_files
 from launcher.cli.run_options import (
@@ -31,7 +31,7 @@ MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machi
 MAX_DEGREE = 10**6  # of one axis
 MIN_TABLE_BYTES = 1 << 10
 CHIP_NAMES = ("auto", "910", "a2", "a3", "a5", "300i", "none")
-CONSUMER_NAMES = ("hccl", "mindspore", "msrun", "serving", "mindie")
+CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
 
 # --- rank tables ---
@@ -62,7 +62,7 @@ def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | N
 max_table_size_option = click.option(
     "--max-table-size", type=Size(MIN_TABLE_BYTES), metavar="SIZE", envvar=TLAUNCH_MAX_TABLE_SIZE,
     expose_value=False, callback=_keep,
-    help=f"Refuse a rank table that is larger.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
+    help=f"Largest rank table to accept.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
 )  # fmt: skip
 
 
@@ -94,19 +94,19 @@ def rank_table_option(command: Command) -> Command:
 
 engine_option = click.option(
     "--engine", type=click.Choice(ENGINES), metavar="HOW",
-    help="How an agent is started on each server: mpi (by mpirun), slurm (by srun, inside an allocation) or hand (you run "
-    "the same command on each server).  [default: hand]",
+    help="How to start an agent on each server: mpi (mpirun), slurm (srun, inside an allocation) or hand (run the same "
+    "command on each server yourself).  [default: hand]",
 )  # fmt: skip
 engine_words_option = click.option(
     "--engine-option", "engine_options", multiple=True, metavar="ARG", help="Pass ARG to mpirun or srun. Repeatable."
 )
 server_option = click.option(
     "--server", metavar="ID",
-    help=f"This machine's server_id in the table.  [default: ${TLAUNCH_SERVER}, or matched by address and name]",
+    help=f"This machine's server_id in the table.  [default: ${TLAUNCH_SERVER}, or the entry with its address or name]",
 )  # fmt: skip
 coordinator_port_option = click.option(
     "--coordinator-port", type=IntRange(1, 65535), metavar="N",
-    help=f"Port that the server of rank 0 listens on with --engine hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
+    help=f"Port on which the server of rank 0 listens, with --engine hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
 )  # fmt: skip
 chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
@@ -117,13 +117,13 @@ env_option = click.option(
     "--env",
     multiple=True,
     metavar="KEY[=VALUE]",
-    help="Set a variable in every rank; without a value, to the one that it has here. Repeatable.",
+    help="Set an environment variable in every rank; without VALUE, copy it from this shell. Repeatable.",
 )
 
 
 runs_dir_option = click.option(
     "--runs-dir", type=A_PATH, metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
-    help=f"Directory of the run directories.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
+    help=f"Directory that holds the run directories.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
 )  # fmt: skip
 
 
@@ -151,9 +151,9 @@ def master_port_option(default: str) -> Callable[[Command], Command]:
 
 mindspore_option = click.option(
     "--mindspore", type=click.Choice(MINDSPORE_WAYS), default="auto", metavar="HOW",
-    help="How ranks of MindSpore find each other: cluster (at a scheduler that is started beside rank 0, as msrun does), "
-    "rank-table (Ascend, without a scheduler), off.  [default: auto: cluster if COMMAND imports mindspore, or rank-table if "
-    "there is one, and Ascend devices]",
+    help="How MindSpore ranks find each other: cluster (through a scheduler started with rank 0, as msrun does), rank-table "
+    "(Ascend, without a scheduler) or off.  [default: auto: if COMMAND imports mindspore, rank-table with a table and "
+    "Ascend devices, else cluster]",
 )  # fmt: skip
 # How devices are divided among the axes.
 layout_options = together(
@@ -162,13 +162,21 @@ layout_options = together(
     ),
     click.option("--mp", type=IntRange(max=MAX_DEGREE), default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"),
     click.option("--pp", type=IntRange(max=MAX_DEGREE), default=1, metavar="N", help="Number of pipeline stages.  [default: 1]"),
-    click.option("--micro-batches", type=IntRange(max=MAX_DEGREE), metavar="N", help="Cut each batch into N micro batches for every data-parallel rank."),
+    click.option("--micro-batches", type=IntRange(max=MAX_DEGREE), metavar="N", help="Split each data-parallel rank's batch into N micro batches."),
 )  # fmt: skip
 allow_idle_devices_option = click.option(
     "--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused."
 )
 
-# The options of `tlaunch run`, as its help groups them. `explain` and `render` take them, too.
+# Parameters of `tlaunch run` that few people need: only --help-all shows them.
+RARE = frozenset(
+    (
+        "max_table_size", "chip", "allow_idle_devices", "engine_options", "mpi_ranks", "server", "join_timeout", "lost_after",
+        "coordinator_port", "allow_different_program", "preload", "no_preload", "mindspore", "bind",
+        "forward_signals", "exclude", "progress_regex", "save_strategy", "profile",
+    )
+)  # fmt: skip
+# The options of `tlaunch run`, as its help groups them. `rerun`, `explain` and `render` share them.
 RUN_GROUPS = {
     "Devices and layout": parameters_of(
         rank_table_option,
@@ -187,37 +195,36 @@ RUN_GROUPS = {
             "MPI library]",
         ),
         server_option,
-        join_timeout_option(DEFAULT_JOIN_S, "Fail unless all servers have joined within this time."),
+        join_timeout_option(DEFAULT_JOIN_S, "Fail if a server has not joined within this time."),
         click.option(
             "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="TIME",
-            help=f"Count a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}s]",
+            help=f"Treat a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}s]",
         ),
         coordinator_port_option,
-        click.option("--allow-different-program", is_flag=True, help="Do not require the files of COMMAND to be the same on all servers."),
+        click.option("--allow-different-program", is_flag=True, help="Allow the files of COMMAND to differ between servers."),
     ),
     "Bundled programs": parameters_of(
-        click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="The bundled program that is trained: transformer, quickstart, resnet50.  [default: transformer]"),
-        click.option("--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files, help="Settings of the bundled trainer, as TOML."),
+        click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="Bundled program to train: transformer, quickstart, resnet50.  [default: transformer]"),
+        click.option("--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files, help="TOML file with settings of the bundled trainer."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
-        click.option("--data", type=FILE, metavar="PATH", help="Data for the bundled trainer: sentence pairs, or CIFAR-10's images (`tlaunch data`)."),
+        click.option("--data", type=FILE, metavar="PATH", help="Training data: sentence pairs, or CIFAR-10's images (`tlaunch data` prepares them)."),
         click.option(
             "--resume", type=NAME_OR_PATH, metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
-            help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",
+            help="Resume from a checkpoint, or from the newest complete one of a run or directory; auto: of the runs here with the same settings.",
         ),
         click.option(
             "--save-strategy", is_flag=True,
-            help="Record a training step of the bundled trainer: every rank's operators, layouts and collectives (`tlaunch plan operators`).",
+            help="Record one training step: every rank's operators, layouts and collectives. `tlaunch plan operators` shows them.",
         ),
-        click.option("--profile", is_flag=True, help="Trace five training steps of the bundled trainer into device*/profile.json."),
+        click.option("--profile", is_flag=True, help="Trace five training steps into device*/profile.json."),
     ),
     "Ranks": parameters_of(
         env_option,
         click.option(
-            "--preload", metavar="MODULE,...", help="Import these modules once, and fork the ranks.  [default: found in COMMAND]"
+            "--preload", metavar="MODULE,...", help="Import these modules once and fork the ranks.  [default: found in COMMAND]"
         ),
         click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
         mindspore_option,
-        click.option("--full-teardown", is_flag=True, help="Let forked ranks take apart what was imported once, too, when they end."),
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
             help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
@@ -225,7 +232,7 @@ RUN_GROUPS = {
         master_port_option("free"),
         click.option(
             "--forward-signals", metavar="NAME,...", default="USR1,USR2",
-            help="Forward these signals to every rank; they do not end the run.  [default: USR1,USR2]",
+            help="Forward these signals to every rank instead of ending the run.  [default: USR1,USR2]",
         ),
     ),
     "Failures": parameters_of(
@@ -235,37 +242,38 @@ RUN_GROUPS = {
         ),
         click.option(
             "--max-restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
-            help="Restart all ranks after a failure, up to N times.  [default: 0]",
+            help="Restart all ranks after a failure, at most N times.  [default: 0]",
         ),
         click.option(
             "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
-            help="Treat a rank without progress for this time as hung: print the stacks, then restart or exit with 124.",
+            help="Treat a rank as hung after this time without progress: print all stacks, then restart or exit with 124.",
         ),
         click.option(
             "--elastic", is_flag=True,
-            help="Go on with fewer devices when some are lost or left out, and with more when they come back.",
+            help="Continue with fewer devices when some are lost or excluded, and with more when they return.",
         ),
         click.option(
             "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
-            help="With --elastic, leave out a device, or all of a server; the run directory's file `excluded` lists them. Repeatable.",
+            help="With --elastic, exclude a server or one of its devices; the file `excluded` in the run directory lists them. Repeatable.",
         ),
     ),
     "Run directory and output": parameters_of(
         runs_dir_option,
-        click.option("--name", metavar="NAME", help="Name of the run; its start time is put before it."),
+        click.option("--name", metavar="NAME", help="Name of the run; the start time is added in front."),
         click.option(
             "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
-            help=f"Ranks' output to show: {', '.join(CONSOLES)}.  [default: rank0]",
+            help=f"Output to show: {', '.join(CONSOLES)}.  [default: rank0]",
         ),
         click.option(
             "--progress-regex", metavar="REGEX",
-            help="Read figures from lines that match, by the groups step, last_step, epoch, loss, tokens_per_s.",
+            help="Read progress from matching lines; name the groups step, last_step, epoch, loss or tokens_per_s.",
         ),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
-        click.option("-v", "--verbose", is_flag=True, help="Also print what was decided and why."),
+        click.option("-v", "--verbose", is_flag=True, help="Also print decisions and their reasons."),
         click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),
-        click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment, and start nothing."),
+        click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment without starting it."),
         click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
+        help_all_option,
     ),
 }  # fmt: skip
 RUN_PARAMETERS = [

@@ -55,7 +55,7 @@ class ArrangedFeed:
             self._flush()
         shown, self._next = self._next, []
         if shown or came:
-            return self._format.lines(self._selection.with_gaps(shown))
+            return self._format.lines(shown)
         return (self._format.end() or None) if ended else None
 
     def begun(self) -> dict[int, Begun]:
@@ -67,7 +67,7 @@ class ArrangedFeed:
         if self._stage is None:
             self._put(chain.from_iterable(last.values()))
         else:
-            self._put(merge({global_rank: iter(lines) for global_rank, lines in last.items()}))
+            self._put(merge(last))
 
     def rank_ended(self, global_rank: int) -> None:
         if global_rank in self._logs.of_rank:
@@ -104,45 +104,20 @@ class Selection:
     def __init__(self, selector: Selector | None, shape: Format) -> None:
         """Without a `selector` all lines are shown."""
         self._selector, self._format = selector, shape
-        self._after_gap: set[tuple[int, int]] = set()  # ranks and offsets of lines before which others were left out
-        self._last_rank: int | None = None  # whose line was shown last
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Yield the lines to show as `lines` come. Raises what `Selector.put` does."""
+        """Yield the lines to show as `lines` come. Raises what `Selector.accepts` does."""
         searches = self._selector is not None and self._selector.searches
         for line in lines:
-            is_after_gap = False
-            for selected in self._selector.put(line) if self._selector else (line,):
-                if selected is None:
-                    is_after_gap = True
-                    continue
-                # What follows overwrites this piece of a progress bar, and it was not searched for.
-                nothing = selected.overwritten or not (selected.ends or selected.raw.strip(OVERWRITES))
-                if nothing and not searches and not self._format.as_json:
-                    continue
-                if (kept := self._format.of_long(selected)) is not None:
-                    if is_after_gap:
-                        self._after_gap.add((kept.global_rank, kept.offset))
-                        is_after_gap = False
-                    yield kept
+            if self._selector is not None and not self._selector.accepts(line):
+                continue
+            # What follows overwrites this piece of a progress bar, and it was not searched for.
+            nothing = line.overwritten or not (line.ends or line.raw.strip(OVERWRITES))
+            if nothing and not searches and not self._format.as_json:
+                continue
+            if (kept := self._format.of_long(line)) is not None:
+                yield kept
 
-    def last(self, lines: Iterable[Line], count: int) -> list[Line]:
-        """Return the last `count` lines to show; no more of them are in memory."""
-        kept: deque[Line] = deque()
-        for line in self.of(lines):
-            kept.append(line)
-            if len(kept) > count:
-                left_out = kept.popleft()
-                self._after_gap.discard((left_out.global_rank, left_out.offset))
-        return list(kept)
-
-    def with_gaps(self, lines: Iterable[Line | Shown]) -> Iterator[Line | Shown | None]:
-        """Yield what was selected, as it is shown, with None between lines of one rank that are no neighbours."""
-        for line in lines:
-            if isinstance(line, Line):
-                if self._after_gap and (place := (line.global_rank, line.offset)) in self._after_gap:
-                    self._after_gap.discard(place)
-                    if self._last_rank == line.global_rank:
-                        yield None
-                self._last_rank = line.global_rank
-            yield line
+    def last(self, lines: Iterable[Line], count: int) -> Iterator[Line]:
+        """Yield the last `count` lines to show. It keeps no more of them in memory, and reads `lines` when the first is asked for."""
+        yield from deque(self.of(lines), maxlen=count)

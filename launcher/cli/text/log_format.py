@@ -10,7 +10,7 @@ from typing import TextIO
 
 from launcher.cli.text.line_style import LineStyle
 from launcher.cli.text.log_prefix import Prefixes
-from launcher.cli.text.style import FAINT, screen_of
+from launcher.cli.text.style import screen_of
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import OVERWRITES, Line, shown, without_mark, without_marks
@@ -19,7 +19,6 @@ from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printabl
 from launcher.logs.tracebacks import Folded
 from launcher.runs.record import RankPlace
 
-GAP = "--"  # between lines that were left out, as grep writes it
 NEWLINE = "\n"
 
 
@@ -55,7 +54,7 @@ class Format:
         self.as_json = options.as_json
         # Rank and offset of what continues a line that was begun, where stdout is no terminal; the offset is -1 in blocks.
         self._begun: tuple[int, int] | None = None
-        self._as_text: Callable[[Line | Shown | None], str] = _json if options.as_json else self._line
+        self._as_text: Callable[[Line | Shown], str] = _json if options.as_json else self._line
 
     @property
     def redraws(self) -> bool:
@@ -70,8 +69,8 @@ class Format:
         """Return what is to be shown of a selected line: of one in many pieces a terminal gets the beginning."""
         return line if self._beginnings is None else self._beginnings.of_line(line)
 
-    def lines(self, lines: Iterable[Line | Shown | None]) -> bytes:
-        """Make bytes of lines; None stands for lines that were left out."""
+    def lines(self, lines: Iterable[Line | Shown]) -> bytes:
+        """Make bytes of lines."""
         return self.encoded("".join(map(self._as_text, lines)))
 
     def block(self, global_rank: int, block: bytes) -> bytes:
@@ -129,9 +128,7 @@ class Format:
     def encoded(self, text: str) -> bytes:
         return text.encode(self._encoding, errors="replace")
 
-    def _line(self, line: Line | Shown | None) -> str:
-        if line is None:
-            return f"{self._end()}{self._screen.paint(GAP, FAINT)}\n"
+    def _line(self, line: Line | Shown) -> str:
         if isinstance(line, Shown):
             return f"{self._prefixes.painted(line.ranks[0], line.prefix) if len(line.ranks) == 1 else line.prefix}{self.safe(line.text)}\n"
         if self._begun is None and line.ends:  # nearly every line
@@ -155,9 +152,7 @@ class Format:
         return "" if begun is None else NEWLINE
 
 
-def _json(line: Line | Shown | None) -> str:
-    if line is None:
-        return ""
+def _json(line: Line | Shown) -> str:
     fields: dict[str, object]
     if isinstance(line, Shown):
         fields = {"global_ranks": list(line.ranks), "text": without_colours(line.text)}

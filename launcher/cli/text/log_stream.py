@@ -17,7 +17,7 @@ from typing import Protocol, TextIO
 from launcher.cli.text.log_format import Format, LineOptions
 from launcher.cli.text.stdout import StreamWriter
 from launcher.core.errors import UnreadableError
-from launcher.core.proc import make_room
+from launcher.core.machine.proc import make_room
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
@@ -141,7 +141,7 @@ class Writer:
         self._format = shape
         with suppress(OSError, AttributeError):  # it is no pipe, or this is no Linux
             fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._batch: list[Line | Shown | None] = []
+        self._batch: list[Line | Shown] = []
         self._batch_bytes = 0
         self._flushed_s = 0.0
         self._left = select.poll()
@@ -163,7 +163,7 @@ class Writer:
         if self._left.poll(0):
             raise BrokenPipeError
 
-    def write(self, lines: Iterable[Line | Shown | None]) -> None:
+    def write(self, lines: Iterable[Line | Shown]) -> None:
         """Write lines, many at once; those that wait are written too when the search for more is broken off.
 
         A write that is broken off itself (Ctrl-C while the reader takes nothing) may end anywhere.
@@ -171,8 +171,7 @@ class Writer:
         try:
             for line in lines:
                 self._batch.append(line)
-                if line is not None:
-                    self._batch_bytes += len(line.text) if isinstance(line, Shown) else len(line.raw)
+                self._batch_bytes += len(line.text) if isinstance(line, Shown) else len(line.raw)
                 if len(self._batch) >= TOGETHER or self._batch_bytes >= TOGETHER_BYTES:
                     self._flush()
         except BaseException:

@@ -19,7 +19,7 @@ from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.style import FAINT, PLAIN, Screen
 from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
-from launcher.core.proc import is_full
+from launcher.core.machine.proc import is_full
 from launcher.core.records import RunSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir

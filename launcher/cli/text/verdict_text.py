@@ -26,6 +26,7 @@ from launcher.logs.traceback_blocks import FRAME
 from launcher.preload.frames import is_of_program
 
 TRACEBACK_LINES = 12  # train.log has them all
+MAX_MESSAGE_LINES = 8  # of a message that starts above them
 MAX_FRAME_LINES = 5  # of one frame in them: a statement may have many
 _MARGIN = re.compile(r"^ {2,}\| (?= )")  # of the frames of a group of exceptions
 _BELOW_A_FRAME = "    "  # its line of code, and what marks a part of that
@@ -176,7 +177,7 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
 
     That frame mostly is above those of a library, which are many where it calls itself through several layers.
     """
-    begin = max(0, len(lines) - TRACEBACK_LINES)
+    begin = _start_of_message(lines, max(0, len(lines) - TRACEBACK_LINES))
     plain = [_MARGIN.sub("", line) for line in lines]
     frames = [index for index, line in enumerate(plain) if FRAME.match(line)]
     own = next((index for index in reversed(frames) if is_of_program(_file_in(plain[index]))), None)
@@ -187,6 +188,17 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
     begin += end - own + 1  # for that frame, and for the line that says how many are left out
     begin = next((index for index in frames if index >= begin), begin)
     return [*lines[own:end], f"  [{counted(begin - end, 'line')} left out]", *lines[begin:]]
+
+
+def _start_of_message(lines: Sequence[str], begin: int) -> int:
+    """Return where the message that holds line `begin` starts; `begin` itself if that is far above or it holds none.
+
+    Notes follow the message. Without it they do not say which exception they are of.
+    """
+    start = begin
+    while start and not lines[start].startswith(" ") and not lines[start - 1].startswith(" "):
+        start -= 1
+    return start if begin - start <= MAX_MESSAGE_LINES else begin
 
 
 def _file_in(frame: str) -> str:

@@ -18,8 +18,9 @@ from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.codec import read_json
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.logs.terminal import escaped
-from launcher.recipes.transformer.translation import PROGRAM
 from launcher.runs.store import find_run
+
+PROGRAM = "transformer"  # the recipe whose models translate
 
 
 @contextmanager

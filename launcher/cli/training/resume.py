@@ -15,7 +15,7 @@ from launcher.checkpoint.same_settings import check_settings, differing_settings
 from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.core.errors import UnreadableError
-from launcher.core.owner import is_trusted_in, uids_of_file
+from launcher.core.machine.owner import is_trusted_in, uids_of_file
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import shell_word, some_of

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.core.interfaces import addresses_of, names_of
+from launcher.core.machine.interfaces import addresses_of, names_of
 from launcher.doctor.facts import Resolved
 from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, groups, listed
 from launcher.doctor.network import is_address, is_loopback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.core.interfaces import Address, addresses_of
+from launcher.core.machine.interfaces import Address, addresses_of
 from launcher.core.records import HOST_RANK
 from launcher.doctor.facts import Facts, Interface
 from launcher.doctor.finding import Evidence, Finding, Rule, Severity, Topic, groups, minority

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 
-from launcher.core.interfaces import addresses_of
+from launcher.core.machine.interfaces import addresses_of
 from launcher.doctor.finding import Evidence, Finding, Rule, Severity, Topic, groups
 from launcher.doctor.join_failure import SERVER
 from launcher.doctor.network import is_loopback

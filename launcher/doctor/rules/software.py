@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from launcher.core.interfaces import go_by_names
+from launcher.core.machine.interfaces import go_by_names
 from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, groups, minority
 
 MAX_SKEW_S = 1.0

@@ -1,1 +1,1 @@
-"""Job files for those who start ranks by other means: shell, mpirun, Slurm, Kubernetes. From records to text."""
+"""Job files for people who start ranks without tlaunch: shell, mpirun, Slurm, Kubernetes. Records in, text out."""

@@ -1,9 +1,9 @@
-"""The job of ranks as templates see it. Pure."""
+"""The job of ranks, as templates see it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -18,56 +18,12 @@ from launcher.engines.variables import Origin, Variable
 from launcher.preload.masking import masked
 from launcher.rank_table.ip import address_family
 
-# Known when the ranks start, or of one server or rank: templates give them themselves.
+# Known only when the ranks start, or only per server or rank: templates set these themselves.
 _NOT_SHARED = frozenset({
     env.TLAUNCH_RUN_DIR, env.TLAUNCH_RUN_ID, env.TORCHELASTIC_RUN_ID, env.MASTER_ADDR, env.MASTER_PORT, env.RANK_TABLE_FILE,
     env.OMP_NUM_THREADS, env.GOMP_SPINCOUNT, env.PYTHONUNBUFFERED, env.RANK, env.RANK_ID, env.DEVICE_ID, env.LOCAL_RANK,
     env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.TLAUNCH_HEARTBEAT_FILE, env.MS_SCHED_HOST, env.MS_SCHED_PORT, env.MS_NODE_ID,
 })  # fmt: skip
-
-# Every variable of a template. `tlaunch render --list` shows it; tests hold it to `Job`.
-VARIABLES: Mapping[str, str] = {
-    "version": "of tlaunch",
-    "flavor": "--flavor, or the kind's first",
-    "name": "of the run, without its time",
-    "layout": "layout.dp, .mp, .pp, .micro_batches, .world_size",
-    "servers": "in the table's order: .index, .name (no machine's with --nodes), .is_address, "
-    ".ranks: .global_rank, .local_rank, .device_id",
-    "blocks": "ranks in order, as runs on one server: .name, .count",
-    "table": "the rank table's path; none with --devices",
-    "table_text": "its content; of an MPIJob with the names of the workers",
-    "reduced_table": "the table cut to the ranks of this job; none where no device stays idle",
-    "command": "the words of COMMAND",
-    "scheduler": "the words that start MindSpore's scheduler beside rank 0; none where ranks need none",
-    "mindspore": "--mindspore",
-    "cwd": "where ranks start",
-    "runs_dir": "where run directories are made",
-    "variables": "what all ranks get: names and values",
-    "user_env": "--env: names and values",
-    "secrets": "the names among them that look secret, or whose values do",
-    "leftovers": "variables of other launchers: each with .names (patterns) and .signs",
-    "master_addr": "the server of rank 0",
-    "master_index": "its index",
-    "master_port": "--master-port; none where it was not given",
-    "grace_s": "--grace, in whole seconds",
-    "tlaunch": "the path of tlaunch",
-    "image": "--image",
-    "resource": "--resource: what a device is called by Kubernetes or Slurm",
-    "time_limit": "--time-limit",
-    "warn_before_s": "--warn-before",
-    "restarts": "--restarts",
-    "sbatch": "--sbatch, a list",
-    "any_nodes": "of slurm: whether the job's nodes are Slurm's choice, and no rank table is read when it starts",
-    "devices_per_node": "of slurm: how many devices each of such nodes has; else none",
-    "nodelist": "of slurm: the nodes that the job waits for by name, a list",
-    "whole_memory": "of slurm: whether the job asks for all memory of its nodes",
-    "cpus_per_device": "--cpus-per-device; none where whole nodes are asked for",
-    "dp": "--dp; none where it follows from the number of devices",
-    "claim": "--pvc: .name, .mount; or none",
-    "secret_env": "--env-from-secret, a list: .variable, .secret, .key",
-    "run_options": "of slurm: words for `tlaunch run`, --max-restarts for instance",
-    "max_losses": "of slurm: how often in a row the job is queued again since a server was lost",
-}
 
 
 @frozen
@@ -75,12 +31,12 @@ class JobServer:
     index: int  # GROUP_RANK of its ranks
     name: str
     is_address: bool
-    ranks: tuple[RankSpec, ...]  # in the order of local ranks
+    ranks: tuple[RankSpec, ...]  # ordered by local rank
 
 
 @frozen
 class Block:
-    """Ranks that follow each other on one server."""
+    """Consecutive ranks on one server."""
 
     name: str
     count: int
@@ -88,7 +44,7 @@ class Block:
 
 @frozen
 class Claim:
-    """A PersistentVolumeClaim, and where containers see it."""
+    """A PersistentVolumeClaim, and its mount point in containers."""
 
     name: str
     mount: str
@@ -96,7 +52,7 @@ class Claim:
 
 @frozen
 class SecretVariable:
-    """A variable whose value a Secret of Kubernetes has."""
+    """A variable whose value comes from a Kubernetes Secret."""
 
     variable: str
     secret: str
@@ -105,57 +61,57 @@ class SecretVariable:
 
 @frozen
 class Wishes:
-    """The options that only job files have."""
+    """The options that only job files have. Templates see each as a variable."""
 
     flavor: str = ""
     tlaunch: str = "tlaunch"
     image: str | None = None
-    resource: str | None = None
+    resource: str | None = None  # what Kubernetes or Slurm calls a device
     time_limit: str | None = None
     warn_before_s: int = 0
     restarts: int = 0
     sbatch: tuple[str, ...] = ()
-    cpus_per_device: int | None = None
+    cpus_per_device: int | None = None  # None: whole nodes
     claim: Claim | None = None
     secret_env: tuple[SecretVariable, ...] = ()
-    run_options: tuple[str, ...] = ()
+    run_options: tuple[str, ...] = ()  # of slurm: words for `tlaunch run`
     mindspore: str = "auto"
-    max_losses: int = 5  # as Slurm's own MaxBatchRequeue
+    max_losses: int = 5  # requeues in a row after a lost server, as Slurm's own MaxBatchRequeue
 
 
 @frozen
 class Job:
-    """The values of what `VARIABLES` describes; those of `wishes` are variables of their own."""
+    """The variables of a template, with the fields of `wishes`."""
 
     wishes: Wishes
     version: str
-    name: str
+    name: str  # of the run, without its time
     layout: Layout
-    servers: tuple[JobServer, ...]
-    blocks: tuple[Block, ...]
-    table: str | None
-    table_text: str | None
-    reduced_table: str | None
+    servers: tuple[JobServer, ...]  # in the order of the table
+    blocks: tuple[Block, ...]  # in the order of ranks
+    table: str | None  # the path of the rank table
+    table_text: str | None  # of an MPIJob: with the names of the workers
+    reduced_table: str | None  # the table of this job's ranks; None if no device stays idle
     command: tuple[str, ...]
-    scheduler: tuple[str, ...] | None
+    scheduler: tuple[str, ...] | None  # the command of MindSpore's scheduler
     cwd: str
     runs_dir: str
-    variables: Mapping[str, str]
-    user_env: Mapping[str, str]
-    secrets: tuple[str, ...]
-    leftovers: tuple[Leftovers, ...]
-    master_addr: str
-    master_index: int
+    variables: Mapping[str, str]  # of all ranks
+    user_env: Mapping[str, str]  # --env
+    secrets: tuple[str, ...]  # the names in user_env that look secret, or whose values do
+    leftovers: tuple[Leftovers, ...]  # variables of other launchers
+    master_addr: str  # the server of rank 0
+    master_index: int  # its index
     master_port: int | None
     grace_s: int
-    any_nodes: bool
-    devices_per_node: int | None
-    nodelist: tuple[str, ...]
-    whole_memory: bool
-    dp: int | None
+    any_nodes: bool  # of slurm: it chooses the nodes, and the job reads no rank table
+    devices_per_node: int | None  # of such nodes
+    nodelist: tuple[str, ...]  # of slurm: the nodes that the job waits for by name
+    whole_memory: bool  # of slurm
+    dp: int | None  # None: it follows from the number of devices
 
     def as_variables(self) -> dict[str, Any]:
-        return {name: getattr(self if hasattr(self, name) else self.wishes, name) for name in VARIABLES}
+        return {field.name: getattr(record, field.name) for record in (self, self.wishes) for field in fields(record)}
 
 
 def job_of(
@@ -205,7 +161,7 @@ def job_of(
 
 
 def _servers(ranks: Iterable[RankSpec]) -> Iterator[JobServer]:
-    """Yield the servers of the ranks, each with its own, in the order of the table."""
+    """Yield the servers that have ranks, each with its ranks, in the order of the table."""
     in_order = sorted(ranks, key=lambda rank: (rank.server_index, rank.local_rank))
     for index, group in groupby(in_order, key=lambda rank: rank.server_index):
         here = tuple(group)
@@ -213,7 +169,7 @@ def _servers(ranks: Iterable[RankSpec]) -> Iterator[JobServer]:
 
 
 def _shared(variables: Iterable[Variable]) -> dict[str, str]:
-    """Return those of a rank's variables that all ranks of a job have in common, but the ones of `--env`."""
+    """Return the variables that all ranks of a job have in common, without those from `--env`."""
     return {
         one.name: one.value
         for one in variables
@@ -222,7 +178,7 @@ def _shared(variables: Iterable[Variable]) -> dict[str, str]:
 
 
 def with_workers(cluster: Cluster, name: str) -> Cluster:
-    """Return the cluster with its servers named like the workers of the MPIJob `name`, in the order of their ranks."""
+    """Return the cluster with its servers renamed to the workers of the MPIJob `name`, in rank order."""
     in_order = sorted(cluster.servers, key=lambda server: server.devices[0].global_rank)
     named = (replace(server, server_id=f"{name}-worker-{index}.{name}") for index, server in enumerate(in_order))
     return replace(cluster, servers=tuple(named))

@@ -1,4 +1,4 @@
-"""The kinds of job files, the template of each, and its limits: functions that raise for a value that it cannot express."""
+"""The kinds of job files: the template of each, and functions that raise for values that a kind cannot express."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from launcher.core.frozen import frozen
 from launcher.engines.render.job import Job
 from launcher.rank_table.hostfiles import is_host_name
 
-MAX_POD_NAME = 52  # a pod's name gets the job's, an index and five letters, and is a label of 63 at most
+MAX_POD_NAME = 52  # a pod's name appends an index and five letters, and is a label of at most 63 characters
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def plain_host_names(job: Job) -> None:
-    """Blanks, colons and leading dashes would mean something else to the reader of the file."""
+    """Raise for names that the file's reader would misread: spaces, colons, leading dashes."""
     for server in job.servers:
         check_host_name(server.name)
 
@@ -29,7 +29,7 @@ def no_address_of_ipv6(job: Job) -> None:
 def check_host_name(name: str) -> None:
     if not is_host_name(name):
         raise UsageError(
-            f"server_id {name!r} cannot be written as a host's name here",
+            f"server_id {name!r} cannot be used as a host name in this file",
             hint="write the server's name or address into the rank table",
         )
 
@@ -37,19 +37,19 @@ def check_host_name(name: str) -> None:
 def check_no_colon(name: str) -> None:
     if ":" in name:
         raise UsageError(
-            f"server_id {name!r}: mpirun takes what follows a colon for a number of slots",
+            f"server_id {name!r}: mpirun reads the part after a colon as a number of slots",
             hint="write the server's name or its IPv4 address into the rank table",
         )
 
 
 def hosts_hold_runs_of_ranks(job: Job) -> None:
-    """Refuse ranks that do not fill the hosts of a hostfile from the first to the last."""
+    """Refuse ranks that do not fill the workers of an MPIJob from the first to the last."""
     seen: set[str] = set()
     for block in job.blocks:
         if block.name in seen:
             raise RefusedLayoutError(
                 f"the ranks of server {block.name} do not follow each other, which a hostfile cannot say",
-                hint="`tlaunch render rankfile` can, and so can mpirun",
+                hint="--flavor job takes any order",
             )
         seen.add(block.name)
 
@@ -57,19 +57,19 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
 def no_lone_colon(job: Job, engine: str = "mpirun") -> None:
     if ":" in job.command:
         raise UsageError(
-            f"COMMAND has the argument ':', where {engine} would start another program",
-            hint="put COMMAND into a script, and give that",
+            f"COMMAND has the argument ':', after which {engine} would start another program",
+            hint="put COMMAND into a script and run that",
         )
 
 
 def no_lone_colon_for_srun(job: Job) -> None:
-    """Refuse a lone ":" in a COMMAND behind srun, which takes it for a separator."""
+    """Raise if COMMAND has an argument ":", which srun treats as a separator."""
     if job.wishes.flavor == "exec":
         no_lone_colon(job, "srun")
 
 
 def a_shell_exports_secrets(job: Job) -> None:
-    """Refuse secrets whose names no shell exports, since they would stand in a command line."""
+    """Raise for secrets that a shell cannot export by name, since they would appear on a command line."""
     for name in job.secrets:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(
@@ -81,13 +81,13 @@ def a_shell_exports_secrets(job: Job) -> None:
 def no_equals_sign_in_program(job: Job) -> None:
     if "=" in job.command[0]:
         raise UsageError(
-            f"{job.command[0]!r}: `env` would take a program with '=' in its name for a variable",
-            hint="call it by another name: a link, or a script",
+            f"{job.command[0]!r}: `env` would treat a program with '=' in its name as a variable",
+            hint="use another name for it: a link or a script",
         )
 
 
 def msrun_numbers_ranks_alike(job: Job) -> None:
-    """Refuse what msrun does not start: it counts ranks and devices from 0 on every server, of which each has as many."""
+    """Raise if msrun cannot start this table: it numbers ranks and devices from 0, equally many per server."""
     count = len(job.servers[0].ranks)
     for server in sorted(job.servers, key=lambda one: one.ranks[0].global_rank):
         first = server.index * count
@@ -96,7 +96,7 @@ def msrun_numbers_ranks_alike(job: Job) -> None:
                 raise RefusedLayoutError(
                     f"msrun would give device {local_rank} of server {server.name} rank {first + local_rank}, and as many "
                     f"ranks to each server; here device {rank.device_id} has rank {rank.global_rank}",
-                    hint="`tlaunch run`, and `tlaunch render bash`, take any table",
+                    hint="use `tlaunch run` or `tlaunch render bash`, which accept any table",
                 )
 
 
@@ -104,7 +104,7 @@ def msrun_starts_by_python(job: Job) -> None:
     if job.command[0] not in {"python", "python3", "pytest"} and not job.command[0].endswith(".py"):
         raise UsageError(
             f"msrun would start `python {job.command[0]}`",
-            hint="write COMMAND as `python train.py`: msrun takes the first `python` on PATH",
+            hint="write COMMAND as `python train.py`: msrun uses the first `python` on PATH",
         )
 
 
@@ -117,8 +117,8 @@ def a_shell_exports_variables(job: Job) -> None:
 def name_of_a_pod(job: Job) -> None:
     if not _LABEL.fullmatch(job.name) or len(job.name) > MAX_POD_NAME:
         raise UsageError(
-            f"--name {job.name!r} cannot be the name of a Kubernetes job",
-            hint=f"a letter, then small letters, digits and dashes, {MAX_POD_NAME} at most",
+            f"--name {job.name!r} is not a valid name of a Kubernetes job",
+            hint=f"use a letter, then lower-case letters, digits and dashes, at most {MAX_POD_NAME} characters",
         )
 
 
@@ -130,49 +130,37 @@ def fits_an_mpi_job(job: Job) -> None:
         counts = {len(server.ranks) for server in job.servers}
         if len(counts) > 1:
             raise RefusedLayoutError(
-                f"workers of an MPIJob have equally many slots, and the servers have {min(counts)} to {max(counts)} ranks",
-                hint="--flavor job takes any number",
+                f"workers of an MPIJob have equal numbers of slots, but the servers have {min(counts)} to {max(counts)} ranks",
+                hint="use --flavor job, which accepts any number",
             )
 
 
 def image_is_given(job: Job) -> None:
     if not job.wishes.image:
-        raise UsageError("--image is missing: a pod starts in a container", hint="for instance --image pytorch/pytorch")
+        raise UsageError("--image is missing: pods run in containers", hint="add for instance --image pytorch/pytorch")
 
 
 @frozen
 class Kind:
     name: str
-    help: str
-    templates: Mapping[str, str]  # by flavor, the first is the default; one flavor "" if it has no flavors
-    starts: bool = True  # it holds a COMMAND
+    templates: Mapping[str, str]  # by flavor, default first; a single flavor "" if the kind has no flavors
+    started_by: str  # the command that submits such a file, without the file's name
     is_script: bool = False
-    in_image: bool = False  # COMMAND is started in a container, whatever this machine has
-    started_by: str = ""  # the command that starts a job from a file of that kind, before the file's name
-    limits: tuple[Callable[[Job], None], ...] = ()  # each raises where the kind cannot express a job
+    in_image: bool = False  # COMMAND runs in a container, so this machine's files do not matter
+    limits: tuple[Callable[[Job], None], ...] = ()  # each raises if the kind cannot express a job
 
 
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("bash", "a run.sh for each server to run; needs no tlaunch there", {"": "bash.sh.j2"},
-             is_script=True, started_by="bash", limits=(no_equals_sign_in_program,)),
-        Kind("hostfile", "the servers and their slots", {"openmpi": "hostfile.openmpi.j2", "mpich": "hostfile.mpich.j2"},
-             starts=False, limits=(plain_host_names, hosts_hold_runs_of_ranks)),
-        Kind("rankfile", "which rank on which server, for Open MPI", {"": "rankfile.j2"},
-             starts=False, limits=(plain_host_names,)),
-        Kind("mpirun", "one mpirun command, a process of it per device",
-             {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"},
-             is_script=True, started_by="bash",
+        Kind("bash", {"": "bash.sh.j2"}, "bash", is_script=True, limits=(no_equals_sign_in_program,)),
+        Kind("mpirun", {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"}, "bash", is_script=True,
              limits=(plain_host_names, no_address_of_ipv6, no_lone_colon, a_shell_exports_secrets)),
-        Kind("msrun", "a script with MindSpore's msrun, for each server to run; needs no tlaunch there", {"": "msrun.sh.j2"},
-             is_script=True, started_by="bash", limits=(msrun_numbers_ranks_alike, msrun_starts_by_python, a_shell_exports_variables)),
-        Kind("slurm", "a script for sbatch: `tlaunch run` with an agent per node, or a task per device",
-             {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True, started_by="sbatch",
+        Kind("msrun", {"": "msrun.sh.j2"}, "bash", is_script=True,
+             limits=(msrun_numbers_ranks_alike, msrun_starts_by_python, a_shell_exports_variables)),
+        Kind("slurm", {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, "sbatch", is_script=True,
              limits=(plain_host_names, no_lone_colon_for_srun, a_shell_exports_secrets)),
-        Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
-             {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True, started_by="kubectl apply -f",
-             limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program,
-                     fits_an_mpi_job)),
+        Kind("kubernetes", {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, "kubectl apply -f", in_image=True,
+             limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program, fits_an_mpi_job)),
     )
 }  # fmt: skip

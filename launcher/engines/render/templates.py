@@ -1,19 +1,16 @@
-"""Fill a template: the user's own directory first, then those that ship with tlaunch; filters write values of each format."""
+"""Fill a template; filters write values in each format."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.core.errors import UsageError
 from launcher.core.resources import data_dir
 from launcher.core.text import counted, shell_word
 from launcher.engines.render.job import Job
@@ -21,28 +18,28 @@ from launcher.logs.terminal import escaped
 from launcher.preload.masking import masked_argv
 from launcher.runs.record import masked_environment
 
-# What YAML does not take as it stands, in text between quotes: json.dumps writes those below a blank.
+# Characters that YAML does not allow unescaped in quoted text; json.dumps escapes those below the space.
 _NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-# What a literal block cannot hold: tabs and newlines it can.
+# Characters that a literal block cannot contain, other than tabs and newlines.
 _NOT_IN_A_BLOCK = re.compile(r"[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def sh(value: Any) -> str:
-    """Return `value` as one word of bash, with escapes for control characters other than newlines and tabs."""
+    """Return `value` as one bash word, with escapes for control characters other than newlines and tabs."""
     text = _text(value)
     return shlex.quote(text) if text.replace("\n", "").replace("\t", "").isprintable() else shell_word(text)
 
 
 def yaml(value: Any) -> str:
-    """Return `value` as a scalar of YAML: JSON is one, once what only JSON allows is escaped."""
+    """Return `value` as a YAML scalar: JSON is one, once the characters that only JSON allows are escaped."""
     if not isinstance(value, str):
         return json.dumps(value)
     return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(_text(value), ensure_ascii=False))
 
 
 def yaml_block(value: Any, indent: int) -> str:
-    """Return a text of several lines, as a readable literal block if it can be one."""
+    """Return a text of several lines, as a readable literal block if possible."""
     text = _text(value)
     if not text.endswith("\n") or text.endswith("\n\n") or text[:1] in " \t\n" or _NOT_IN_A_BLOCK.search(text):
         return yaml(text)
@@ -51,18 +48,21 @@ def yaml_block(value: Any, indent: int) -> str:
 
 
 def sbatch(value: Any) -> str:
-    """Return `value` as an argument of an #SBATCH line, which ends with the line and knows double quotes."""
+    """Return `value` as an argument of an #SBATCH line, which ends with the line and supports double quotes."""
     text = _text(value)
     if not text.isprintable():
-        raise UsageError(f"{text!r} cannot stand in an #SBATCH line", hint="leave control characters out")
+        raise UsageError(f"{text!r} cannot be written in an #SBATCH line", hint="remove control characters")
     return text if _PLAIN.fullmatch(text) else '"{}"'.format(re.sub(r'(["\\])', r"\\\1", text))
 
 
 def word(value: Any) -> str:
-    """Return `value` as a word for formats without any quotes, where it has no blanks, no control characters, nothing that looks like an option."""
+    """Return `value` as a word for formats without quotes; raise for spaces, control characters and leading dashes."""
     text = _text(value)
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
-        raise UsageError(f"{text!r} cannot be written here", hint="this format has no quotes for it")
+        raise UsageError(
+            f"{text!r} cannot be written in this format",
+            hint="the format has no quotes: avoid spaces, control characters and a leading dash",
+        )
     return text
 
 
@@ -77,13 +77,13 @@ def _text(value: Any) -> str:
         text.encode()
     except UnicodeEncodeError:
         [shown] = masked_argv((text,))
-        raise UsageError(f"{shown!r} is no UTF-8 text, as job files are", hint="write it in UTF-8") from None
+        raise UsageError(f"{shown!r} is not UTF-8 text, which job files require", hint="write it in UTF-8") from None
     return text
 
 
 FILTERS = {
     "sh": sh,
-    "json": json.dumps,  # one line of ASCII: bytes that are no UTF-8 arrive as what stands for them
+    "json": json.dumps,  # one line of ASCII: bytes that are not UTF-8 arrive as their replacement
     "masked": masked,
     "yaml": yaml,
     "yaml_block": yaml_block,
@@ -94,59 +94,20 @@ FILTERS = {
 }
 
 
-def built_in() -> Path:
-    return data_dir("templates") / "render"
-
-
-def fill(template: str, job: Job, own: Path | None = None) -> str:
-    """Return the text of `template` for `job`. A template of the same name in `own` is taken instead.
+def fill(template: str, job: Job) -> str:
+    """Return the text of `template` for `job`.
 
     Raises:
-        UnreadableError: `own` is no directory, or holds what cannot be read.
-        UsageError: a template is wrong (with file and line), or a value cannot be expressed in its format.
+        UsageError: a value cannot be expressed in the format.
     """
-    if own is not None and not own.is_dir():
-        raise UnreadableError(f"--templates {own}: there is no such directory")
-    environment = Environment(  # noqa: S701 - no HTML; each value is written by a filter of its format
-        loader=ChoiceLoader([FileSystemLoader(directory) for directory in (own, built_in()) if directory]),
+    environment = Environment(  # noqa: S701 - not HTML; a filter of each format writes every value
+        loader=FileSystemLoader(data_dir("templates") / "render"),
         undefined=StrictUndefined,
-        comment_start_string="<#",  # {# is in every shell script that counts words
+        comment_start_string="<#",  # {# is common in shell scripts
         comment_end_string="#>",
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters.update(FILTERS)
-    with _with_place():
-        return environment.get_template(template).render(job.as_variables())
-
-
-@contextmanager
-def _with_place() -> Iterator[None]:
-    try:
-        yield
-    except TlaunchError:
-        raise
-    except TemplateSyntaxError as error:
-        raise UsageError(f"{error.filename or error.name}:{error.lineno}: {error.message}") from None
-    except TemplateNotFound as error:
-        place = _place(error)
-        hint = f"templates are looked for in --templates and {built_in()}"
-        raise UsageError(f"{f'{place}: ' if place else ''}there is no template {error.name}", hint=hint) from None
-    except OSError as error:
-        raise UnreadableError(f"{error.filename}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UnreadableError(f"a template is no UTF-8 text: {error.reason}") from None
-    except Exception as error:  # whatever an expression of a template may raise
-        place = _place(error)
-        if place is None:
-            raise
-        said = f"{error}" if type(error).__module__.startswith("jinja2") else f"{type(error).__name__}: {error}"
-        hint = "`tlaunch render --list` shows the variables of templates"
-        raise UsageError(f"{place}: {said}", hint=hint) from None
-
-
-def _place(error: BaseException) -> str | None:
-    """File and line of the innermost template: jinja2 puts them into the traceback."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.endswith(".py")]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+    return environment.get_template(template).render(job.as_variables())

@@ -1,4 +1,4 @@
-"""The common parts of all writers: the layout of the text, and the limits of a format.
+"""How clusters are written as tables of each format, and the limits of a format.
 
 Fixed order of keys, one line per device, a newline at the end: equal clusters give equal bytes on every node.
 """
@@ -13,6 +13,15 @@ from typing import Any, NamedTuple
 from launcher.core.frozen import frozen
 from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
 from launcher.rank_table.hostfiles import is_host_name
+from launcher.rank_table.table_format import (
+    DEVICE_OPTIONS,
+    RANK_LAYERS,
+    RANK_NUMBERS,
+    RANK_OPTIONS,
+    RANK_TABLE_OPTIONS,
+    SERVER_OPTIONS,
+    SUPER_POD,
+)
 
 PLAIN = ("hostfile", "rankfile", "nodelist")
 
@@ -78,8 +87,10 @@ Limit = Callable[[Cluster], Iterator[Reason]]
 def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
     ranks = [device.global_rank for device in devices_of(cluster) if device.device_id == HOST_RANK]
     if ranks:
-        few = few_of("rank", ranks)
-        yield Reason(f"{few} run on the host itself (device_id -1), which only v1.1 has", "convert it to v1.1")
+        few = ", ".join(map(str, ranks[:3]))
+        more = f" and {len(ranks) - 3} more" if len(ranks) > 3 else ""
+        message = f"rank{'s' if len(ranks) > 1 else ''} {few}{more} run on the host itself (device_id -1), which only v1.1 has"
+        yield Reason(message, "keep the v1.1 table, or remove these ranks")
 
 
 def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
@@ -91,13 +102,6 @@ def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
             message = f"device {twice} of {server.server_id[:60]!r} has two ranks"
             yield Reason(message, "give each device one rank first")
             return
-
-
-def one_address_each(cluster: Cluster) -> Iterator[Reason]:
-    several = [device for device in devices_of(cluster) if device.device_ip is not None and "," in device.device_ip]
-    if several:
-        message = f"a device has one address, and rank {several[0].global_rank} has {several[0].device_ip!r:.60}"
-        yield Reason(message, "only v1.0 and v1.2 take several, with commas between them")
 
 
 def equal_servers(cluster: Cluster) -> Iterator[Reason]:
@@ -120,36 +124,118 @@ def plain_host_names(cluster: Cluster) -> Iterator[Reason]:
             return
 
 
-def pairs_of(cluster: Cluster) -> Iterator[tuple[Server, Device]]:
-    return ((server, device) for server in cluster.servers for device in server.devices)
-
-
 def devices_of(cluster: Cluster) -> Iterator[Device]:
-    return (device for _, device in pairs_of(cluster))
-
-
-def few_of(what: str, values: list[int] | list[str]) -> str:
-    """Name the first few: "rank 3", "ranks 3, 4, 5 and 9 more"."""
-    few = ", ".join(map(str, values[:3]))
-    more = f" and {len(values) - 3} more" if len(values) > 3 else ""
-    return f"{what}{'s' if len(values) > 1 else ''} {few}{more}"
+    return (device for server in cluster.servers for device in server.devices)
 
 
 @frozen
 class Target:
     """One way to write a cluster down. Invariant: `write` gets only clusters without keys outside `keys`."""
 
-    name: str  # as Format.value has it, or "hostfile", "rankfile", "nodelist"
+    name: str  # `Format.value`, or the name of a file for another launcher
     write: Callable[[Cluster], str]
     keys: frozenset[str] = frozenset()  # what it has a place for, beside servers, devices and ranks
     limits: tuple[Limit, ...] = ()
-    completed: Callable[[Cluster], Cluster] = lambda cluster: cluster  # adds what it demands and others have not
     advice: Callable[[Cluster], Iterator[str]] = lambda _: iter(())  # what a person should know about the result
-
-    @property
-    def is_table(self) -> bool:
-        """False: it names hosts and slots for another launcher, and what else is known stays in the table."""
-        return self.name not in PLAIN
+    is_table: bool = True  # False: it names hosts and slots for another launcher; all else stays in the table
 
 
 DEVICE_LIMITS = (no_host_ranks, one_rank_per_device)
+
+
+def write_v1_0(cluster: Cluster) -> str:
+    return _table(cluster, "1.0", {})
+
+
+def write_v1_2(cluster: Cluster) -> str:
+    """Write a v1.2 table. Without super_pod_list HCCL treats each server as a super pod of its own."""
+    pods: dict[
+        str, list[dict[str, str]]
+    ] = {}  # in the order of their first server, each with its servers in file order
+    for server in cluster.servers:
+        if server.super_pod_id is not None:
+            pods.setdefault(server.super_pod_id, []).append({"server_id": server.server_id})
+    entries = [{"super_pod_id": name, "server_list": Rows(members)} for name, members in pods.items()]
+    return _table(cluster, "1.2", {"super_pod_list": Rows(entries)} if entries else {})
+
+
+def _table(cluster: Cluster, version: str, more: dict[str, Rows]) -> str:
+    servers = Rows(map(_server, cluster.servers))
+    head = {"version": version, "server_count": str(len(cluster.servers)), "server_list": servers}
+    return table_text({**head, **more, "status": "completed"})
+
+
+def _server(server: Server) -> dict[str, Any]:
+    devices = (
+        {
+            "device_id": str(device.device_id),
+            "device_ip": device.device_ip,
+            "super_device_id": device.super_device_id,
+            **picked(device.options, DEVICE_OPTIONS),
+            "rank_id": str(device.global_rank),
+        }
+        for device in server.devices
+    )
+    return {
+        "server_id": server.server_id,
+        "device": Rows(devices),
+        "host_ip": server.host_ip,
+        "host_nic_ip": server.host_nic_ip,
+        **picked(server.options, SERVER_OPTIONS),
+    }
+
+
+def super_pods_for_all(cluster: Cluster) -> Iterator[Reason]:
+    without = [server.server_id for server in cluster.servers if server.super_pod_id is None]
+    if without and len(without) < len(cluster.servers):
+        message = f"{len(without)} of {len(cluster.servers)} servers are in no super pod: {without[0][:60]!r}"
+        yield Reason(message, "put every server into one, or --drop super_pod")
+
+
+_KEYS = frozenset({"device_ip", "super_device_id", "host_ip", "host_nic_ip", *DEVICE_OPTIONS, *SERVER_OPTIONS})
+V1_0 = Target("v1.0", write_v1_0, _KEYS, DEVICE_LIMITS)
+V1_2 = Target("v1.2", write_v1_2, _KEYS | SUPER_POD, (*DEVICE_LIMITS, super_pods_for_all))
+
+
+def write_v2_0(cluster: Cluster) -> str:
+    """Write the ranks server by server, so that the order of the servers survives."""
+    options = picked(cluster.options, RANK_TABLE_OPTIONS)
+    head = {"version": "2.0", "status": "completed", **options, "rank_count": cluster.device_count}
+    return table_text({**head, "rank_list": Rows(map(_a5_rank, devices_of(cluster)))})
+
+
+def _a5_rank(device: Device) -> dict[str, Any]:
+    options = dict(device.options)
+    numbers = {key: int(options[key]) for key in RANK_NUMBERS if key in options}
+    layers = {key: parsed(options[key]) for key in RANK_LAYERS if key in options}
+    return {"rank_id": device.global_rank, "device_id": device.device_id, **numbers, **layers}
+
+
+def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
+    """Refuse ranks without layers, which cannot be made up: they describe how the machines are cabled."""
+    hint = "only a v2.0 table describes the layers of the network; have it made where the devices are"
+    for server in cluster.servers:
+        for device in server.devices:
+            if wrong := _layer_fault(server, device):
+                yield Reason(f"rank {device.global_rank}: {wrong}", hint)
+                return  # the first is enough: all ranks have them, or none
+
+
+def _layer_fault(server: Server, device: Device) -> str | None:
+    options = dict(device.options)
+    missing = [key for key in ("local_id", "level_list") if key not in options]
+    if missing:
+        return f"it has no {' and no '.join(missing)}"
+    for key in RANK_NUMBERS:
+        if key in options and not (options[key].isascii() and options[key].isdecimal()):
+            return f"{key} {options[key][:20]!r} is no whole number"
+    levels = parsed(options["level_list"])
+    first = levels[0] if isinstance(levels, list) and levels else None
+    instance = first.get("net_instance_id") if isinstance(first, dict) else None
+    if instance != server.server_id:
+        return f"its first layer is {str(instance)[:60]!r}, and its server {server.server_id[:60]!r}"
+    return None
+
+
+_V2_0_KEYS = frozenset({*RANK_OPTIONS, *RANK_TABLE_OPTIONS})
+V2_0 = Target("v2.0", write_v2_0, _V2_0_KEYS, (no_host_ranks, network_layers_for_all))

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import combinations, pairwise
 
 from launcher.rank_table.catalogue import Finding, Severity, rule, warning
-from launcher.rank_table.ip import address_family, why_no_address
+from launcher.rank_table.ip import address_family
 from launcher.rank_table.model import (
     DeviceRow,
     Table,
@@ -36,22 +36,16 @@ HINT = (
     "compare with `hccn_tool -i ID -ip -g`: on a 910, devices i and i + 4 of all servers share a segment, and 0 to 3 "
     "are in four different ones"
 )
-for_mindspore, for_msrun, for_serving, for_mindie = (
-    partial(rule, hccl_code=None, consumer=reader) for reader in ("mindspore", "msrun", "serving", "mindie")
-)
-SERVING_DEVICES = 8  # MindSpore Serving knows servers of eight devices
-MINDIE_SERVERS, MINDIE_DEVICES = 4, 32
-RANK_0_FIRST = frozenset({"mindie", "serving"})  # readers for which the server of rank 0 comes first
-READ_BY_SERVING = SERVER_LISTS | {Format.LAB}
+for_mindspore, for_msrun = (partial(rule, hccl_code=None, consumer=reader) for reader in ("mindspore", "msrun"))
 
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
     """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9").
 
-    Other programs do not mind. Readers for which rank 0's server comes first do not get this warning.
+    Other programs do not mind.
     """
-    for before, server in disorder(table) if table.consumer not in RANK_0_FIRST else ():
+    for before, server in disorder(table):
         message = f'server "{server.server_id:.64}" comes after "{before.server_id:.64}" in rank, before it in dictionary order'
         hint = "ignore this unless MindSpore reads the table; for MindSpore, give this server the lower ranks"
         yield Finding(server.at("server_id"), message, hint)
@@ -211,8 +205,12 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
     A placeholder is never found; the log says that HOST_IP cannot be found, and the ranks are not used.
     """
-    hint = "write the address by which the server reaches the others"
-    yield from _no_addresses(table, "pod_ip", "and msrun looks for the host's address there", hint)
+    for server in table.servers:
+        written = server.fields.get("pod_ip")
+        if "pod_ip" in server.fields and (not isinstance(written, str) or address_family(written) is None):
+            quoted = f'"{written[:45]}"' if isinstance(written, str) else "no string"
+            message = f"pod_ip is {quoted}, and msrun looks for the host's address there"
+            yield Finding(server.at("pod_ip"), message, "write the address by which the server reaches the others")
 
 
 @for_msrun("RT513", "a device that is not at its place in the list, for msrun", formats=SERVER_LISTS)
@@ -244,86 +242,3 @@ def format_unused_by_msrun(table: Table) -> Iterator[Finding]:
     if table.format not in SERVER_LISTS:
         message = f"msrun does not use the ranks of this format ({table.format.title})"
         yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
-
-
-@for_serving("RT521", "a rank that is not its place in the file, for MindSpore Serving")
-def rank_not_running(table: Table) -> Iterator[Finding]:
-    """MindSpore Serving counts the devices of the file and requires that each rank_id is the number of its entry."""
-    if table.format not in RANKED:
-        return
-    for index, device in enumerate(table.devices):
-        if device.global_rank is not None and device.global_rank != index:
-            message = f"rank_id {device.global_rank} stands in entry {index} of the file"
-            yield Finding(device.at("rank_id"), message, "order the entries by rank_id; `tlaunch table fix` does so")
-            return
-
-
-@for_serving("RT522", "a number not written plainly, for MindSpore Serving", formats=STRINGS, replaces="RT404")
-def number_refused_by_serving(table: Table) -> Iterator[Finding]:
-    """MindSpore Serving reads digits only, without sign, blanks or leading zeros."""
-    for device, key, written, number in odd_numbers(table):
-        message = f'{key} is "{written[:20]}", and MindSpore Serving reads digits only'
-        yield Finding(device.at(key), message, f'write "{number}"', rewrite=f'"{number}"')
-
-
-@for_serving("RT523", "a device_id beyond 7, for MindSpore Serving")
-def device_beyond_serving(table: Table) -> Iterator[Finding]:
-    """MindSpore Serving knows servers of eight devices, numbered from 0 to 7."""
-    for device in table.devices:
-        if device.device_id is not None and SERVING_DEVICES <= device.device_id < table.chip.device_id_limit:
-            message = f"device_id {device.device_id} is beyond {SERVING_DEVICES - 1}"
-            yield Finding(device.at("device_id"), message, "use devices 0 to 7")
-
-
-@for_serving("RT524", "a format that MindSpore Serving does not read")
-def format_unread_by_serving(table: Table) -> Iterator[Finding]:
-    """MindSpore Serving looks for server_list, or for group_list with a rank_id in every instance."""
-    if table.format not in READ_BY_SERVING:
-        message = f"MindSpore Serving does not read this format ({table.format.title})"
-        yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
-
-
-@for_mindie("RT531", "a server_id that is not an address, for MindIE", formats=SERVER_LISTS)
-def server_id_no_address(table: Table) -> Iterator[Finding]:
-    """MindIE connects to the servers by their server_id, so each is an IP address."""
-    for server in table.servers:
-        if server.server_id and address_family(server.server_id) is None:
-            message = f'server_id "{server.server_id[:64]}" is not an IP address{why_no_address(server.server_id)}'
-            yield Finding(server.at("server_id"), message, "write the address of the server")
-
-
-@for_mindie("RT532", "a container_ip that is not an address, for MindIE", formats=SERVER_LISTS)
-def container_ip_unusable(table: Table) -> Iterator[Finding]:
-    """Between containers MindIE connects to container_ip, an IP address."""
-    hint = "write the container's address, or leave container_ip out"
-    yield from _no_addresses(table, "container_ip", "not an IP address", hint)
-
-
-@for_mindie("RT533", "a server without container_ip, for MindIE", severity=Severity.WARNING, formats=SERVER_LISTS)
-def container_ip_missing(table: Table) -> Iterator[Finding]:
-    """MindIE is deployed in containers, and between servers it connects to the address of each container."""
-    if len(table.servers) < 2:
-        return
-    for server in table.servers:
-        if "container_ip" not in server.fields:
-            address = server.server_id if address_family(server.server_id or "") else "..."
-            hint = f'add "container_ip": "{address}", the address of the container; it may be the server\'s'
-            yield Finding(server.at(), "container_ip is missing, and MindIE connects to it", hint)
-
-
-@for_mindie("RT534", "more than MindIE is documented for", severity=Severity.WARNING)
-def beyond_mindie(table: Table) -> Iterator[Finding]:
-    """MindIE documents inference over at most four servers and 32 devices."""
-    servers, devices = len(table.servers), len(table.devices)
-    if servers > MINDIE_SERVERS or devices > MINDIE_DEVICES:
-        message = f"{servers} servers with {devices} devices; MindIE documents {MINDIE_SERVERS} and {MINDIE_DEVICES}"
-        yield Finding((), message, "split the table, or ask the vendor")
-
-
-def _no_addresses(table: Table, key: str, why: str, hint: str) -> Iterator[Finding]:
-    """Report each server whose `key` is written and is no address, with the reason `why` it has to be one."""
-    for server in table.servers:
-        written = server.fields.get(key)
-        if key in server.fields and (not isinstance(written, str) or address_family(written) is None):
-            quoted = f'"{written[:45]}"' if isinstance(written, str) else "no string"
-            yield Finding(server.at(key), f"{key} is {quoted}, {why}", hint)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from launcher.core.events import Event, Trouble
-from launcher.core.proc import is_full
+from launcher.core.machine.proc import is_full
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.logs.tracebacks import FoundTraceback

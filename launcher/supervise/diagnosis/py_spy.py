@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-from launcher.core.proc import PROC, Stat, stat
+from launcher.core.machine.proc import PROC, Stat, stat
 from launcher.supervise.diagnosis.stack_parser import RankStack, Sources, parse_py_spy, understood
 
 PY_SPIES_AT_ONCE = 8

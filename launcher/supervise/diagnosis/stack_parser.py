@@ -22,7 +22,7 @@ from itertools import islice, takewhile
 from typing import Any, Literal
 
 from launcher.core.frozen import frozen
-from launcher.core.proc import mounts
+from launcher.core.machine.proc import mounts
 from launcher.preload.frames import is_of_program
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]

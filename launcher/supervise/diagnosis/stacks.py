@@ -17,7 +17,7 @@ from pathlib import Path
 
 from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
-from launcher.core.proc import Stat, catches, has_open, stat, status
+from launcher.core.machine.proc import Stat, catches, has_open, stat, status
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PySpy, seen_from_outside, waited_for, working_directory
 from launcher.supervise.diagnosis.stack_parser import RankStack, Sources, parse_faulthandler, understood

@@ -13,16 +13,16 @@ are modules of torch, which one process can call.
 from __future__ import annotations
 
 from launcher.recipes.train import CheckpointConfig
-from launcher.trainer.api.configs import (
+from launcher.trainer.api.training import train
+from launcher.trainer.own.train.configs import (
     EmbeddingOpParallelConfig,
     OpParallelConfig,
     TransformerOpParallelConfig,
     TransformerRecomputeConfig,
 )
-from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.api.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
-from launcher.trainer.api.optimizers import AdamW, AdamWeightDecay, Momentum
-from launcher.trainer.api.training import train
+from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.own.train.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
+from launcher.trainer.own.train.optimizers import AdamW, AdamWeightDecay, Momentum
 
 __all__ = [
     "AdamW",

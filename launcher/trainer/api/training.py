@@ -20,21 +20,21 @@ from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from launcher.recipes.settings import checked
 from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig, check_clip_norm
 from launcher.recipes.transformer.layers import settings_by
-from launcher.trainer.api.configs import TransformerOpParallelConfig
-from launcher.trainer.api.data import Samples, check_layout
-from launcher.trainer.api.layers import Transformer
-from launcher.trainer.api.optimizers import AdamWeightDecay, Optimizer, in_words
-from launcher.trainer.api.program import NAME, OwnNetwork
-from launcher.trainer.api.settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
-from launcher.trainer.api.wording import in_words_of_train
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
+from launcher.trainer.own.divide import check_layout
+from launcher.trainer.own.trace import class_name
+from launcher.trainer.own.train.configs import TransformerOpParallelConfig
+from launcher.trainer.own.train.layers import Transformer
+from launcher.trainer.own.train.network_settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
+from launcher.trainer.own.train.optimizers import AdamWeightDecay, Optimizer, in_words
+from launcher.trainer.own.train.samples import Samples
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import Transport, open_world
 from launcher.trainer.programs.lines import say
 from launcher.trainer.programs.loop import run
+from launcher.trainer.programs.own_network import NAME, OwnNetwork
 from launcher.trainer.saved import model_of
-from launcher.trainer.shard.modules import class_name
 from launcher.trainer.telemetry.metrics import attempt_in
 
 NO_CHECKPOINTS = CheckpointConfig()
@@ -65,6 +65,7 @@ def train(
     device: Literal["auto", "cpu"] = "auto",
     transport: Transport = "auto",
     parts_may_differ: bool = False,
+    check_gradients: bool = False,
 ) -> dict[str, Tensor] | None:
     """Train a network on all ranks of a run; return its weights and buffers on rank 0, and None elsewhere. All ranks must call it.
 
@@ -73,8 +74,9 @@ def train(
     buffers; the one that is given is not changed: `network.load_state_dict(weights)` does that. Where its code changes buffers,
     rank 0's are kept. Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`).
 
-    Under dp > 1 or several micro batches the loss of some samples is compared with the mean over their parts, before the first step.
-    A network for which they differ is refused, unless `parts_may_differ`: then the mean over the parts is trained, and the log says so.
+    Under dp > 1 or several micro batches the loss of some samples is compared with the mean over their parts, before the first step;
+    with `check_gradients` the gradient, too. A network for which they differ is refused, unless `parts_may_differ`: then the mean over
+    the parts is trained, and the log says so.
 
     `samples` are taken in another order in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the
     micro batches divide, make the global batch of a step, and what is left of an epoch that fills none is not used in it. They are the
@@ -125,16 +127,15 @@ def train(
     )
     files, made = _files(output, resume), list[OwnNetwork]()
     keep_freed_memory()
-    with in_words_of_train(), open_world(place, choose_device(place, device, os.environ), transport) as world:
+    with open_world(place, choose_device(place, device, os.environ), transport) as world:
         trained = dict[str, Tensor]()
         if world.from_rank_0(partial(_trained_before, files, settings, trained)):
             return trained if world.is_first else None
 
         def make() -> OwnNetwork:
             own = copy.deepcopy(network).train()
-            made.append(
-                OwnNetwork(own, samples, validation, optimizer, settings, world, parts_may_differ=parts_may_differ)
-            )
+            checks = {"parts_may_differ": parts_may_differ, "check_gradients": check_gradients}
+            made.append(OwnNetwork(own, samples, validation, optimizer, settings, world, **checks))
             return made[0]
 
         run(make, settings.checkpoint, world, files)

@@ -111,10 +111,12 @@ def _none_whole(paths: Sequence[Path], damage: str, world: World) -> UnreadableE
         return some_of([path.name for path in checkpoints_in(directory) if path not in paths], SHOWN).encode()
 
     if beside := world.from_rank_0(others).decode():
-        return UnreadableError(damage, hint=f"--resume {directory} takes the newest whole one of the others: {beside}")
+        return UnreadableError(
+            damage, hint=f"resume from {directory}, to take the newest whole one of the others: {beside}"
+        )
     return UnreadableError(
         f"no checkpoint is whole: {damage}",
-        hint="to begin anew, move them away, or leave --resume out if it names them",
+        hint="to begin anew, move them away, or do not resume from them",
     )
 
 
@@ -179,10 +181,10 @@ def _check_same(
     tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
     if index.text != training.text or tokenizer != training.tokenizer_digest:
         other = "other data" if index.text != training.text else "another tokenizer"
-        hint = "--data with the same files"
+        hint = "use the same data"
         left_as_it_was = "normalise" not in index.settings.get("data", {})
         if index.text == training.text and left_as_it_was and training.settings.get("data", {}).get("normalise"):
-            hint = "--set data.normalise=false: the version that wrote the checkpoint did not normalise text"
+            hint = "set data.normalise=false: the version that wrote the checkpoint did not normalise text"
         raise UsageError(f"{path} is of a training with {other}", hint=hint)
     if index.shapes != training.shapes:
         raise UsageError(f"{path} is of a model of other shapes")

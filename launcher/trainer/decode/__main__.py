@@ -1,7 +1,8 @@
-"""`python -m launcher.trainer.decode MODEL`: the process that `tlaunch translate` and `tlaunch evaluate` start for each device.
+"""`python -m launcher.trainer.decode MODEL`: the process that `tlaunch translate` and `tlaunch evaluate` start.
 
-It answers what it reads from stdin (`launcher/recipes/transformer/translation.py`), and ends with it. What a person is to
-read is written to stderr.
+It translates the lines of stdin. With `--source` and `--reference` it translates a file and scores the translations: it writes
+`{"hypotheses": [...], "scores": {...}}`. Results go to the file descriptor `--output`, messages to stderr. Stdout gets the number of
+bytes translated since the last number.
 """
 
 from __future__ import annotations
@@ -9,88 +10,132 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import os
+import select
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from launcher.core.codec import decode, encode
 from launcher.core.errors import EXIT_OK, TlaunchError
-from launcher.corpus.text import normalised
-from launcher.recipes.transformer.translation import (
-    ANSWER_MARK,
-    Answer,
-    Ready,
-    Scores,
-    Scoring,
-    Sentences,
-    Translations,
-)
+from launcher.corpus.text import normalised, read_lines
+from launcher.recipes.transformer.config import DataConfig
+from launcher.trainer.checkpoint.foreign.progress import Progress, tell
 from launcher.trainer.decode.beam import Search
 from launcher.trainer.decode.score import all_scores, check_installed
+from launcher.trainer.decode.stdin_lines import STDIN, stdin_lines
 from launcher.trainer.decode.translator import Translator
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.saved import load_model
 
+LANGUAGES = {"fr": "French", "en": "English"}
+MAX_SENTENCES = 512  # translated together: sorted by length, so many fill batches without much padding
+
 
 def main() -> int:
-    """Answer until stdin ends; the exit code is 0, or that of the TlaunchError that ended it."""
+    """Return 0, or the exit code of the TlaunchError that ended the translation."""
     faulthandler.enable()
     keep_freed_memory()
     options = _parser().parse_args()
     try:
-        if options.scores:
-            check_installed()
-        _serve(options)
+        _Decoder(options).run()
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return EXIT_OK
 
 
-def _serve(options: argparse.Namespace) -> None:
-    device = _device(options.device, options.index)
-    model, settings, tokenizer = load_model(options.model)
-    direction, how = settings.data.direction, Search(options.beam, options.alpha)
-    translator = Translator(model.to(device), tokenizer, settings.data)
+class _Decoder:
+    def __init__(self, options: argparse.Namespace) -> None:
+        if options.reference is not None:
+            check_installed()
+        self._options = options
+        self._device = _device(options.device)
+        model, settings, tokenizer = load_model(options.model)
+        self._data: DataConfig = settings.data
+        self._translator = Translator(model.to(self._device), tokenizer, settings.data)
+        self._progress = Progress()
 
-    def translated(asked: Sentences) -> Translations:
-        found = translator.translate(asked.sentences, how, batch_tokens=options.batch_tokens)
-        return Translations(tuple(each.text for each in found), tuple(each.cut_tokens for each in found))
+    def run(self) -> None:
+        if self._options.reference is None:
+            self._translate_stdin()
+        else:
+            self._evaluate()
 
-    def scored(asked: Scoring) -> Scores:
-        references = [normalised(text) for text in asked.references] if settings.data.normalise else asked.references
-        return all_scores(asked.hypotheses, references, direction.rpartition("_")[2])
+    def _translate_stdin(self) -> None:
+        """Answer each line, until stdin ends or the reader of the output has gone."""
+        if os.isatty(sys.stdin.fileno()):
+            source, target = (LANGUAGES.get(code, code) for code in self._data.direction.split("_"))
+            tell(
+                f"{self._options.name}: {source} to {target}, on {self._device}. A line is answered at once; Ctrl-D ends."
+            )
+        done = 0
+        for arrived in stdin_lines():
+            for lines in _groups(arrived):
+                texts = self._translated(lines, STDIN, done)
+                done += len(lines)
+                try:
+                    self._write("".join(f"{text}\n" for text in texts))
+                except BrokenPipeError:
+                    return
 
-    _answer(Ready(direction, str(device), settings.data.source_length))
-    for line in sys.stdin:
-        asked = json.loads(line)
-        _answer(translated(decode(Sentences, asked)) if "sentences" in asked else scored(decode(Scoring, asked)))
+    def _evaluate(self) -> None:
+        sources, references = (list(read_lines(path)) for path in (self._options.source, self._options.reference))
+        hypotheses: list[str] = []
+        for lines in _groups(sources):
+            hypotheses += self._translated(lines, str(self._options.source), len(hypotheses))
+        if self._data.normalise:
+            references = [normalised(text) for text in references]
+        scores = all_scores(hypotheses, references, self._data.direction.rpartition("_")[2])
+        self._write(json.dumps({"hypotheses": hypotheses, "scores": asdict(scores)}))
+
+    def _translated(self, lines: Sequence[str], file: str, before: int) -> list[str]:
+        """Translate the lines of a file that come after the first `before` ones; blank lines have empty translations."""
+        options, sentences = self._options, [line if line.strip() else "" for line in lines]
+        found = self._translator.translate(
+            sentences, Search(options.beam, options.alpha), batch_tokens=options.batch_tokens
+        )
+        for number, each in enumerate(found, start=before + 1):
+            if each.cut_tokens:
+                most = self._data.source_length
+                tell(
+                    f"warning: {file}:{number}: cut to {most} tokens (data.source_length), {each.cut_tokens} were left out"
+                )
+        self._progress.add(sum(len(line.encode()) + 1 for line in lines))
+        return [each.text for each in found]
+
+    def _write(self, text: str) -> None:
+        """Write all of the text, also to a pipe that does not block."""
+        content = text.encode(errors="replace")
+        while content:
+            select.select([], [self._options.output], [])
+            content = content[os.write(self._options.output, content) :]
 
 
-def _answer(answer: Answer) -> None:
-    sys.stdout.write(f"{ANSWER_MARK}{json.dumps(encode(answer))}\n")
-    sys.stdout.flush()
+def _groups(lines: Sequence[str]) -> list[Sequence[str]]:
+    return [lines[start : start + MAX_SENTENCES] for start in range(0, len(lines), MAX_SENTENCES)]
 
 
-def _device(wanted: str, index: int) -> torch.device:
-    """Return the accelerator of that number where there are so many, else the CPU."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if wanted == "cpu" or accelerator is None or torch.accelerator.device_count() <= index:
+def _device(wanted: str) -> torch.device:
+    """Return the accelerator if there is one, else the CPU."""
+    if wanted == "cpu" or not torch.accelerator.is_available():
         return torch.device("cpu")
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
+    return torch.accelerator.current_accelerator() or torch.device("cpu")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer.decode", description=__doc__)
     parser.add_argument("model", type=Path, help="directory of a trained model")
+    parser.add_argument("--name", help="what a person calls the model")
+    parser.add_argument("--output", type=int, required=True, help="file descriptor of the results")
     parser.add_argument("--beam", type=int, required=True)
     parser.add_argument("--alpha", type=float, required=True)
     parser.add_argument("--batch-tokens", type=int, required=True)
     parser.add_argument("--device", choices=("auto", "cpu"), required=True)
-    parser.add_argument("--index", type=int, default=0, help="of the device")
-    parser.add_argument("--scores", action="store_true", help="scores will be asked for")
+    parser.add_argument("--source", type=Path, help="file to translate in place of stdin")
+    parser.add_argument("--reference", type=Path, help="file of translations to compare with")
     return parser
 
 

@@ -7,9 +7,22 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from launcher.core.errors import UnreadableError
-from launcher.recipes.transformer.translation import Score, Scores
+from launcher.core.frozen import frozen
 
 PACKAGES = ("sacrebleu", "sacremoses")
+
+
+@frozen
+class Score:
+    score: float
+    signature: str  # how it was computed
+
+
+@frozen
+class Scores:
+    bleu: Score
+    bleu_tokenized: Score
+    chrf: Score
 
 
 def check_installed(packages: Sequence[str] = PACKAGES) -> None:

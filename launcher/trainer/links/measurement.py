@@ -30,7 +30,7 @@ from launcher.core.atomic import write_text
 from launcher.core.codec import json_text
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.interfaces import traffic
+from launcher.core.machine.interfaces import traffic
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import exit_code_of

@@ -1,1 +1,8 @@
-"""Checks of a user's network before training divides its batches."""
+"""A user's own network on several ranks. `launcher.trainer.api` and `launcher.trainer.shard` are its fronts.
+
+trace     reads a network's code by torch.fx
+divide    divides a batch into the parts that ranks compute
+check     compares the loss of a batch with that of its parts before the first step, by calls of copies (trial)
+train     a network around a Transformer, on dp * mp * pp ranks
+cut       a network whose operators are cut by sharding strategies
+"""

@@ -11,9 +11,9 @@ from hashlib import sha256
 from typing import Any
 
 from launcher.core import env
-from launcher.core.engine_rank import EngineRank, read_engine_rank
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.machine.engine_rank import EngineRank, read_engine_rank
 
 _HINT_ADDRESS = f"give all ranks {env.MASTER_ADDR}, an address of rank 0's server, and {env.MASTER_PORT}"
 

@@ -11,10 +11,16 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Generic
 
+import torch
+from torch.autograd import profiler
+
+from launcher.checkpoint.index import NOT_VALIDATED, Validations
+from launcher.core.atomic import replacing
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.run_dir import RunDir, strategy_name
 from launcher.recipes.train import CheckpointConfig
@@ -22,7 +28,6 @@ from launcher.trainer.checkpoint.due import SaveSchedule
 from launcher.trainer.files import Files
 from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.early_stopping import EarlyStopping
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
 from launcher.trainer.programs.saving import Saving
@@ -30,8 +35,9 @@ from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.saved import check_can_save, save_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics import Metrics, attempt_in
-from launcher.trainer.telemetry.profile import StepProfiler
 from launcher.trainer.telemetry.step_time import StepTime
+
+WARM_UP_STEPS = 3  # they open connections and allocate, so the profiler does not trace them
 
 
 def run(
@@ -206,3 +212,81 @@ def _profile_path(world: World) -> Path | None:
 def _strategy_path(files: Files, world: World) -> Path | None:
     """Return where this rank's strategy report belongs; None where none is asked for."""
     return None if files.strategy is None else files.strategy / strategy_name(world.place.global_rank)
+
+
+class EarlyStopping:
+    """Counts validations without a lower loss, alike on all ranks, as all get the same losses."""
+
+    def __init__(self, patience: int, validations: Validations) -> None:
+        """Go on from `validations`. The training is to end after `patience` in a row without a lower loss; 0: never."""
+        self._patience = patience
+        self.validations = validations if patience else Validations(is_due=validations.is_due)
+
+    @property
+    def is_over(self) -> bool:
+        """True once the training is to end."""
+        return 0 < self._patience <= self.validations.since
+
+    def after(self, loss: float | None) -> None:
+        """Count a validation; a loss of None, and one that is not finite, is not lower."""
+        if not self._patience:
+            self.validations = NOT_VALIDATED
+            return
+        lowest, since = self.validations.lowest_loss, self.validations.since + 1
+        if loss is not None and math.isfinite(loss) and (lowest is None or loss < lowest):
+            lowest, since = loss, 0
+        self.validations = Validations(lowest, since)
+
+    def missed(self) -> None:
+        """Mark the present state as still to be validated, by the run that resumes from it."""
+        self.validations = dataclasses.replace(self.validations, is_due=True)
+
+    def told(self) -> str:
+        """Return the line of the log about the end."""
+        lowest = self.validations.lowest_loss
+        named = "none had a finite loss" if lowest is None else f"the lowest loss is {lowest:.6f}"
+        return f"ended early: {self.validations.since} validations in a row have no lower loss; {named}"
+
+
+class StepProfiler:
+    """Traces `steps` steps of this rank after the first three, and writes one file. Costs nothing where `steps` is 0."""
+
+    def __init__(self, steps: int, path: Path | None, device: torch.device) -> None:
+        """Without a `path` nothing is traced, and that is said."""
+        self._left = steps
+        self._path = path
+        self._steps = 0
+        self._running = ExitStack()
+        # Not `torch.profiler`, whose first use imports torch's compiler, a second of every rank's time.
+        self._profile = profiler.profile(
+            path is not None and bool(steps), use_device=None if device.type == "cpu" else device.type
+        )
+
+    def stepped(self, *, is_last: bool) -> str:
+        """Begin or end the trace after a step; return what to say of it, or nothing. Never raises."""
+        if not self._left:
+            return ""
+        if self._path is None:
+            self._left = 0
+            return "no profile: there is no run directory that it could be kept in"
+        self._steps += 1
+        if self._steps == WARM_UP_STEPS and not is_last:
+            self._running.enter_context(self._profile)
+        is_over = self._steps == WARM_UP_STEPS + self._left or is_last
+        return self.end() if is_over else ""
+
+    def end(self) -> str:
+        """End the trace where the training is over, if it has not ended yet; return what to say of it, or nothing. Never raises."""
+        if not self._left:
+            return ""
+        self._left = 0
+        if self._steps <= WARM_UP_STEPS:
+            return f"no profile: the training is over after {self._steps} steps, and the first {WARM_UP_STEPS} are not traced"
+        self._running.close()
+        assert self._path is not None, "nothing is traced without a path"
+        try:
+            with replacing(self._path) as aside:
+                self._profile.export_chrome_trace(str(aside))
+        except OSError as error:
+            return f"no profile: {error.filename}: {error.strerror}"
+        return f"profile: {self._path}"

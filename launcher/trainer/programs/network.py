@@ -14,16 +14,15 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.recipes.strategies import HYBRID
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.own.cut.groups import Groups, open_groups
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import Transport, World
 from launcher.trainer.programs.program import AnyBatch, Program
 from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.saved import gather
-from launcher.trainer.shard.groups import Groups, open_groups
 
 
 @frozen
@@ -85,13 +84,6 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
     def learning_rate(self, batch: AnyBatch) -> float:
         del batch
         return float(self.settings.train.learning_rate)
-
-    def not_finite(self, batch: AnyBatch, result: NetworkResult) -> TlaunchError:
-        return TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
-            "that step has changed no weight",
-            hint="a smaller train.learning_rate",
-        )
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
         return self._training.step_recorder(path, self.name, attempt)

@@ -94,17 +94,22 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
         """Return the line of the log about a step that took so many seconds."""
 
-    @abstractmethod
     def not_finite(self, batch: AnyBatch, result: AnyResult) -> TlaunchError:
         """Return the error for a step whose gradient is not finite, the same on every rank; lines may tell more."""
+        return TlaunchError(
+            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
+            "that step has changed no weight",
+            hint="use a smaller learning rate",
+        )
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor] | None:
         """Return the tensors of the trained model, buffers included, on rank 0; None elsewhere. All ranks must call it."""
 
-    @abstractmethod
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        """Return what records a step in this attempt of the run for `tlaunch plan operators`, where there is a path."""
+        """Return what records a step in this attempt of the run for `tlaunch plan operators`, if there is a path; nothing by default."""
+        del path, attempt
+        return StepRecorder()
 
     def settle(self) -> None:
         """Make `buffers` what is to be saved of the present state, the same on all ranks. All ranks must call it."""

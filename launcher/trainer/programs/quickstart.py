@@ -10,22 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout
-from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.trainer.files import Files
 from launcher.trainer.model.initial import generator_of
 from launcher.trainer.optimizer.momentum import Momentum
-from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
 from launcher.trainer.programs.program import line_of
-from launcher.trainer.programs.sharded import ShardedTraining, placements_of, sharding_plan
-from launcher.trainer.shard.groups import Groups
+from launcher.trainer.programs.sharded import ShardedTraining
 from launcher.trainer.shard.modules import MatMul, ReduceMean, ReLU, Square, Sub
-from launcher.trainer.shard.trace import Traced, trace
 
 
 class Network(nn.Module):
@@ -133,11 +130,6 @@ def model_shapes(settings: QuickstartSettings) -> Mapping[str, tuple[int, ...]]:
 def _meta_network(settings: QuickstartSettings) -> Network:
     with torch.device("meta"):
         return Network(settings.model.inputs, settings.model.hidden, settings.model.outputs)
-
-
-def placements_at(settings: QuickstartSettings, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:
-    """Return the placements of a rank's parameters. What a search finds, it finds by the default costs here."""
-    return placements_of(sharding_plan(traced(settings, layout.dp), settings, layout.mp), coordinate.mp)
 
 
 def _rows(settings: QuickstartSettings) -> tuple[Tensor, Tensor]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from launcher.core.records import Layout
+from launcher.core.frozen import frozen
 from launcher.corpus.images import ImageFiles, find_images
-from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.resnet50.checks import REPLICATED
 from launcher.recipes.resnet50.config import Resnet50Settings
-from launcher.trainer.data.ahead import ahead
 from launcher.trainer.data.images import (
     NO_LABEL,
     ImageOrder,
@@ -30,21 +31,21 @@ from launcher.trainer.data.images import (
 from launcher.trainer.files import Files
 from launcher.trainer.model.resnet import initial_weight, resnet50
 from launcher.trainer.optimizer.momentum import Momentum
-from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
 from launcher.trainer.programs.program import Validated, line_of
 from launcher.trainer.programs.replicated import ReplicatedTraining
-from launcher.trainer.programs.sharded import ShardedTraining, placements_of, sharding_plan
-from launcher.trainer.shard.groups import Groups
+from launcher.trainer.programs.sharded import ShardedTraining
 from launcher.trainer.shard.modules import WithLoss
-from launcher.trainer.shard.trace import Traced, trace
 from launcher.trainer.telemetry.heartbeat import getting_on
 
 AHEAD = 3  # batches that a thread prepares while one is trained on
 MEAN, COUNT = "running_mean", "num_batches_tracked"  # of each batch norm, the latter the number of steps
+Item = TypeVar("Item")
 
 
 def train(settings: Resnet50Settings, world: World, files: Files) -> None:
@@ -220,9 +221,55 @@ def model_shapes(settings: Resnet50Settings) -> Mapping[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def placements_at(settings: Resnet50Settings, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:
-    """Return the placements of a rank's parameters. What a search finds, it finds by the default costs here."""
-    if settings.parallel.mode in REPLICATED:
-        return {name: Placement.uncut(shape) for name, shape in model_shapes(settings).items()}
-    plan = sharding_plan(traced_network(settings, layout.dp), settings, layout.mp)
-    return placements_of(plan, coordinate.mp)
+@frozen
+class _Failed:
+    error: BaseException
+
+
+class _End:
+    pass
+
+
+def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
+    """Yield `items` in order, of which a thread makes up to `depth` ahead of their use, the one that it is at included.
+
+    An error of `items` is raised where the failed item would have come. The thread ends with this iterator: at the end of
+    `items`, at an error, and when the iterator is closed, after the item that the thread is at. It begins at the first item.
+
+    The thread gets on while the one that uses the items computes within torch, which needs no interpreter meanwhile.
+    """
+    made: SimpleQueue[Item | _Failed | type[_End]] = SimpleQueue()
+    places = threading.Semaphore(depth)
+    closed = threading.Event()
+    thread = threading.Thread(target=_make, args=(items, made, places, closed), name="ahead", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := made.get(), _Failed):
+            if item is _End:
+                return
+            yield item  # type: ignore[misc]
+            places.release()
+        raise item.error
+    finally:
+        closed.set()
+        places.release()
+        thread.join()
+
+
+def _make(
+    items: Iterable[Item],
+    made: SimpleQueue[Item | _Failed | type[_End]],
+    places: threading.Semaphore,
+    closed: threading.Event,
+) -> None:
+    try:
+        iterator = iter(items)
+        while places.acquire() and not closed.is_set():
+            try:
+                item = next(iterator)
+            except StopIteration:
+                made.put(_End)
+                return
+            made.put(item)
+    except BaseException as error:  # noqa: BLE001 - raised again where the items are used
+        made.put(_Failed(error))

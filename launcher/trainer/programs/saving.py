@@ -81,7 +81,8 @@ class Saving:
             return
         if directory is None:
             raise UsageError(
-                "checkpoints are to be written, but nothing says where they belong", hint="--checkpoints DIR"
+                "checkpoints are on, but they have no directory",
+                hint="name an output directory, or one for checkpoints",
             )
         self._writer = CheckpointWriter(
             directory,
@@ -157,7 +158,7 @@ class Saving:
             return
         if aside is not None:
             say(
-                f"the checkpoint of step {step - 1} is now {aside}: the next step failed; --resume takes the one before it"
+                f"the checkpoint of step {step - 1} is now {aside}: the next step failed; resume from the one before it"
             )
 
     def finish(self, *, goes_on: bool) -> None:

@@ -22,16 +22,16 @@ from launcher.sharding.report import StrategyReport
 from launcher.sharding.strategy import written
 from launcher.trainer.optimizer.rules import Rule
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.own.cut.calibrate import costs_for
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.operator_graph import Traced
+from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.network import NetworkResult, NetworkTraining
 from launcher.trainer.programs.strategy import StepRecorder
-from launcher.trainer.shard.calibrate import costs_for
-from launcher.trainer.shard.groups import Groups
-from launcher.trainer.shard.modes import cuttings_for
-from launcher.trainer.shard.network import ShardedNetwork
-from launcher.trainer.shard.trace import Traced
 from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.recording import Recorder
 

@@ -42,12 +42,12 @@ class StepRecorder:
 
     def __init__(
         self,
-        path: Path | None,
-        rank: int,
-        report_of: Callable[[Recorder, int], StrategyReport],
-        model: nn.Module | None,
+        path: Path | None = None,
+        rank: int = 0,
+        report_of: Callable[[Recorder, int], StrategyReport] | None = None,
+        model: nn.Module | None = None,
     ) -> None:
-        """`report_of` makes the report of what was recorded in a step. The modules of `model` become operators, if it is given."""
+        """Record nothing without a path. `report_of` makes the report of what was recorded; the modules of `model` become operators, if given."""
         self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
         self._steps = 0
         self._told = ""
@@ -56,7 +56,8 @@ class StepRecorder:
     def step(self, number: int, *, is_last: bool) -> Iterator[None]:
         """Record what is computed inside `with`, the training's step of that number, if it is the one to be recorded."""
         self._steps += 1
-        if self._path is None or (self._steps != RECORDED and not (is_last and self._steps < RECORDED)):
+        is_recorded = self._steps == RECORDED or (is_last and self._steps < RECORDED)
+        if self._path is None or self._report_of is None or not is_recorded:
             yield
             return
         from launcher.trainer.telemetry.watch import watching  # noqa: PLC0415 - others need none of it

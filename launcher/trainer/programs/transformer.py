@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from launcher.core.errors import TlaunchError
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.config import TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import predicted_busy, training_flops
-from launcher.trainer.data.baseline import unigram_perplexity
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import open_corpus
+from launcher.trainer.data.tokenizer import Tokenizer
+from launcher.trainer.data.tokens import Integers, TokenizedPairs
 from launcher.trainer.decode.beam import Search
-from launcher.trainer.decode.score import check_installed
+from launcher.trainer.decode.score import bleu, check_installed
 from launcher.trainer.decode.translator import Translator
 from launcher.trainer.files import Files
 from launcher.trainer.model.linear import product
-from launcher.trainer.optimizer.rates import learning_rate_at
+from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import gives_parts
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of
-from launcher.trainer.programs.sample_bleu import sample_bleu
 from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.saved import gather, single_device_model
 from launcher.trainer.session import Session, StepResult, model_shapes, placements_at
 from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
 from launcher.trainer.telemetry.step_time import StepTime
-
-__all__ = [
-    "model_shapes",
-    "placements_at",
-    "train",
-]  # the first two are what `launcher.trainer.checkpoint.owners` asks for
 
 
 def train(settings: TransformerSettings, world: World, files: Files) -> None:
@@ -188,3 +185,84 @@ def _check_scores() -> bytes:
 
 def _shares(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.0%}" for value in values)
+
+
+def sample_bleu(
+    settings: TransformerSettings,
+    weights: Mapping[str, Tensor] | None,
+    dtype: torch.dtype,
+    sample: TokenizedPairs,
+    tokenizer: Tokenizer,
+    world: World,
+) -> float:
+    """Return the BLEU of the model with `weights`, which rank 0 has, on every rank. All ranks must call it.
+
+    For the time of it every rank holds the whole model, whatever the layout is, and translates every n-th sentence.
+    """
+    everywhere = _on_all_ranks(weights, model_shapes(settings), dtype, world)
+    model = single_device_model(settings, everywhere, world.device)
+    pairs = sample.uncut()
+    own = range(world.place.global_rank, len(pairs), world.place.world_size)
+    sources = [tokenizer.decode(pairs[number].source) for number in own]
+    found = Translator(model, tokenizer, settings.data).translate(sources, Search(beam=1))
+    # Each row is filled by one rank.
+    ids_BT = torch.zeros(len(pairs), settings.data.target_length, dtype=torch.int32, device=world.device)
+    for number, translation in zip(own, found, strict=True):
+        ids = [*translation.ids, END]
+        ids_BT[number, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
+    hypotheses = world.sum_over_all(ids_BT).tolist()
+
+    def score() -> bytes:
+        references = [tokenizer.decode(pairs[number].target) for number in range(len(pairs))]
+        return repr(bleu([tokenizer.decode(ids) for ids in hypotheses], references).score).encode()
+
+    return float(world.from_rank_0(score))
+
+
+def _on_all_ranks(
+    weights: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, world: World
+) -> dict[str, Tensor]:
+    """Return on all ranks what rank 0 has, of these shapes. All ranks must call it."""
+    everywhere = {}
+    for name, shape in shapes.items():
+        whole = torch.empty(shape, dtype=dtype, device=world.device)
+        if weights is not None:
+            whole.copy_(weights[name])
+        if world.place.world_size > 1:
+            dist.broadcast(whole, src=0)
+        everywhere[name] = whole
+    return everywhere
+
+
+def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size: int) -> float:
+    """Perplexity of `valid` targets where each token is as frequent as `counts` says, with one added to every count.
+
+    p(v) = (count(v) + 1) / (total + V)        perplexity = exp(-mean over tokens of log p)
+    """
+    log_p = np.log((counts + 1) / (counts.sum() + vocabulary_size))
+    occurs = valid.target_counts(len(counts))
+    return math.exp(-float(occurs @ log_p) / int(occurs.sum()))
+
+
+def learning_rate_at(step: int, config: TransformerTrainConfig, last_step: int) -> float:
+    """Return the learning rate of step number `step`, from 1, of a training that ends after `last_step`.
+
+    It grows linearly over W = `warmup_steps` steps to R = `learning_rate`, and then goes on to the last step L by `train.schedule`:
+
+        inverse_sqrt   R sqrt(W / step)                       as in Vaswani et al. 2017; constant if W is 0
+        constant       R
+        linear         M + (R - M) (1 - x)                    x = (step - W) / (L - W), from 0 to 1 at the last step
+        cosine         M + (R - M) (1 + cos(pi x)) / 2        Loshchilov and Hutter 2017, arXiv:1608.03983, one period
+
+    with M = `minimum_rate`. Rates of linear and cosine depend on `train.steps` or `train.epochs`, and no rate on steps before.
+    """
+    warmup, highest, lowest = config.warmup_steps, config.learning_rate, config.minimum_rate
+    if step <= warmup:
+        return highest * (step / warmup)
+    if config.schedule == "constant" or (config.schedule == "inverse_sqrt" and warmup == 0):
+        return highest
+    if config.schedule == "inverse_sqrt":
+        return highest * (warmup / step) ** 0.5
+    done = (step - warmup) / (last_step - warmup)
+    share = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return lowest + (highest - lowest) * share

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -28,19 +28,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.recipes.strategies import DATA_PARALLEL, DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO, STAND_ALONE
+from launcher.recipes.strategies import DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO
 from launcher.sharding.expression import Strategy
 from launcher.sharding.plan import plan_of
-from launcher.trainer.own.division import Division, NotComparedError, difference
+from launcher.trainer.own.check import Comparison, checked_division
+from launcher.trainer.own.cut.calibrate import costs_for
+from launcher.trainer.own.cut.groups import Groups, open_groups
+from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.operator_graph import trace
+from launcher.trainer.own.cut.sharded_network import ShardedNetwork
+from launcher.trainer.own.divide import Division, of_rank_0, share_of_copy
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.place import Place, choose_device, this_place
 from launcher.trainer.parallel.world import Transport, open_world
-from launcher.trainer.shard.calibrate import costs_for
-from launcher.trainer.shard.groups import Groups, open_groups
-from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.modules import WithLoss
-from launcher.trainer.shard.network import ShardedNetwork
-from launcher.trainer.shard.trace import Traced, trace
 from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 
@@ -56,6 +57,7 @@ def sharded(
     batch_norm_is_shared: bool = True,
     transport: Transport = "auto",
     parts_may_differ: bool = False,
+    check_gradients: bool = False,
 ) -> Iterator[ShardedNetwork]:
     """Give this rank's part of a network, which is called with batches and returns their loss. All ranks must enter and leave it.
 
@@ -63,11 +65,12 @@ def sharded(
     `loss` computes it from what the network returns for the first and from the second, the labels. Weights begin on all ranks
     as rank 0 has them. The network that is given keeps its own and is not trained.
 
-    `mode` and `search_mode` have the tutorials' names (launcher/trainer/shard/modes.py). `strategies`, by the names of
+    `mode` and `search_mode` have the tutorials' names (launcher/trainer/own/cut/modes.py). `strategies`, by the names of
     operators or modules, take precedence over those that modules have been given by `shard`, which stand_alone and
     data_parallel leave aside. All ranks cut one network; in hybrid_parallel the TLAUNCH_MP ranks of each of TLAUNCH_DP copies do.
     A copy takes its share of the rows of the first input, and of inputs whose first dim is a multiple of these; other inputs it takes
-    whole. The first call raises if the batch's loss is not the mean over the shares, unless `parts_may_differ`.
+    whole. The first call raises if the batch's loss is not the mean over the shares, unless `parts_may_differ`; `check_gradients` compares
+    the gradients, too.
 
     What it gives has `strategies`; `parameters()`, this rank's parts, to be trained by an optimizer that looks at one element
     at a time, as SGD and Adam do; `sum_gradients()`, to be called after backward; and `whole_parameters()`. In
@@ -80,20 +83,25 @@ def sharded(
         RefusedLayoutError: the mode has no use for so many ranks, or the ranks do not divide the batch.
     """
     place = this_place(micro_batches=1)
-    _check(place, mode, strategies or {})
+    _check(place)
     device = choose_device(place, "auto", os.environ)
     ranks = place.layout.mp if mode == HYBRID else place.world_size
     whole = network if loss is None else WithLoss(network, loss)
     copies = place.world_size // ranks
-    traced = trace(whole, _share_of_copy(example_inputs, copies), batch_norm_is_shared=batch_norm_is_shared)
+    traced = trace(whole, share_of_copy(example_inputs, copies), batch_norm_is_shared=batch_norm_is_shared)
     with _connected(place, device, ranks, transport) as groups:
         costs = costs_for(traced.graph, mode, search_mode, groups, device)
         cuttings = cuttings_for(traced, mode, strategies or {}, ranks, search_mode=search_mode, costs=costs)
         plan = plan_of(traced.graph, cuttings, ranks)
-        made = ShardedNetwork(traced, plan, groups, device=device, weights=_weights_of_rank_0(traced, place, device))
+        sources = {**traced.parameters, **traced.buffers}
+        made = ShardedNetwork(
+            traced, plan, groups, device=device, weights=lambda name: of_rank_0(sources[name], device)
+        )
         if copies > 1:
-            check = partial(_check_shares, whole, example_inputs, copies, device, keeps_norms=not batch_norm_is_shared)
-            made.before_first = partial(check, may_differ=parts_may_differ)
+            how = Comparison(keeps_norms=not batch_norm_is_shared, gradients=check_gradients)
+            made.before_first = partial(
+                _check_shares, whole, example_inputs, copies, device, how=how, may_differ=parts_may_differ
+            )
         yield made
 
 
@@ -111,7 +119,7 @@ def _connected(place: Place, device: torch.device, ranks: int, transport: Transp
         yield opened.enter_context(groups)
 
 
-def _check(place: Place, mode: str, strategies: Mapping[str, Strategy]) -> None:
+def _check(place: Place) -> None:
     layout = place.layout
     if dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) != (place.global_rank, place.world_size):
         raise UsageError(
@@ -124,31 +132,6 @@ def _check(place: Place, mode: str, strategies: Mapping[str, Strategy]) -> None:
             f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, and a network that is cut by strategies has neither",
             hint="--pp 1 --micro-batches 1",
         )
-    if strategies and mode in {STAND_ALONE, DATA_PARALLEL}:
-        raise UsageError(f"strategies of {', '.join(strategies)} are given, and {mode} takes none", hint=SEMI_AUTO)
-
-
-def _share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> tuple[Tensor, ...]:
-    """Return what one of the copies takes of each input: its rows of a batch, or the whole input if that is not a batch.
-
-    Raises:
-        RefusedLayoutError: the copies do not divide the rows of the first input.
-    """
-    if copies == 1:
-        return tuple(inputs)
-    first = inputs[0] if inputs else torch.empty(())
-    rows = first.shape[0] if first.dim() else 0
-    if not rows or rows % copies:
-        raise RefusedLayoutError(
-            f"the first input has the shape {tuple(first.shape)}, and {copies} copies share its rows",
-            hint=f"a batch that {copies} divides, as the first input",
-        )
-
-    def share(each: Tensor) -> Tensor:
-        is_batch = each.dim() > 0 and len(each) > 0 and len(each) % rows == 0
-        return each.chunk(copies)[copy] if is_batch else each
-
-    return tuple(map(share, inputs))
 
 
 def _check_shares(
@@ -158,7 +141,7 @@ def _check_shares(
     device: torch.device,
     inputs: Sequence[Tensor],
     *,
-    keeps_norms: bool,
+    how: Comparison,
     may_differ: bool,
 ) -> None:
     """Refuse a network whose loss differs from the mean over the copies' shares, or warn if it `may_differ`. All ranks must call it.
@@ -168,33 +151,17 @@ def _check_shares(
     """
     shapes = [[each.shape for each in given] for given in (inputs, examples)]
     batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # a rank may be called with its own part alone
-    words = [""]
+    refusal: list[RefusedLayoutError | None] = [None]
     if dist.get_rank() == 0:
-        parts = [[_share_of_copy(batch, copies, copy)] for copy in range(copies)]
+        division = Division(batch, [[share_of_copy(batch, copies, copy)] for copy in range(copies)])
         try:
-            words = [difference(network, [Division(batch, parts)] * 2, keeps_norms=keeps_norms)]
-        except NotComparedError as error:
-            warnings.warn(f"a batch was not compared with the shares of the copies: {error}", stacklevel=2)
+            for remark in checked_division(
+                network, [division] * 2, how, layout=f"dp = {copies}", may_differ=may_differ
+            ):
+                warnings.warn(remark, stacklevel=2)
+        except RefusedLayoutError as error:
+            refusal = [error]
     wait_for_long(dist.broadcast(torch.zeros(1, device=device), src=0, async_op=True))
-    dist.broadcast_object_list(words, src=0, device=device)
-    if words[0] and not may_differ:
-        raise RefusedLayoutError(
-            f"dp = {copies}, and {words[0]}; both must be equal",
-            hint="return a mean over rows; hold what is not a batch as a buffer; batch_norm_is_shared = False for norms; "
-            "--dp 1; or parts_may_differ = True, to train on the mean of the copies",
-        )
-    if words[0] and dist.get_rank() == 0:
-        warnings.warn(f"{words[0]}, which is trained", stacklevel=2)
-
-
-def _weights_of_rank_0(traced: Traced, place: Place, device: torch.device) -> Callable[[str], Tensor]:
-    """Return what gives a parameter or buffer by its name, whole, as rank 0 has it; all ranks must ask in the same order."""
-    sources = {**traced.parameters, **traced.buffers}
-
-    def weight(name: str) -> Tensor:
-        tensor = sources[name].detach().to(device, copy=True).contiguous()
-        if place.world_size > 1:
-            dist.broadcast(tensor, src=0)
-        return tensor
-
-    return weight
+    dist.broadcast_object_list(refusal, src=0, device=device)
+    if refusal[0] is not None:
+        raise refusal[0]

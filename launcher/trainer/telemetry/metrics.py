@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
+from launcher.core.machine.proc import PAGE_BYTES, stat, status
 from launcher.core.metrics import Record, Saved, StageShares, StepMetrics, Validation, append
 from launcher.core.run_dir import RunDir
 from launcher.trainer.telemetry.event_file import EventFile, tensorboard_is_installed
@@ -29,7 +30,6 @@ from launcher.trainer.telemetry.step_time import StepTime
 # has 20,000 records for every e-fold of it.
 REST_S, REST_SHARE = 0.02, 1 / 20_000
 MAX_EXPONENT = 700  # beyond it there is no perplexity that a float holds
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 PEAK_SIZE, PEAK_S = 1024, 0.05  # of the square matrices whose product shows what a rank's CPUs can do, and for how long
 
@@ -290,7 +290,8 @@ def memory_bytes(device: torch.device) -> int | None:
     with suppress(Exception):  # after a failure accelerators may refuse to answer
         if device.type != "cpu":
             return device_memory_bytes(device)
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
+        found = stat(os.getpid())
+        return None if found is None else found.pages * PAGE_BYTES
     return None
 
 
@@ -299,8 +300,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     with suppress(Exception):
         if device.type != "cpu":
             return device_memory_bytes(device)
-        status = Path("/proc/self/status").read_bytes()
-        return int(status.partition(b"VmHWM:")[2].split()[0]) * 1024
+        return int(status(os.getpid())["VmHWM"].split()[0]) * 1024
     return None
 
 

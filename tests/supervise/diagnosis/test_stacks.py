@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.core.proc import catches, every_process, stat
+from launcher.core.machine.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PY_SPIES_AT_ONCE
 from launcher.supervise.diagnosis.stacks import Gathering, RankStack, gather, group, sentence

@@ -18,10 +18,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check whether two checkpoints, of any layouts, hold the same state.",
     ),
     "merge": ("launcher.cli.commands.ckpt.merge:merge", "Write a checkpoint of any layout as one model."),
-    "reshard": (
-        "launcher.cli.commands.ckpt.reshard:reshard",
-        "Write a checkpoint as another layout would have written it.",
-    ),
     "prune": (
         "launcher.cli.commands.ckpt.prune:prune",
         "Remove all but the newest whole checkpoints of a run or in a directory.",
@@ -37,6 +33,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-@click.command(cls=LazyGroup, lookup=COMMANDS)
+@click.command(cls=LazyGroup, sections={"Commands": COMMANDS})
 def ckpt() -> None:
-    """List, check, compare, join, divide and convert checkpoints of the bundled trainer."""
+    """List, verify, compare, merge and convert checkpoints."""

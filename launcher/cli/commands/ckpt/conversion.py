@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from launcher.checkpoint.index import KINDS, KINDS_OF_BUFFERS, TOKENIZER, Index
-from launcher.cli.text.progress_bar import progress_bar
-from launcher.cli.text.stdout import say
-from launcher.cli.training.trainer_process import check_installed, started
+from launcher.cli.training.trainer_process import check_installed, show_progress, started
 from launcher.core.errors import UsageError, exit_code_of
-from launcher.core.text import printable
 
 CONVERTER = "launcher.trainer.checkpoint.foreign"
-_BYTES = re.compile(r"[0-9]{1,19}\n")
 FORMATS = DCP, MINDSPORE = "dcp", "mindspore"
 
 
@@ -42,11 +37,5 @@ def convert(total_bytes: int, action: str, source: Path, *words: str) -> int:
     """
     check_installed()
     with started(CONVERTER, action, str(source.absolute()), *words) as child:
-        with progress_bar(action, total_bytes) as advance:
-            assert child.stdout is not None, "it is a pipe"
-            for line in child.stdout:
-                if _BYTES.fullmatch(line):
-                    advance(int(line))
-                else:  # a package that it imports, or sitecustomize, has written it
-                    say(printable(line.rstrip("\n")))
+        show_progress(child, action, total_bytes)
         return exit_code_of(child.wait())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.checkpoint.difference import Difference, Fact, compare
 from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened, state_bytes
+from launcher.cli.commands.ckpt.output import check_numpy
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
@@ -22,9 +22,12 @@ from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.core.text import printable
 
+if TYPE_CHECKING:
+    from launcher.checkpoint.difference import Difference, Fact  # imports numpy
+
 EPILOG = """\b
 Examples:
-  tlaunch ckpt diff runs/latest/checkpoints/step-500 resharded
+  tlaunch ckpt diff runs/latest/checkpoints/step-500 imported
   tlaunch ckpt diff RUN1 RUN2 --json | jq '.tensors[].largest_relative'
 
 A and B are directories of checkpoints, or of some or a run, of which the newest is meant. The state is the same if a training
@@ -46,6 +49,9 @@ DIGESTS = frozenset({"text", "tokenizer"})
 @runs_dir_option
 def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:
     """Check whether two checkpoints, of any layouts, hold the same state."""
+    check_numpy()
+    from launcher.checkpoint.difference import compare
+
     paths = [checkpoints_meant(runs_dir, each)[0] for each in (first, second)]
     one, other = map(read_index, paths)
     total = sum(all_bytes(index) + state_bytes(index) for index in (one, other))

@@ -1,10 +1,12 @@
-"""The common parts of the commands that make a directory of a checkpoint."""
+"""The common parts of the commands that read checkpoints and write new directories."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -15,7 +17,7 @@ from launcher.cli.options.command_types import Command
 from launcher.cli.options.types import A_PATH
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 
 
 def output_option(what: str, rule: str = "") -> Callable[[Command], Command]:
@@ -45,6 +47,16 @@ def check_new(output: Path, checkpoint: Path | None = None) -> None:
         raise UsageError(f"{output} exists already, and nothing is ever overwritten", hint="--output with another name")
     if checkpoint is not None and checkpoint.resolve() in output.absolute().resolve().parents:
         raise UsageError(f"{output} is inside of the checkpoint {checkpoint}", hint="--output in another directory")
+
+
+def check_numpy() -> None:
+    """Check that numpy is installed before a module that imports it is loaded.
+
+    Raises:
+        UnreadableError: it is not.
+    """
+    if find_spec("numpy") is None:
+        raise UnreadableError(f"numpy is not installed for {sys.executable}", hint='pip install "tlaunch[train]"')
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from launcher.cli.text.stdout import write_out
 from launcher.cli.training.resume import checkpoints_meant
 from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
 from launcher.core.files import bytes_in
-from launcher.core.owner import ROOT, called, is_own, uids_of_file
+from launcher.core.machine.owner import ROOT, called, is_own, uids_of_file
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable, shell_word
 from launcher.runs.status import look

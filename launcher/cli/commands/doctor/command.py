@@ -115,7 +115,7 @@ class _LayoutFree(TakesCommand):
 def doctor(
     context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
 ) -> None:
-    """Examine all servers, and report what would break a run."""
+    """Check all servers for problems that would break a run."""
     try:
         exit_code = _run(given_last(context, options), command, measures=not no_links, as_json=as_json)
     except TlaunchError as error:

@@ -15,7 +15,7 @@ from launcher.cli.text.log_format import Format
 from launcher.cli.text.log_stream import truncated
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.errors import UsageError
-from launcher.core.proc import make_room
+from launcher.core.machine.proc import make_room
 from launcher.core.text import ranges
 from launcher.logs.lines import Line
 from launcher.logs.log_file import Truncation

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from launcher.cli.commands.logs.chosen import choose
-from launcher.cli.commands.logs.existing import show_all
+from launcher.cli.commands.logs.chosen import ChosenLogs, choose, lines_of
 from launcher.cli.commands.logs.following import show_live
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, run_argument
 from launcher.cli.options.completion import one_of
 from launcher.cli.options.logs import ALL, FIRST_FAILED, LogOptions
 from launcher.cli.options.types import IntRange
+from launcher.cli.text.arranged_lines import Selection
+from launcher.cli.text.log_stream import Writer
+from launcher.cli.text.stdout import say
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
+from launcher.logs.collapse import Shown, collapse
 from launcher.logs.levels import LEVELS
+from launcher.logs.lines import Line
+from launcher.logs.merge import merge
+from launcher.logs.tracebacks import MARKS, first_tracebacks
 
 EPILOG = """\b
 Examples:
@@ -24,7 +32,7 @@ Examples:
   tlaunch logs --rank 0,3-5 -n 20
   tlaunch logs --rank first-failed
   tlaunch logs -f --collapse
-  tlaunch logs --merge --since 10m --grep 'loss|error' -C 2
+  tlaunch logs --merge --since 10m --grep 'loss|error'
   tlaunch logs -f -i --grep warning -v heartbeat
   tlaunch logs -f --collapse -H 'loss [0-9.]+'
   tlaunch logs --errors --attempt 0
@@ -75,11 +83,6 @@ cannot be written; 130 Ctrl-C.
     "-H", "--highlight", multiple=True, metavar="REGEX", help="Mark what matches, and leave out no line. Repeatable."
 )
 @click.option("-i", "--ignore-case", is_flag=True, help="Let letters match those of the other case.")
-@click.option("-A", "after", type=IntRange(0), default=0, metavar="N", help="Show N lines after each match.")
-@click.option("-B", "before", type=IntRange(0), default=0, metavar="N", help="Show N lines before each match.")
-@click.option(
-    "-C", "around", type=IntRange(0), default=0, metavar="N", help="Show N lines before and after each match."
-)
 @click.option(
     "--level",
     metavar="LEVEL",
@@ -124,7 +127,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
             if options.follow:
                 exit_code = show_live(chosen)
             else:
-                show_all(chosen)
+                _show_all(chosen)
             unreadable |= chosen.say_what_is_unreadable(unreadable)
             chosen.say_notices()
     if exit_code is not None and options.exit_code:
@@ -133,3 +136,39 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
         return EXIT_USAGE
     selector = chosen.selector
     return EXIT_FAILURE if selector.searches and not selector.matched else EXIT_OK
+
+
+def _show_all(chosen: ChosenLogs) -> None:
+    """Write what the chosen logs hold to stdout.
+
+    Raises:
+        BrokenPipeError: stdout has no reader any more.
+    """
+    logs, options, selector = chosen.logs, chosen.options, chosen.selector
+    writer = Writer(chosen.shape)
+    for log in logs.of_rank.values():
+        log.before_read = writer.flush_late
+    if options.errors:
+        writer.write_errors(first_tracebacks({rank: log.whole_from(MARKS) for rank, log in logs.of_rank.items()}))
+    elif options.plain:
+        for global_rank, log in logs.of_rank.items():
+            writer.write_blocks(global_rank, log.blocks())
+    else:
+        writer.write(_all_that_is(chosen))
+        chosen.say_what_is_missing()
+        if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
+            say(
+                f"{lines_of(undated)} hold no time: they are shown rank by rank, not in the order in which they were written"
+            )
+
+
+def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown]:
+    logs, options = chosen.logs, chosen.options
+    selection = Selection(chosen.selector, chosen.shape)
+    of_rank = {rank: log.whole() for rank, log in logs.of_rank.items()}
+    arrange = merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
+    if options.lines is not None and options.selects:
+        lines = arrange({rank: selection.last(whole, options.lines) for rank, whole in of_rank.items()})
+    else:
+        lines = selection.of(arrange(of_rank))
+    return collapse(lines, of_rank) if options.collapsed else lines

@@ -14,6 +14,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-@click.command(cls=LazyGroup, lookup=COMMANDS)
+@click.command(cls=LazyGroup, sections={"Commands": COMMANDS})
 def plan() -> None:
-    """Show how the work of a training is divided among its ranks."""
+    """Show how a training is divided among ranks."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.commands.plan.drawing import drawing_of
+from launcher.cli.commands.plan.graph import dot_of, svg_of
 from launcher.cli.commands.plan.table import lines_of, lines_of_all
 from launcher.cli.options.chosen_run import RUN_IS, chosen, json_option
 from launcher.cli.options.completion import complete_runs
@@ -34,7 +34,10 @@ STRATEGY says into how many parts each dim of each input is cut, as MindSpore's 
 the same of the result. FORWARD and BACKWARD: what the rank communicates for the operator in a step, its bytes, and with which ranks.
 Bytes are of the tensor that is reduced, exchanged or sent, of what is gathered, and of what a slice leaves, which nobody sends.
 
-Exit codes: 0; 2 wrong usage, no such run, one without a strategy report, or a report that is damaged or cannot be written.
+--svg and --dot print the path of the file. Equal layers are drawn once: encoder.0..5.
+
+Exit codes: 0; 2 wrong usage, no such run, one without a strategy report, a report that is damaged, a file that cannot be written,
+or --svg without Graphviz.
 """
 
 
@@ -48,9 +51,8 @@ Exit codes: 0; 2 wrong usage, no such run, one without a strategy report, or a r
 @click.option("--rank", type=IntRange(0), metavar="N", help="Show rank N.  [default: the first]")
 @click.option("--all", "all_ranks", is_flag=True, help="Show all ranks, once those that do the same.")
 @click.option("--collectives", is_flag=True, help="List each collective with its group, and no operators.")
-@click.option(
-    "--svg", type=FILE, metavar="FILE", help="Draw the operators into FILE, coloured by layout, and print its path."
-)
+@click.option("--svg", type=FILE, metavar="FILE", help="Draw the operators with Graphviz, filled by layout.")
+@click.option("--dot", type=FILE, metavar="FILE", help="Write the text that Graphviz draws.")
 @json_option
 @runs_dir_option
 def operators(
@@ -60,17 +62,22 @@ def operators(
     all_ranks: bool,
     collectives: bool,
     svg: Path | None,
+    dot: Path | None,
     as_json: bool,
     runs_dir: Path,
 ) -> int:
     if rank is not None and all_ranks:
         raise UsageError("--rank shows one rank, --all shows all", hint="give one of them")
-    if svg is not None and (as_json or collectives):
-        raise UsageError("--svg draws, --json and --collectives print", hint="give one of them")
+    files = [(option, path) for option, path in (("--svg", svg), ("--dot", dot)) if path is not None]
+    if files and (as_json or collectives):
+        raise UsageError(f"{files[0][0]} writes a file, --json and --collectives print", hint="give one of them")
     reports = _reports(_directory(runs_dir, run), rank, all_ranks=all_ranks)
-    if svg is not None:
-        put(str(svg), drawing_of(reports).encode(), hint="--svg operators.svg")
-        write_out(f"{printable(str(svg))}\n")
+    if files:
+        text = dot_of(reports)
+        contents = [svg_of(text) if path is svg else text.encode() for _, path in files]
+        for (option, path), content in zip(files, contents, strict=True):
+            put(str(path), content, hint=f"{option} operators.{option[2:]}")
+            write_out(f"{printable(str(path))}\n")
     elif as_json:
         write_out(json_text(encode(reports if all_ranks else reports[0])))
     else:

@@ -31,18 +31,18 @@ from launcher.cli.launch.prepare import Elsewhere, prepare
 from launcher.cli.launch.tables import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.precedence import given_last
-from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
+from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
 from launcher.cli.options.types import FILE, NAME_OR_PATH
 from launcher.cli.run_options import UNSUPERVISED, RunOptions, check_name_length, flag
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say
 from launcher.core.errors import UsageError
 from launcher.core.resources import START_BY_NAME
 from launcher.core.text import printable, shell_word
 from launcher.engines.assemble import Request
-from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
+from launcher.engines.render.job import Job, Wishes, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
 from launcher.engines.render.nodes import Nodes, pods_note
-from launcher.engines.render.templates import FILTERS, built_in, fill
+from launcher.engines.render.templates import fill
 from launcher.preload.masking import masked, masked_argv
 from launcher.rank_table import render_table
 from launcher.rank_table.read import read_bytes
@@ -57,8 +57,6 @@ Kinds:
               on any --nodes N; --flavor exec: a task per device
   kubernetes  an Indexed Job with a headless Service, a pod per server;
               --flavor mpi: an MPIJob
-  hostfile    the servers and their slots, for Open MPI or MPICH
-  rankfile    which rank on which server, for Open MPI
 
 \b
 Examples:
@@ -81,17 +79,13 @@ port derived from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor m
 A Slurm job runs on any free nodes, and takes whole nodes with all their memory. It waits for the nodes of the rank table
 if that gives addresses, which hold for its own servers only, or with --pin-nodes.
 
-Templates are Jinja2. A file in --templates DIR replaces tlaunch's template of the same name; --list shows the templates
-and their variables.
-
-Exit codes: 0; 2 wrong usage, a value that the format cannot express, a wrong template, or a file that cannot be read or
-written; 3 a refused table or layout; with --submit, the exit code of sbatch if it refuses the script.
+Exit codes: 0; 2 wrong usage, a value that the format cannot express, or a file that cannot be read or written; 3 a refused table or layout; with --submit, the exit code of sbatch if it refuses the script.
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
-    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "command", *OF_RUN,
+    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *OF_RUN,
 )  # fmt: skip
-NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes", "hostfile", "rankfile")
+NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
 MAX_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
 # What only some kinds make use of
@@ -110,17 +104,6 @@ OF_KIND = {
 SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 
 
-def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        width = max(map(len, VARIABLES))
-        kinds = (f"  {kind.name:<12}{', '.join(kind.templates.values())}: {kind.help}" for kind in KINDS.values())
-        variables = (f"  {name:<{width}}  {meaning}" for name, meaning in VARIABLES.items())
-        filters = f"filters: {', '.join(FILTERS)}; comments stand between <# and #>"
-        lines = (f"templates, in {built_in()}:", *kinds, "variables:", *variables, filters)
-        write_out("".join(f"{line}\n" for line in lines))
-        context.exit()
-
-
 @click.command(cls=TakesCommand, epilog=EPILOG)
 @click.argument("kind", type=click.Choice(NAMES), metavar="KIND")
 @click.option(
@@ -129,28 +112,15 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
     metavar="NAME",
     help="Variant of the file: openmpi or mpich; slurm: run or exec; kubernetes: job or mpi.  [default: the first]",
 )
-@click.option(
-    "--templates", type=FILE, metavar="DIR", help="Use your own templates of this directory instead of tlaunch's."
-)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to FILE.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace FILE.")
-@click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list,
-    help="List the templates and their variables.",
-)
 @click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Working directory of ranks.  [default: the current one]")
 @click.option("--resource", metavar="NAME", help="Resource name of a device: kubernetes nvidia.com/gpu, slurm gpu.")
 @kubernetes_options
 @slurm_options
 @devices_option(", all on one server; of slurm: on each of --nodes.")
 @master_port_option("by KIND, see below")
-def render(
-    kind: str, *, output: Path | None, force: bool, templates: Path | None, submit: bool, **options: Any
-) -> None:
+def render(kind: str, *, output: Path | None, force: bool, submit: bool, **options: Any) -> None:
     """Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.
 
     The other options and COMMAND are those of `tlaunch run`.
@@ -166,7 +136,7 @@ def render(
     job = _job(wanted, wishes, options)
     for limit in wanted.limits:
         limit(job)
-    text = fill(wanted.templates[wishes.flavor], job, templates)
+    text = fill(wanted.templates[wishes.flavor], job)
     if output is not None or not submit:
         _hand_over(text, wanted, job, output, force=force)
     if submit:
@@ -174,7 +144,7 @@ def render(
 
 
 render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
-render.groups = RUN_GROUPS
+render.groups, render.rare = RUN_GROUPS, RARE
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
@@ -221,10 +191,6 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     chosen = RunOptions(**options, **UNSUPERVISED)
     if kind.name == "msrun":  # it starts a scheduler itself
         chosen = replace(chosen, mindspore="off")
-    if not kind.starts:
-        if chosen.command:
-            raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")
-        chosen = replace(chosen, command=(sys.executable, "-c", "pass"))
     where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
     prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
     if kind.name == "slurm":
@@ -273,7 +239,7 @@ def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, w
 def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: bool) -> None:
     secrets = [name for name, value in job.user_env.items() if masked(name, value) != value]
     secrets += ["COMMAND"] if masked_argv(job.command) != job.command else []
-    if kind.starts and secrets:
+    if secrets:
         remedy = "; --env-from-secret VAR=NAME:KEY leaves a value in a Secret" if kind.in_image else ""
         warn(f"the {kind.name} file holds what looks secret: {', '.join(secrets)}{remedy}")
     if output is None:
@@ -281,5 +247,4 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
         return
     mode = SCRIPT_MODE if kind.is_script else FILE_MODE
     put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
-    start = f"; `{kind.started_by} {shell_word(str(output))}` starts the job" if kind.started_by else ""
-    say(f"wrote {printable(str(output))}{start}")
+    say(f"wrote {printable(str(output))}; `{kind.started_by} {shell_word(str(output))}` starts the job")

@@ -1,1 +1,1 @@
-"""`tlaunch report`: what became of runs, as text, as one page with charts, or as a picture of it."""
+"""`tlaunch report`: what became of runs, as text, or as one page with charts."""

@@ -1,4 +1,4 @@
-"""`tlaunch report`: what became of runs, on the terminal, as JSON, as a page or as a picture."""
+"""`tlaunch report`: what became of runs, on the terminal, as JSON, or as a page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EPILOG = """\b
 Examples:
   tlaunch report
   tlaunch report --html report.html
-  tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
+  tlaunch report --html both.html 20261121-053712-transformer 20261121-061210-transformer
   tlaunch report --json | jq '.runs[0].best_loss'
   tlaunch report --live
 
@@ -45,7 +45,7 @@ it, steps and losses come from the lines that a rank has printed. Values such as
 of the process if there is none. Of a run that goes on from another (--resume) losses and curves are those of the whole
 training, speed, memory and duration those of the run itself.
 
---html and --png need matplotlib, which draws the charts. The page needs no network and no script.
+--html needs matplotlib, which draws the charts. The page needs no network and no script.
 
 --live prints the address of a page that follows a run: what `tlaunch top` shows, curves, and the log of the rank that you choose.
 It is served on this machine's loopback interface, to those who have the address, until the run is over or Ctrl-C. From another machine:
@@ -64,7 +64,6 @@ PLAIN_COLUMNS = 120
     help=f"Show the results of runs, as text or with charts.\n\nSeveral runs are shown side by side. {RUN_HELP}",
 )
 @click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
-@click.option("--png", type=NAME_OR_PATH, metavar="FILE", help="Write the same page as a picture.")
 @click.option("--live", is_flag=True, help="Serve a page that follows a run until its end.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="PORT",
@@ -78,7 +77,6 @@ def report(
     *,
     runs: tuple[str, ...],
     html: str | None,
-    png: str | None,
     live: bool,
     port: int | None,
     progress_regex: str | None,
@@ -88,36 +86,33 @@ def report(
     if live or port is not None:
         if not live:
             raise UsageError("--port is the port of --live, which is missing")
-        for option, value in (("--html", html), ("--png", png), ("--json", as_json)):
+        for option, value in (("--html", html), ("--json", as_json)):
             if value:
                 raise UsageError(f"--live and {option}: give one of them")
         _serve(runs, runs_dir, port, progress_regex)
         return
-    _check_files(html, png, as_json=as_json)
+    _check_file(html, as_json=as_json)
     run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
     facts = [gather(run_dir, progress_regex) for run_dir in run_dirs]
     if as_json:
         write_out(json_text({"schema": SCHEMA, "runs": [each.to_json() for each in facts]}))
-    if html is None and png is None and not as_json:
+    if html is None and not as_json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
         plain = not has_blocks(sys.stdout.encoding)
         write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
-    if html is not None or png is not None:
-        _write_pages(facts, html, png)
+    if html is not None:
+        _write_page(facts, html)
 
 
-def _check_files(html: str | None, png: str | None, *, as_json: bool) -> None:
+def _check_file(html: str | None, *, as_json: bool) -> None:
     """Refuse what cannot be written before anything is read."""
-    for option, name in (("--html", html), ("--png", png)):
-        if name is not None and (not name or name.endswith(os.sep)):
-            raise UsageError(f"{option} needs a file's name{f', not {escaped(name)}' if name else ''}")
-        if name is not None and find_spec("matplotlib") is None:
-            hint = "install it: pip install matplotlib, or tlaunch with its extra `report`"
-            raise UsageError(f"{option} needs matplotlib, which is not installed", hint=hint)
-    if html is not None and png is not None and os.path.realpath(html) == os.path.realpath(png):
-        raise UsageError("--html and --png: both would be the same file")
-    if png == STDOUT:
-        raise UsageError("--png needs a file's name", hint="only --html - goes to stdout")
+    if html is None:
+        return
+    if not html or html.endswith(os.sep):
+        raise UsageError(f"--html needs a file's name{f', not {escaped(html)}' if html else ''}")
+    if find_spec("matplotlib") is None:
+        hint = "install it: pip install matplotlib, or tlaunch with its extra `report`"
+        raise UsageError("--html needs matplotlib, which is not installed", hint=hint)
     if html == STDOUT and as_json:
         raise UsageError("--html - and --json: both would go to stdout")
 
@@ -142,25 +137,20 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
     serve(LiveView(run_dir, progress_regex), port or 0, announce)
 
 
-def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:
+def _write_page(runs: list[RunFacts], html: str) -> None:
     # Text and JSON need neither matplotlib nor Jinja2, which take a second to import.
     try:
-        from launcher.cli.commands.report.drawing import to_png, to_svg
+        from launcher.cli.commands.report.drawing import to_svg
     except (ImportError, ValueError) as error:  # a part of it is missing; MPLBACKEND names no backend
         raise UsageError(f"matplotlib cannot be loaded: {error}", hint="pip install --upgrade matplotlib") from error
-    from launcher.cli.commands.report.page import rows_of, to_html
+    from launcher.cli.commands.report.page import to_html
 
+    page = to_html(runs, to_svg)
     if html == STDOUT:
         # The page itself says which encoding it has, whatever the terminal's.
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        write_out(to_html(runs, to_svg))
-    elif html is not None:
-        _put(html, to_html(runs, to_svg).encode())
-    if png is not None:
-        _put(png, to_png(rows_of(runs)))
-
-
-def _put(name: str, content: bytes) -> None:
-    put(name, content, hint="--html - writes to stdout")
+        write_out(page)
+        return
+    put(html, page.encode(), hint="--html - writes to stdout")
     with suppress(OSError):  # the file is written, even where stderr takes nothing
-        click.echo(f"wrote {escaped(os.fsdecode(name))}", err=True)
+        click.echo(f"wrote {escaped(os.fsdecode(html))}", err=True)

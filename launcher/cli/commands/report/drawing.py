@@ -1,4 +1,4 @@
-"""Draws a report's charts with matplotlib: as SVG for the page, and the whole report as one PNG."""
+"""Draws a report's charts with matplotlib, as SVG for the page."""
 
 from __future__ import annotations
 
@@ -6,37 +6,29 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from itertools import compress
 from math import isnan, nan
 from typing import Any
 
-from launcher.cli.commands.report.charts import KINDS, Chart, RankChart, axis_number, safe, short
-from launcher.cli.commands.report.page import Block, Text
-from launcher.cli.commands.report.text import wrapped
+from launcher.cli.commands.report.charts import KINDS, Chart, RankChart, axis_number, short
 from launcher.cli.text.columns import duration
-from launcher.core.errors import UsageError
 
 # Before the import, which would say on stderr that fonts are looked for, or that no directory can be written for them.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 import matplotlib as mpl  # noqa: E402
 from matplotlib.artist import Artist  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter  # noqa: E402
-from matplotlib.transforms import ScaledTranslation  # noqa: E402
-from PIL import Image  # noqa: E402
 
 DPI = 100
-WIDTH = 12.0  # inches of a picture
+WIDTH = 12.0  # inches of a chart of ranks; two others stand beside each other
 CHART_HEIGHT, LEGEND_ROW = 2.6, 0.2  # inches
-MARGIN = 0.25  # inches around a picture's texts
-MAX_HEIGHT = 30_000  # pixels of a picture
 MAX_TIPS = 12  # lines of a tip
 PAPER, TEXT, FAINT, GRID = "#ffffff", "#1b1f24", "#5f6873", "#e8ebef"
 # Okabe and Ito, for eyes of every kind.
@@ -62,7 +54,7 @@ TIME_STEPS_S = (
 NICE = (1, 2, 5, 10)  # times powers of ten: distances of ticks on other axes
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "tlaunch", "text.parse_math": False, "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "sans-serif"], "font.monospace": ["DejaVu Sans Mono", "monospace"], "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"], "font.size": 9,
     "text.color": TEXT, "axes.edgecolor": FAINT, "axes.labelcolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT,
     "axes.spines.left": False, "axes.spines.right": False, "axes.spines.top": False, "axes.axisbelow": True,
     "axes.titlelocation": "left", "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlecolor": TEXT,
@@ -217,55 +209,3 @@ def _listed(texts: Sequence[str], more: int) -> str:
     """Return texts below each other, `MAX_TIPS` at most, and how many more there are."""
     more += len(texts[MAX_TIPS:])
     return "\n".join([*map(short, texts[:MAX_TIPS]), *([f"and {more:,} more"] if more else [])])
-
-
-def to_png(rows: Iterable[Sequence[Block]]) -> bytes:
-    """Return a picture, 1200 pixels wide, of rows of blocks; the blocks of a row stand beside each other.
-
-    Raises:
-        UsageError: it would be too high.
-    """
-    with _style():
-        figures = [
-            [_text_figure(block) if isinstance(block, list) else _figure(block, WIDTH / len(row))[0] for block in row]
-            for row in rows
-        ]
-        heights = [max(round(figure.get_figheight() * DPI) for figure in row) for row in figures]
-        if sum(heights) > MAX_HEIGHT:
-            raise UsageError(
-                f"the picture would be {sum(heights):,} pixels high, and {MAX_HEIGHT:,} are the limit",
-                hint="--html has no limit; or take fewer runs at once",
-            )
-        picture = Image.new("RGB", (round(WIDTH * DPI), sum(heights)), PAPER)
-        for number, row in enumerate(figures):
-            for place, figure in enumerate(row):
-                canvas = FigureCanvasAgg(figure)
-                canvas.draw()  # type: ignore[no-untyped-call]
-                pixels = canvas.buffer_rgba()  # type: ignore[no-untyped-call]
-                image = Image.frombuffer("RGBA", canvas.get_width_height(), pixels)
-                picture.paste(image, (place * picture.width // len(row), sum(heights[:number])))
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()
-
-
-def _text_figure(paragraphs: Sequence[Text]) -> Figure:
-    """Return paragraphs below each other, wrapped to the width of a picture."""
-    figure, top = Figure((WIDTH, 1), DPI), MARGIN / 2
-    # Inches from the top edge, wherever that will be.
-    below_top = figure.dpi_scale_trans + ScaledTranslation(0, 1, figure.transFigure)  # type: ignore[arg-type]
-    for each in paragraphs:
-        top += each.size * (0.5 if each.bold else 0) / 72
-        # Letters of fixed width are exactly this wide, others a little less as a rule.
-        letter = each.size * (0.66 if each.bold else 0.61) / 72
-        look = {
-            "fontsize": each.size,
-            "fontweight": "bold" if each.bold else "normal",
-            "fontfamily": "monospace" if each.mono else "sans-serif",
-            "color": FAINT if each.faint else TEXT,
-        }
-        for line in wrapped(safe(each.text), int((WIDTH - 2 * MARGIN) / letter)):
-            figure.text(MARGIN, -top, line, look, va="top", transform=below_top)
-            top += each.size * 1.5 / 72
-    figure.set_size_inches(WIDTH, top + MARGIN / 2)
-    return figure

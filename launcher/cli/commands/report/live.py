@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -97,7 +97,8 @@ class LiveView:
             state, rows = self._sampler.look()  # its last rank has just gone
         parts = dict(self._seen(state, rows))
         if (measured := self._course.look(state)) is not None:
-            parts |= _of_course(measured)
+            charts = {f"chart {chart.title}": drawn(chart) for chart in charts_of([measured])}
+            parts |= {**charts, "charts": list(charts), "chart notes": notes([measured])}
         with self._news:
             self.rank_count, self.over = len(rows), not state.lives
             self._number += 1
@@ -180,11 +181,6 @@ class LiveView:
                 row = {"rank": first.rank.global_rank, "count": len(group), "cells": cells(group, columns)}
                 yield names[-1], {**row, "look": _look(first, culprit)}
             yield f"{kind} order", names
-
-
-def _of_course(measured: Measured) -> Mapping[str, Any]:
-    charts = {f"chart {chart.title}": drawn(chart) for chart in charts_of([measured])}
-    return {**charts, "charts": list(charts), "chart notes": notes([measured])}
 
 
 def _look(row: Row, culprit: int | None) -> str:

@@ -1,4 +1,4 @@
-"""A report with charts: as one HTML file that needs neither network nor script, and as the blocks of a picture."""
+"""A report with charts, as one HTML file that needs neither network nor scripts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from launcher import __version__
 from launcher.cli.commands.report.attempts import attempts_of
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
 from launcher.cli.commands.report.facts import RunFacts, mapping
-from launcher.cli.commands.report.text import UNKNOWN, figures, notes, to_lines
+from launcher.cli.commands.report.text import UNKNOWN, figures, notes
 from launcher.cli.run_options import DECIDED_BY_TLAUNCH
-from launcher.cli.text.columns import aligned, counted, cut_off
-from launcher.core.frozen import frozen
+from launcher.cli.text.columns import counted
 from launcher.core.resources import data_dir
 from launcher.core.text import shell_word, shell_words
 from launcher.logs.terminal import shortened
@@ -115,55 +114,3 @@ def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
             yield title, " ".join(pairs)
     yield from ((str(name), str(version)) for name, version in mapping(record.get("versions")).items())
     yield "run directory", str(facts.state.run_dir.root)
-
-
-COLUMNS = 110  # characters of the figures of all runs
-MAX_ATTEMPTS = 10  # of each run, the last ones
-
-
-@frozen
-class Text:
-    """A paragraph, which is wrapped to the width of the picture."""
-
-    text: str
-    size: float = 9.5  # points
-    bold: bool = False
-    mono: bool = False
-    faint: bool = False
-
-
-Block = Chart | RankChart | list[Text]
-
-
-def rows_of(runs: Sequence[RunFacts]) -> Iterator[list[Block]]:
-    """Yield what stands below each other in the picture; the blocks of a row stand beside each other."""
-    alone = len(runs) == 1
-    head = [Text(runs[0].name if alone else f"{len(runs)} runs side by side", 16, bold=True)]
-    head += [Text(when(runs[0]), faint=True)] if alone else []
-    cells = [[name, *(cut_off(value, COLUMNS // len(runs)) for value in values)] for name, values in differences(runs)]
-    yield [
-        [
-            *head,
-            *(Text(line, mono=True) for line in (*to_lines(runs, COLUMNS), *aligned([""] * (len(runs) + 1), cells))),
-        ]
-    ]
-    charts = list(charts_of(runs))
-    remarks = [Text(f"{chart.title}: {chart.note}", faint=True) for chart in charts if chart.note]
-    yield [[Text("Training", 13, bold=True), *remarks]]
-    for first in range(0, len(charts), 2):
-        yield [*charts[first : first + 2]]
-    for facts in runs:
-        chart = rank_chart(facts)
-        if chart.rows:
-            yield [[Text("Ranks over time" if alone else f"Ranks over time of {facts.name}", 13, bold=True)]]
-            yield [chart]
-        texts = []
-        for attempt in attempts_of(facts)[-MAX_ATTEMPTS:]:
-            texts.append(Text(f"Attempt {attempt.number}: {attempt.cause} after {attempt.took}", 11, bold=True))
-            texts += [Text(text) for text in (attempt.devices, attempt.verdict, attempt.confidence) if text]
-            texts += [Text(line, mono=True) for line in attempt.last_lines]
-            texts += [Text(f"Only followed: {attempt.consequences}", faint=True)] if attempt.consequences else []
-        if texts and facts.state.not_restarting:
-            texts.append(Text(f"Not restarted again: {facts.state.not_restarting}", faint=True))
-        if texts:
-            yield [texts]

@@ -22,6 +22,6 @@ Examples:
 """
 
 
-@click.command(cls=LazyGroup, lookup=COMMANDS, epilog=EXAMPLES)
+@click.command(cls=LazyGroup, sections={"Commands": COMMANDS}, epilog=EXAMPLES)
 def table() -> None:
     """Show, compare, make and repair rank tables."""

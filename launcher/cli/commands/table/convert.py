@@ -15,7 +15,7 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
 from launcher.rank_table import Profile, parse_rank_table
-from launcher.rank_table.convert import TARGETS, convert_cluster, marked_without_ascend, target_named
+from launcher.rank_table.convert import SOURCES, TARGETS, convert_cluster, format_named, marked_without_ascend
 from launcher.rank_table.detect import read_plain, recognise_plain
 from launcher.rank_table.formats.writing import PLAIN
 from launcher.rank_table.read import unread_note
@@ -41,13 +41,13 @@ the table.
     required=True,
     metavar="FORMAT",
     shell_complete=one_of(lambda: TARGETS),
-    help="v1.0, v1.1, v1.2, v2.0, legacy-lab, legacy-cloud, hostfile, rankfile or nodelist.",
+    help="v1.0, v1.2, v2.0, hostfile (Open MPI), mpich-hostfile, rankfile or nodelist.",
 )
 @click.option(
     "--from",
     "origin",
     metavar="FORMAT",
-    shell_complete=one_of(lambda: TARGETS),
+    shell_complete=one_of(lambda: SOURCES),
     help="Format of FILE.  [default: detected]",
 )
 @click.option("--output", "-o", type=A_PATH, metavar="F", help="Write to F.  [default: stdout]")
@@ -79,10 +79,10 @@ def convert(
     bound to the cores of the same numbers. A hostfile or node list can express only tables whose ranks and devices are
     numbered from host to host.
     """
-    target = target_named(target)
+    target = format_named(target, TARGETS)
     check_output(output, force=force)
     file = str(found_table(Path(file)))
-    origin = None if origin is None else target_named(origin)
+    origin = None if origin is None else format_named(origin, SOURCES)
     data = read_named(file)
     found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
     cluster: Cluster | None

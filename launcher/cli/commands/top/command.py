@@ -25,14 +25,14 @@ EPILOG = """\b
 Examples:
   tlaunch top
   tlaunch top --interval 10 20261121-053712-transformer
-  tlaunch top --once | grep stopped
+  tlaunch top | grep stopped
 
 If the program writes metrics.jsonl, as the bundled trainer does, the loss, the tokens/s and the time of a step in the last
 minutes are shown above the table. CPU and RSS include the processes that a rank has started; shared pages count for each process. STEP, LOSS,
 TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago; without one, STEP, LOSS and TOKENS/S are read
 from the lines that it prints. WRITTEN is the time since the rank's last write to its log: one that has written nothing for
 much longer than it usually does, or than the others, is `silent`. A narrow terminal hides columns: DEVICE first, then BEAT,
-RSS, CPU, TOKENS/S, and before them those without a value.
+RSS, CPU, TOKENS/S, and before them those without a value. If stdout is not a terminal, one table is printed.
 
 Where not every rank fits the screen, those with the same state and step share a row, with the smallest and the largest
 loss, speed and CPU, and the largest RSS, DEVICE, BEAT and WRITTEN. Groups of few ranks come first.
@@ -52,29 +52,28 @@ PLAIN_COLUMNS = 120
 @click.command(
     epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
 )
-@click.option("--once", is_flag=True, help="Print one table and exit, as when stdout is not a terminal.")
 @click.option(
     "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="TIME",
     help="Time between two updates.  [default: 2]",
 )  # fmt: skip
 @progress_regex_option
 @active_run_argument
-def top(*, run: str | None, once: bool, interval: float, progress_regex: str | None, runs_dir: Path) -> None:
+def top(*, run: str | None, interval: float, progress_regex: str | None, runs_dir: Path) -> None:
     sampler = Sampler(chosen_live(runs_dir, run), progress_regex)
-    if not once and sys.stdout.isatty():
+    if sys.stdout.isatty():
         _show_live(sampler, interval)
         return
     state, rows = sampler.look()
     if state.lives:
         time.sleep(SAMPLE_S)
         state, rows = sampler.look()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
     look = screen_of(sys.stdout)
     console = Console(
-        width=width, color_system="standard" if look.coloured else None, no_color=False, highlight=False, markup=False, emoji=False
+        width=PLAIN_COLUMNS, color_system="standard" if look.coloured else None, no_color=False, highlight=False,
+        markup=False, emoji=False,
     )  # fmt: skip
     with console.capture() as captured:
-        console.print(to_screen(state, rows, sampler.measured(width), width, look=look))
+        console.print(to_screen(state, rows, sampler.measured(PLAIN_COLUMNS), PLAIN_COLUMNS, look=look))
     write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 

@@ -9,7 +9,7 @@ from launcher.cli.commands.top.measured import RecentMetrics, to_lines
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
-from launcher.core.proc import Usage, usage_of
+from launcher.core.machine.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
 from launcher.runs.metrics import StepMetrics
 from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for

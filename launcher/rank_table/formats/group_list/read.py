@@ -25,7 +25,7 @@ from launcher.rank_table.model import (
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import CHIP_INFOS, CHIPS, Chip, Profile
 from launcher.rank_table.schema import Shape, Shapes, needed, shown
-from launcher.rank_table.table_format import LAB_TABLE_OPTIONS, Format, usual_board
+from launcher.rank_table.table_format import LAB_TABLE_OPTIONS, Format
 
 _DEVICES = '[{"device_id": "0", "device_ip": "..."}]'
 _NO_ADDRESS = '"...", the address of its network card, or "" where it has none'
@@ -122,7 +122,9 @@ def lab_cluster(table: Table) -> Cluster:
     # Of the board and its network cards what is not usual: text as it is, anything else as JSON text.
     values = {key: table.fields[key] for key in LAB_TABLE_OPTIONS if table.fields.get(key) is not None}
     texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
-    usual = usual_board(max(len(server.devices) for server in table.servers))
+    devices = max(len(server.devices) for server in table.servers)
+    cards = ",".join(f'"eth{index}"' for index in range(devices))
+    usual = dict(zip(LAB_TABLE_OPTIONS, ("0x0000", "910", "device", f"[{cards}]", str(devices)), strict=True))
     ranks = {device.pointer: device.global_rank or 0 for device in table.devices}
     return Cluster(_servers(table, ranks), options=tuple(sorted(texts.items() - usual.items())))
 

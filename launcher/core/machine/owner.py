@@ -1,0 +1,66 @@
+"""The users that files and processes belong to: on shared machines, files name and configure what others run."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.machine.proc import status
+
+ROOT = 0
+SUDO_UID = "SUDO_UID"  # set by sudo: the user who called it
+
+
+def own_uids() -> frozenset[int]:
+    """Return this process's user; for root, also the user who called sudo."""
+    uid, caller = os.geteuid(), os.environ.get(SUDO_UID, "")
+    return frozenset({uid, int(caller)} if uid == ROOT and caller.isdecimal() else {uid})
+
+
+def is_own(uid: int | None) -> bool:
+    return uid in own_uids()
+
+
+def is_trusted(uid: int) -> bool:
+    """Return whether files of this user may decide what this process does: its own files and root's."""
+    return uid == ROOT or uid in own_uids()
+
+
+def is_trusted_in(uid: int, directory: Path) -> bool:
+    """Return whether this user is trusted, or owns files that this process makes in `directory`: some file systems map users."""
+    if is_trusted(uid):
+        return True
+    from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user
+
+    with suppress(OSError), TemporaryFile(dir=directory) as file:
+        return os.fstat(file.fileno()).st_uid == uid
+    return False
+
+
+def called(uid: int | None) -> str:
+    """Return a user's name and uid: `alice (uid 1001)`."""
+    if uid is None:
+        return "an unknown user"
+    with suppress(KeyError, ImportError):
+        import pwd  # noqa: PLC0415 - only messages need it
+
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    return f"uid {uid}"
+
+
+def uids_of_file(path: str | Path) -> frozenset[int]:
+    """Return the owners of a file: for a symbolic link, of the link and of its target, if there is one.
+
+    Raises:
+        OSError: the file does not exist, or cannot be reached.
+    """
+    uids = {os.lstat(path).st_uid}
+    with suppress(OSError):
+        uids.add(os.stat(path).st_uid)  # noqa: PTH116 - of a text, too
+    return frozenset(uids)
+
+
+def uids_of_process(pid: int) -> frozenset[int]:
+    """Return a process's real and saved uid: users who may signal it. Empty if there is no such process."""
+    return frozenset(map(int, status(pid).get("Uid", "").split()[:3:2]))

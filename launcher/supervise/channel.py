@@ -1,0 +1,196 @@
+"""A connection over which messages travel, for a selector's loop: only `wait_for` and `drain` block."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+from launcher.control.messages import MAX_LINE_BYTES, Message, from_line, to_line
+
+CLOSED = "the connection was closed"
+CHUNK_BYTES = 1 << 18
+_LOOKS = 10  # within a silence that is too long
+_AWAY_LOOKS = 4  # that were missed mean that this process was stopped
+
+
+class ChannelClosedError(Exception):
+    """The other side has closed the connection, or has sent something that is not a message."""
+
+
+class Channel:
+    """One end of a connection. After a `ChannelClosedError` of `send`, `receive` still yields what had come; then `close` it.
+
+    Any thread may send; one thread receives.
+    """
+
+    def __init__(self, connection: socket.socket, longest_line_bytes: int = MAX_LINE_BYTES) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = connection
+        self.longest_line_bytes = longest_line_bytes  # no more than about that is ever kept of what has come
+        self._received = bytearray()
+        self._searched = 0  # so many bytes of it hold no end of a line
+        self._to_send = bytearray()
+        self._sending = threading.Lock()
+        self.heard_at = time.monotonic()  # when the last byte came
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    @property
+    def peer(self) -> str:
+        """The address of the other side, empty where it cannot be had any more."""
+        return self.peer_address[0]
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        try:
+            host, port, *_ = self._connection.getpeername()
+        except OSError:
+            return "", 0
+        return str(host).removeprefix("::ffff:"), int(port)
+
+    @property
+    def is_local(self) -> bool:
+        """True if both ends have the same address, so that the other side is on this machine."""
+        try:
+            return bool(self._connection.getpeername()[0] == self._connection.getsockname()[0])
+        except OSError:
+            return False
+
+    @property
+    def wants_write(self) -> bool:
+        return bool(self._to_send)
+
+    @property
+    def has_message(self) -> bool:
+        """True if a message has come that `receive` has not yielded yet; no selector reports it."""
+        return self._received.find(b"\n", self._searched) >= 0
+
+    def send(self, message: Message) -> None:
+        """Send what can be sent now; `flush` sends the rest.
+
+        Raises:
+            ChannelClosedError: the connection is lost.
+        """
+        self.send_line(to_line(message))
+
+    def send_line(self, line: bytes) -> None:
+        """Send a message that is encoded already; see `send`."""
+        with self._sending:
+            self._to_send += line
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            with self._sending:
+                while self._to_send:
+                    del self._to_send[: self._connection.send(self._to_send)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            raise ChannelClosedError(_why(error)) from error
+
+    def receive(self) -> Iterator[Message]:
+        """Yield the messages that have come. Those that came before the connection was lost are yielded first.
+
+        Raises:
+            ChannelClosedError: the connection is lost, or what came is no message.
+        """
+        ended = self._read()
+        while (end := self._received.find(b"\n", self._searched)) >= 0:
+            self._searched = 0
+            line = bytes(self._received[:end])
+            del self._received[: end + 1]
+            try:
+                yield from_line(line)
+            except ValueError as error:
+                raise ChannelClosedError(str(error)) from error
+        self._searched = len(self._received)
+        if len(self._received) > self.longest_line_bytes:
+            raise ChannelClosedError("a message is too long")
+        if ended is not None:
+            raise ChannelClosedError(ended)
+
+    def _read(self) -> str | None:
+        """Read what has come. Return why nothing more will come, or None if more may."""
+        try:
+            while len(self._received) <= self.longest_line_bytes:
+                if not (chunk := self._connection.recv(CHUNK_BYTES)):
+                    return CLOSED
+                self._received += chunk
+                self.heard_at = time.monotonic()
+                if len(chunk) < CHUNK_BYTES:
+                    return None
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            return _why(error)
+        return None
+
+    def wait_for(self, deadline: float) -> Iterator[Message]:
+        """Yield messages as they come, until `deadline` (monotonic). Blocks.
+
+        Raises:
+            ChannelClosedError: as `receive`.
+            TimeoutError: nothing came in time.
+        """
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not self.has_message:
+                self._wait(select.POLLIN | (select.POLLOUT if self._to_send else 0), left_s)
+            self.flush()
+            yield from self.receive()
+        raise TimeoutError
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def drain(self, deadline: float) -> None:
+        """Send what is left, until `deadline` (monotonic) or until the other side takes no more. Blocks."""
+        while self._to_send and (left_s := deadline - time.monotonic()) > 0:
+            self._wait(select.POLLOUT, left_s)
+            try:
+                self.flush()
+            except ChannelClosedError:
+                return
+
+    def _wait(self, events: int, left_s: float) -> None:
+        poll = select.poll()
+        poll.register(self, events)
+        poll.poll(left_s * 1000)
+
+
+class Silence:
+    """Measures how long the other side has been silent while this process was running.
+
+    A machine that was suspended, or a process that was stopped, has missed what was sent meanwhile. The caller looks at
+    least every `timeout_s` seconds; if it did not, it is taken to have been stopped, and the silence starts anew.
+    """
+
+    def __init__(self, channel: Channel, limit_s: float) -> None:
+        """Start counting now. A silence of `limit_s` seconds is too long."""
+        self.limit_s = limit_s
+        self._channel = channel
+        self._looked_at = channel.heard_at = time.monotonic()
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds until the caller has to look again."""
+        return max(0.0, self._looked_at + self.limit_s / _LOOKS - time.monotonic())
+
+    def is_too_long(self) -> bool:
+        """Return True if the silence has reached the limit. Call it once for each look."""
+        now = time.monotonic()
+        if now - self._looked_at > _AWAY_LOOKS * self.limit_s / _LOOKS:
+            self._channel.heard_at = now
+        self._looked_at = now
+        return now - self._channel.heard_at >= self.limit_s
+
+
+def _why(error: OSError) -> str:
+    """Return why a connection was lost. Whether a process that ended closes or resets its connection is chance."""
+    gone = isinstance(error, ConnectionResetError | BrokenPipeError)
+    return CLOSED if gone else error.strerror or str(error)

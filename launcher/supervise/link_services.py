@@ -1,0 +1,93 @@
+"""What an agent does for the coordinator of several servers beside its ranks: it sends files, and says where ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from launcher.control.messages import ChunkAck, Message, TakeStacks
+from launcher.core.events import Trouble
+from launcher.core.run_dir import RunDir
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.link import Link
+
+if TYPE_CHECKING:
+    from launcher.supervise.file_upload import FileUpload
+    from launcher.supervise.survey import Survey
+
+
+class LinkServices:
+    """Sends files, and says where ranks are. Owns the link. Nothing here waits until `finish_upload`."""
+
+    def __init__(self, link: Link, run_dir: RunDir, event_log: EventLog) -> None:
+        self.link: Link | None = link  # None once the coordinator is lost
+        self._run_dir = run_dir
+        self._event_log = event_log
+        self._upload: FileUpload | None = None  # if the coordinator does not see what ranks write
+        self._survey: Survey | None = None  # once a client has asked where ranks are
+
+    def begin(self, global_ranks: Sequence[int], *, follows_another: bool) -> None:
+        """Send what these ranks write, if the coordinator does not see it. `follows_another`: see FileUpload."""
+        if self.link is not None and not self.link.shares_files:
+            from launcher.supervise.file_upload import FileUpload  # noqa: PLC0415 - few runs need it
+
+            self._upload = FileUpload(self._run_dir, global_ranks, self.link, follows_another=follows_another)
+
+    @property
+    def due_s(self) -> list[float | None]:
+        """The seconds until each part has something to do; None if it has not."""
+        return [part.timeout_s for part in (self.link, self._upload, self._survey) if part is not None]
+
+    def step(self) -> None:
+        for part in (self._upload, self._survey):
+            if part is not None:
+                part.step()
+
+    def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
+        """Yield what the coordinator orders of ranks; the rest is done here. `running`: pids by global rank."""
+        for message in () if self.link is None else self.link.take():
+            if isinstance(message, ChunkAck) and self._upload is not None:
+                self._upload.take(message)
+                if self._upload.shares:
+                    self._end_upload()
+            elif isinstance(message, TakeStacks):
+                from launcher.supervise.survey import Survey  # noqa: PLC0415 - most runs need none of it
+
+                assert self.link is not None, "the question came by it"
+                self._survey = self._survey or Survey(self._run_dir, self.link.send)
+                self._survey.begin(message, running)
+            else:
+                yield message
+
+    def lose(self) -> bool:
+        """Let go of a link that is lost; return whether it was lost since the last call."""
+        if self.link is None or self.link.lost is None:
+            return False
+        self._end_upload()
+        self._event_log.record(Trouble(f"the run's coordinator is lost: {self.link.lost}"))
+        self.link.close()
+        self.link = None
+        return True
+
+    def finish_upload(self, hears_kill: Callable[[], bool]) -> None:
+        """Send the rest before the last message; the coordinator waits for it. `hears_kill`: not any longer."""
+        if self._upload is not None:
+            left = self._upload.finish(hears_kill)
+            self._end_upload()
+            if left is not None:
+                self._event_log.record(Trouble(left))
+
+    def close(self, unkillable: tuple[int, ...]) -> None:
+        if self._survey is not None:
+            self._survey.close()
+        if self.link is not None:
+            self.link.say_farewell(unkillable, self._event_log.lost)
+
+    def _end_upload(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.close()
+            if not upload.shares:  # else the endpoint is the coordinator's own
+                with suppress(OSError):  # clients that look here find no server to ask any more
+                    self._run_dir.endpoint.unlink()

@@ -1,0 +1,62 @@
+"""The lines of stdin, as they arrive."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from launcher.core.errors import UnreadableError
+
+MAX_LINE_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 16
+STDIN = "stdin"
+
+
+def stdin_lines() -> Iterator[list[str]]:
+    """Yield the lines that have arrived, without their ends, as soon as there are some.
+
+    Raises:
+        UnreadableError: stdin cannot be read, or a line is not UTF-8 or longer than MAX_LINE_BYTES. The lines before it are yielded.
+    """
+    begun, number = b"", 0
+    while block := _block():
+        *ended, begun = (begun + block).split(b"\n")
+        lines: list[str] = []
+        try:
+            for content in ended:
+                number += 1
+                lines.append(_text(content, number))
+            _check_length(begun, number + 1)
+        except UnreadableError:
+            yield lines
+            raise
+        yield lines
+    if begun:
+        yield [_text(begun, number + 1)]
+
+
+def _block() -> bytes:
+    try:
+        return os.read(sys.stdin.fileno(), BLOCK_BYTES)
+    except OSError as error:
+        raise UnreadableError(f"{STDIN}: cannot be read: {error.strerror}") from None
+
+
+def _check_length(content: bytes, number: int) -> None:
+    if len(content) > MAX_LINE_BYTES:
+        raise UnreadableError(
+            f"{STDIN}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes", hint="write one sentence per line"
+        )
+
+
+def _text(content: bytes, number: int) -> str:
+    _check_length(content, number)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableError(
+            f"{STDIN}:{number}: not UTF-8: byte 0x{content[error.start]:02x} at position {error.start + 1} of the line",
+            hint="if it is ISO-8859-1, convert it with `iconv -f ISO-8859-1 -t UTF-8`",
+        ) from None
+    return (text.removeprefix("\ufeff") if number == 1 else text).removesuffix("\r")

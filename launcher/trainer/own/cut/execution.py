@@ -1,0 +1,136 @@
+"""The stages of a network on one rank: one function for each operator, made once from the plan, with all that it communicates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from launcher.core.frozen import frozen
+from launcher.sharding.graph import Graph
+from launcher.sharding.plan import PlannedOperator, ShardingPlan
+from launcher.trainer.own.cut.communication import Function, redistribution, sum_of_gradients, sum_of_outputs
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.operator_graph import Traced
+from launcher.trainer.own.cut.operators.products import TAKES_BIAS
+from launcher.trainer.own.cut.operators.record import Local, Site
+
+
+@frozen
+class Stage:
+    """One operator on this rank: what computes it, and the places of its inputs and its output among all values."""
+
+    compute: Local
+    inputs: tuple[int, ...]
+    output: int
+    last_used: tuple[int, ...]  # the values that no later stage needs
+
+
+def places_of(graph: Graph) -> dict[str, int]:
+    """Return the places of tensors among all values."""
+    return {name: place for place, name in enumerate(graph.by_name)}
+
+
+def stages_of(traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> list[Stage]:
+    """Return the stages in their order. `held` are this rank's parts of parameters and buffers, which stay.
+
+    All ranks must call it, since groups are opened.
+    """
+    return _Stages(traced, plan, groups, held).stages()
+
+
+class _Stages:
+    def __init__(self, traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> None:
+        self._traced, self._plan, self._groups, self._held = traced, plan, groups, held
+        self._places = places_of(plan.graph)
+
+    def stages(self) -> list[Stage]:
+        last = {name: place for place, planned in enumerate(self._plan.operators) for name in planned.operator.inputs}
+        stages: list[Stage] = []
+        operators = self._plan.operators
+        for number, planned in enumerate(operators):
+            following = operators[number + 1] if number + 1 < len(operators) else None
+            if following is not None and self._adds_bias(planned, following):
+                continue
+            parts = (
+                [operators[number - 1], planned]
+                if number and self._adds_bias(operators[number - 1], planned)
+                else [planned]
+            )
+            names = [name for part in parts for name in part.operator.inputs]
+            if len(parts) == 2:
+                names.remove(parts[0].operator.name)
+            done = {name for name in names if last[name] <= number and name not in self._held}
+            stages.append(
+                Stage(
+                    self._computed(parts),
+                    tuple(self._places[name] for name in names),
+                    self._places[planned.operator.name],
+                    tuple(self._places[name] for name in done),
+                )
+            )
+        return stages
+
+    def _adds_bias(self, product: PlannedOperator, following: PlannedOperator) -> bool:
+        """Return whether a rank computes a product and the bias that is added to it in one, as nothing is communicated between."""
+        return (
+            product.operator.kind in TAKES_BIAS
+            and following.operator.kind == "bias_add"
+            and following.operator.inputs[0] == product.operator.name
+            and len(self._plan.graph.consumers[product.operator.name]) == 1
+            and not product.cutting.reduced_axes
+            and not following.steps[0]
+            and product.operator.name != self._plan.graph.output
+        )
+
+    def _computed(self, parts: Sequence[PlannedOperator]) -> Local:
+        """Return what computes an operator, or a product with its bias, from the values as they lie to the output as it is needed."""
+        first, last = parts[0], parts[-1]
+        before = self._before(first)
+        if first is not last:
+            before = [*before, self._before(last)[1]]
+        local = self._traced.calls[first.operator.name].local(self._site(first))
+        after = None
+        if last.cutting.reduced_axes:
+            after = sum_of_outputs(self._groups.along(last.cutting.devices, last.cutting.reduced_axes))
+        if not any(before):
+            return local if after is None else lambda *values: after(local(*values))
+
+        def computed(*values: Tensor) -> Tensor:
+            arguments = []
+            for value, functions in zip(values, before, strict=True):
+                argument = value
+                for function in functions:
+                    argument = function(argument)
+                arguments.append(argument)
+            return local(*arguments) if after is None else after(local(*arguments))
+
+        return computed
+
+    def _before(self, planned: PlannedOperator) -> list[list[Function]]:
+        """Return what is done with each input before an operator is computed."""
+        graph, groups = self._plan.graph, self._groups
+        found: list[list[Function]] = []
+        for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):
+            has_gradient = name in graph.needs_gradient
+            found.append([redistribution(step, groups, has_gradient=has_gradient) for step in steps])
+            axes = planned.cutting.gradient_axes(number)
+            is_later = name in self._traced.parameters and self._plan.is_summed_later(name)
+            if axes and has_gradient and not is_later:
+                found[-1].append(sum_of_gradients(groups.along(planned.cutting.devices, axes)))
+        return found
+
+    def _site(self, planned: PlannedOperator) -> Site:
+        graph, cutting = self._plan.graph, planned.cutting
+        states = tuple(self._held[state.name] for state in self._traced.calls[planned.operator.name].states)
+        site = Site(
+            cutting,
+            self._groups.rank,
+            tuple(graph.by_name[name].shape for name in planned.operator.inputs),
+            planned.operator.shape,
+            states=states,
+        )
+        if cutting.shared_axes:
+            return replace(site, shared=self._groups.along(cutting.devices, cutting.shared_axes))
+        return site

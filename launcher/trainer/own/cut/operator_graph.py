@@ -1,0 +1,295 @@
+"""From a network to the graph of its operators: traced by torch.fx, with shapes from the meta device, without a number computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.sharding.expression import Expression, Strategy
+from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator
+from launcher.trainer.own.cut.operation import Operation, given_strategies
+from launcher.trainer.own.cut.operators import norms
+from launcher.trainer.own.cut.operators.record import Local, Site, State, Value
+from launcher.trainer.own.cut.operators.table import (
+    FUNCTIONS,
+    Described,
+    Description,
+    described_function,
+    described_module,
+    fact_of,
+    known,
+)
+from launcher.trainer.own.trace import LINE, Tracing, attribute_of, class_name, nodes_of, own_name
+
+
+@frozen
+class Call:
+    """The computation of an operator of the graph: what this rank computes, and the states that the operator has."""
+
+    local: Callable[[Site], Local]
+    states: tuple[State, ...] = ()
+
+
+@frozen
+class Traced:
+    """A network as a graph, and what is needed to compute it."""
+
+    graph: Graph
+    calls: Mapping[str, Call]  # of each operator
+    inputs: tuple[str, ...]  # the leaves that the network is called with, in order; some may have no consumer
+    parameters: Mapping[str, nn.Parameter]  # whole, of the leaves that are trained
+    buffers: Mapping[str, Tensor]  # whole, of the other leaves that the network holds, and of states
+    strategies: Mapping[str, Strategy]  # that operators have been given in the network
+    first_of: Mapping[str, str]  # the first operator of each module that is several
+
+
+def trace(network: nn.Module, example_inputs: Sequence[Tensor], *, batch_norm_is_shared: bool = True) -> Traced:
+    """Return the graph of a network that is called with tensors of these shapes and types, whose values do not matter.
+
+    Operators are named by their module's path, and by the function's name within a module that does more. Of a network in
+    training, `batch_norm_is_shared` says whether batch norms take the statistics of all ranks' images.
+
+    Raises:
+        UsageError: the network is not made of operators that are known, or depends on values; the message says where.
+    """
+    return _Trace(network, batch_norm_is_shared).of(example_inputs)
+
+
+class _Trace:
+    """Goes through a network's calls in their order, and records operators."""
+
+    def __init__(self, network: nn.Module, batch_norm_is_shared: bool) -> None:
+        self._network, self._batch_norm_is_shared = network, batch_norm_is_shared
+        self._operators: list[Operator] = []
+        self._leaves: dict[str, Leaf] = {}
+        self._calls: dict[str, Call] = {}
+        self._tensors = {
+            id(tensor): own_name(network, name)
+            for name, tensor in (*network.named_parameters(), *network.named_buffers())
+        }
+        self._parameters: dict[str, nn.Parameter] = {}
+        self._buffers: dict[str, Tensor] = {}
+        self._taken: set[str] = set(self._tensors.values())
+        self._base = ""  # of the names of operators that are recorded now
+        self._bases: dict[str, list[str]] = {}  # the bases that calls of a module have got
+        self._first_of: dict[str, str] = {}
+
+    def of(self, example_inputs: Sequence[Tensor]) -> Traced:
+        network = self._network
+        nodes, constants = nodes_of(network, Tracing((Operation,)))
+        values: dict[fx.Node, Any] = {}
+        takes = sum(node.op == "placeholder" for node in nodes)
+        if len(example_inputs) > takes:
+            raise UsageError(
+                f"{class_name(network)} takes {takes} inputs, and {len(example_inputs)} examples are given"
+            )
+        examples = iter(example_inputs)
+        inputs: list[str] = []
+        output: Any = None
+        for node in nodes:
+            if node.op == "placeholder":
+                example = next(examples, None)
+                if example is None:
+                    raise UsageError(f"{class_name(network)} takes {node.target}, for which no example is given")
+                values[node] = self._leaf(self._free(str(node.target)), example)
+                inputs.append(values[node].name)
+            elif node.op == "output":
+                output = fx.node.map_arg(node.args[0], values.__getitem__)
+            elif node.op == "get_attr":
+                path = str(node.target)
+                tensor = constants[path] if path in constants else attribute_of(network, path)
+                values[node] = self._held(tensor, path.strip("_"))
+            else:
+                try:
+                    values[node] = self._called(node, values)
+                except UsageError as error:
+                    line = node.meta.get(LINE, "")
+                    raise UsageError(f"{line and f'{line}: '}{error.message}", hint=error.hint) from error
+        if not isinstance(output, Value) or output.name not in self._calls:
+            raise UsageError(
+                f"{class_name(network)} returns {type(output).__name__}",
+                hint="one tensor that is computed: the loss",
+            )
+        return self._finished(output, tuple(inputs))
+
+    def _finished(self, output: Value, inputs: tuple[str, ...]) -> Traced:
+        needed, operators = {output.name}, []
+        for each in reversed(self._operators):
+            if each.name in needed:
+                needed.update(each.inputs)
+                operators.append(each)
+        leaves = tuple(leaf for leaf in self._leaves.values() if leaf.name in needed)
+        graph = Graph(leaves, tuple(reversed(operators)), output.name)
+        calls = {each.name: self._calls[each.name] for each in graph.operators}
+        states = {state.name for call in calls.values() for state in call.states}
+        given = {own_name(self._network, path): strategy for path, strategy in given_strategies(self._network)}
+        strategies = {}
+        for path, strategy in given.items():
+            if path not in self._bases:
+                raise UsageError(
+                    f"{path} is given a strategy, and is no operator", hint="give it to the modules within"
+                )
+            strategies.update({self._first_of.get(base, base): strategy for base in self._bases[path]})
+        return Traced(
+            graph,
+            calls,
+            inputs,
+            {name: each for name, each in self._parameters.items() if name in needed},
+            {name: each for name, each in self._buffers.items() if name in needed or name in states},
+            {name: strategy for name, strategy in strategies.items() if name in calls},
+            self._first_of,
+        )
+
+    def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        """Return what a call returns: a Value, or a number or shape where that is known already."""
+        arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+        if "input" in options:  # the first of every function of torch that has it
+            arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
+        if node.op == "call_module":
+            module = self._network.get_submodule(str(node.target))
+            description, more = self._module(module, own_name(self._network, str(node.target)))
+            changes = getattr(module, "inplace", False)
+            arguments = (*arguments, *more)
+            if isinstance(module, Operation):
+                options = {**module.options, **options}
+        else:
+            target: Any = node.target
+            if not any(isinstance(each, Value) for each in _flat((arguments, options))):  # numbers and shapes alone
+                function = getattr(type(arguments[0]), target) if isinstance(target, str) else target
+                return function(*arguments, **options)
+            fact = fact_of(target, arguments)
+            if fact is not None:
+                return fact[0]
+            told = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+            self._base = self._free(".".join(filter(None, [self._within(node), told.strip("_")])))
+            described = described_function(target, arguments)
+            if described is None:
+                raise UsageError(f"{self._base}: {told} is no known operator", hint=f"known are {known()}")
+            description, changes = described
+            changes = changes or options.get("inplace", False)
+        try:
+            value = description(self._record, *map(self._resolved, arguments), **options)
+        except UsageError as error:
+            raise UsageError(f"{self._base}: {error.message}", hint=error.hint) from error
+        except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
+            first = str(error).partition("\n")[0]
+            raise UsageError(f"{self._base} is called in a way that is not known: {first}") from error
+        taken: Any = arguments[0]
+        if changes and value is not taken:
+            self._changed_in_place(node, value, values)
+        return value
+
+    def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
+        """Let what uses the first argument of an in-place operator later use its result."""
+        changed = node.args[0] if node.args else node.kwargs["input"]
+        assert isinstance(changed, fx.Node), "a tensor"
+        name = values[changed].name
+        own = next((each for each in self._operators if each.name == name), None)
+        is_viewed = any(each.kind in VIEWS and name in each.inputs for each in self._operators)
+        if own is None or own.kind in VIEWS or is_viewed:
+            raise UsageError(
+                f"{self._base} changes in place what is seen under other names, too", hint="without inplace"
+            )
+        for other, known_value in values.items():
+            if known_value is values[changed] and other is not node:
+                values[other] = value
+
+    def _module(self, module: nn.Module, path: str) -> Described:
+        """Return what describes a module; operators that are recorded from now on have its name."""
+        self._base = self._free(path)
+        self._bases.setdefault(path, []).append(self._base)
+        if isinstance(module, Operation):
+            return FUNCTIONS[type(module).function], ()
+        if isinstance(module, nn.BatchNorm2d):
+            return self._batch_norm(module), ()
+        found = described_module(module)
+        if found is None:
+            raise UsageError(f"{path}, a {type(module).__name__}, is no known operator", hint=f"known are {known()}")
+        return found
+
+    def _batch_norm(self, module: nn.BatchNorm2d) -> Description:
+        running = [(module.running_mean, 1), (module.running_var, 1), (module.num_batches_tracked, None)]
+        states = [
+            State(self._tensors[id(tensor)], tensor.to("meta"), like) for tensor, like in running if tensor is not None
+        ]
+        self._buffers.update({self._tensors[id(tensor)]: tensor for tensor, _ in running if tensor is not None})
+
+        def describe(record: Any, x: Value) -> Value:
+            return norms.batch_norm(
+                record,
+                x,
+                states,
+                None if module.weight is None else self._held(module.weight),
+                None if module.bias is None else self._held(module.bias),
+                uses_batch=module.training or not states,
+                is_shared=self._batch_norm_is_shared,
+                momentum=module.momentum,
+                eps=module.eps,
+            )
+
+        return describe
+
+    def _record(
+        self,
+        kind: str,
+        inputs: Sequence[Value],
+        expression: Expression,
+        output: Tensor,
+        local: Callable[[Site], Local],
+        *,
+        flops: int = 0,
+        suffix: str = "",
+        states: Sequence[State] = (),
+    ) -> Value:
+        name = f"{self._base}.{suffix}" if suffix else self._base
+        if suffix:
+            self._first_of.setdefault(self._base, name)
+        self._taken.update((name, self._base))
+        names = tuple(each.name for each in inputs)
+        made = Operator(name, kind, names, tuple(output.shape), expression, flops, output.element_size())
+        self._operators.append(made)
+        self._calls[name] = Call(local, tuple(states))
+        return Value(name, output)
+
+    def _leaf(self, name: str, tensor: Tensor, *, is_parameter: bool = False) -> Value:
+        self._taken.add(name)
+        self._leaves[name] = Leaf(name, tuple(tensor.shape), is_parameter, tensor.element_size())
+        return Value(name, torch.empty_like(tensor, device="meta"))
+
+    def _held(self, tensor: Tensor, path: str = "constant") -> Value:
+        """Return a parameter or buffer of the network, or a constant that is written in its code."""
+        name = self._tensors.setdefault(id(tensor), path)
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+            self._parameters[name] = tensor
+            return self._leaf(name, tensor, is_parameter=True)
+        self._buffers[name] = tensor
+        return self._leaf(name, tensor)
+
+    def _resolved(self, argument: Any) -> Any:
+        return self._held(argument) if isinstance(argument, Tensor) else argument
+
+    def _within(self, node: fx.Node) -> str:
+        """Return the path of the module in whose code a function is called."""
+        stack = list(node.meta.get("nn_module_stack", {}).values())
+        return own_name(self._network, f"{stack[-1][0]}.").rstrip(".") if stack else ""
+
+    def _free(self, name: str) -> str:
+        """Return the name, with a number where it is taken."""
+        number, free = 0, name
+        while free in self._taken:
+            number += 1
+            free = f"{name}_{number}"
+        return free
+
+
+def _flat(arguments: Any) -> list[Any]:
+    if isinstance(arguments, Mapping):
+        return [found for each in arguments.values() for found in _flat(each)]
+    if isinstance(arguments, list | tuple):
+        return [found for each in arguments for found in _flat(each)]
+    return [arguments]

@@ -1,0 +1,109 @@
+"""Norms and softmax: what is normalised over is whole, but for the batch of a batch norm, over which ranks may share statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from launcher.sharding.expression import Expression
+from launcher.trainer.own.cut.operators.record import (
+    Local,
+    Recorder,
+    Site,
+    State,
+    Value,
+    broadcast_dims,
+    everywhere,
+    refuse,
+    sizes_of,
+)
+from launcher.trainer.parallel.batch_norm import synchronised
+
+
+def layer_norm(
+    record: Recorder,
+    x: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+) -> Value:
+    """Describe a layer norm, whose normalised dims are not cut."""
+    shape = tuple(normalized_shape)
+    free = x.meta.dim() - len(shape)
+    dims = (*broadcast_dims(x.shape, x.shape)[:free], *(None,) * len(shape))
+    affine = [each for each in (weight, bias) if each is not None]
+
+    def norm(x: Tensor, *affine: Tensor) -> Tensor:
+        given = iter(affine)
+        own_weight = None if weight is None else next(given)
+        return functional.layer_norm(x, shape, own_weight, None if bias is None else next(given), eps)
+
+    inputs = (dims, *((None,) * len(shape) for _ in affine))
+    expression = Expression(inputs, dims, sizes_of(dims, x.shape))
+    return record("layer_norm", [x, *affine], expression, torch.empty_like(x.meta), everywhere(norm))
+
+
+def along_dim(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
+    """Return the description of "softmax" or "log_softmax" along a dim, which is not cut."""
+
+    def describe(record: Recorder, x: Value, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
+        if dim is None or dtype is not None:
+            refuse(
+                f"{kind} without a dim, or in another type than its input's, is not known", hint=f"{kind}(x, dim=-1)"
+            )
+
+        def computed(x: Tensor) -> Tensor:
+            return function(x, dim)
+
+        dims = list(broadcast_dims(x.shape, x.shape))
+        dims[dim] = None
+        expression = Expression((tuple(dims),), tuple(dims), sizes_of(tuple(dims), x.shape))
+        return record(kind, [x], expression, torch.empty_like(x.meta), everywhere(computed))
+
+    return describe
+
+
+def batch_norm(
+    record: Recorder,
+    x: Value,
+    running: Sequence[State],
+    weight: Value | None,
+    bias: Value | None,
+    *,
+    uses_batch: bool,
+    is_shared: bool,
+    momentum: float | None,
+    eps: float,
+) -> Value:
+    """Describe a batch norm of images, by the statistics of the batch or by running ones.
+
+    `running` are the running mean and variance and the number of batches, or nothing. Where the batch is cut and
+    `is_shared`, the statistics are those of the whole batch; otherwise each rank takes those of its own part.
+    """
+    if x.meta.dim() != 4 or weight is None or bias is None:
+        refuse("a batch norm is known of 4 dims, with weight and bias", hint="nn.BatchNorm2d(channels)")
+    if momentum is None:
+        refuse("a batch norm with a cumulative average is not known", hint="momentum=0.1")
+    dims = ("n", "c", None, None)
+    shared = ("n",) if uses_batch and is_shared else ()
+    expression = Expression((dims, ("c",), ("c",)), dims, {"n": x.shape[0], "c": x.shape[1]}, shared)
+
+    def local(site: Site) -> Local:
+        mean, variance, count = site.states or (None, None, None)
+
+        def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            if uses_batch and count is not None:
+                count.add_(1)
+            if site.shared.size > 1:
+                return synchronised(x, weight, bias, (mean, variance), momentum, eps, site.shared)
+            return functional.batch_norm(x, mean, variance, weight, bias, uses_batch, momentum, eps)
+
+        return norm
+
+    output = torch.empty_like(x.meta)
+    return record("batch_norm", [x, weight, bias], expression, output, local, states=running)

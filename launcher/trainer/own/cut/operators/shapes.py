@@ -1,0 +1,122 @@
+"""Operators that give a tensor another shape, and move no element between ranks.
+
+Where dims are merged or one is split, the outermost of them may be cut: its parts are consecutive elements in both shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from launcher.sharding.expression import Expression
+from launcher.trainer.own.cut.operators.record import (
+    ELEMENTS,
+    Dims,
+    Local,
+    Recorder,
+    Site,
+    Value,
+    broadcast_dims,
+    everywhere,
+    refuse,
+    sizes_of,
+)
+
+
+def permute(record: Recorder, x: Value, *order: Any) -> Value:
+    """Describe the dims of x in another order."""
+    dims = [dim % x.meta.dim() for dim in _flat(order)]
+    ours = broadcast_dims(x.shape, x.shape)
+    expression = Expression((ours,), tuple(ours[dim] for dim in dims), sizes_of(ours, x.shape))
+
+    def permuted(x: Tensor) -> Tensor:
+        return x.permute(dims)
+
+    return record("transpose", [x], expression, permuted(x.meta), everywhere(permuted))
+
+
+def transpose(record: Recorder, x: Value, dim0: int, dim1: int) -> Value:
+    """Describe two dims of x exchanged."""
+    order = list(range(x.meta.dim()))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return permute(record, x, order)
+
+
+def matrix_transpose(record: Recorder, x: Value) -> Value:
+    """Describe the transpose of a matrix."""
+    if x.meta.dim() != 2:
+        refuse(f"the transpose of {x.meta.dim()} dims is not known", hint="a matrix, or transpose(dim0, dim1)")
+    return permute(record, x, 1, 0)
+
+
+def reshape(record: Recorder, x: Value, *shape: Any) -> Value:
+    """Describe the elements of x, in their order, in another shape."""
+    return _reshaped(record, x, x.meta.reshape(_flat(shape)))
+
+
+def flatten(record: Recorder, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+    """Describe some dims of x merged into one."""
+    return _reshaped(record, x, x.meta.flatten(start_dim, end_dim))
+
+
+def unflatten(record: Recorder, x: Value, dim: int, sizes: Sequence[int]) -> Value:
+    """Describe a dim of x split into several."""
+    return _reshaped(record, x, x.meta.unflatten(dim, tuple(sizes)))
+
+
+def unsqueeze(record: Recorder, x: Value, dim: int) -> Value:
+    """Describe x with one more dim of size 1."""
+    return _reshaped(record, x, x.meta.unsqueeze(dim))
+
+
+def squeeze(record: Recorder, x: Value, *dims: Any) -> Value:
+    """Describe x without dims of size 1."""
+    return _reshaped(record, x, x.meta.squeeze(_flat(dims)) if dims else x.meta.squeeze())
+
+
+def _reshaped(record: Recorder, x: Value, output: Tensor) -> Value:
+    def local(site: Site) -> Local:
+        shape = site.local_shape
+        return lambda x: x.reshape(shape)
+
+    ours, theirs, sizes = reshape_dims(x.shape, output.shape)
+    return record("reshape", [x], Expression((ours,), theirs, sizes), output, local)
+
+
+def reshape_dims(source: Sequence[int], target: Sequence[int]) -> tuple[Dims, Dims, dict[str, int]]:
+    """Return the indices of the dims of two shapes of as many elements, and their sizes.
+
+    Runs of dims with the same product belong together, and the outermost of each share an index. Its parts have to divide
+    both.
+
+    >>> reshape_dims((4, 6, 10), (24, 2, 5))
+    (('i', None, 'j'), ('i', 'j', None), {'i': 4, 'j': 2})
+    """
+    ours: list[str | None] = [None] * len(source)
+    theirs: list[str | None] = [None] * len(target)
+    sizes: dict[str, int] = {}
+    mine, its = _larger(source), _larger(target)
+    while mine and its:
+        taken, given = [mine.pop(0)], [its.pop(0)]
+        while (left := prod(source[dim] for dim in taken)) != (right := prod(target[dim] for dim in given)):
+            if left < right:
+                taken.append(mine.pop(0))
+            else:
+                given.append(its.pop(0))
+        index = ELEMENTS[len(sizes)]
+        ours[taken[0]] = theirs[given[0]] = index
+        sizes[index] = gcd(source[taken[0]], target[given[0]])
+    return tuple(ours), tuple(theirs), sizes
+
+
+def _larger(shape: Sequence[int]) -> list[int]:
+    return [dim for dim, size in enumerate(shape) if size > 1]
+
+
+def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return numbers that are given one by one, or as one sequence, as torch takes either."""
+    return tuple(values[0]) if len(values) == 1 and isinstance(values[0], tuple | list | torch.Size) else values

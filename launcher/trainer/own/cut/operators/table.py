@@ -1,0 +1,184 @@
+"""The table of operators: which function, method and module of torch is described by what.
+
+Methods and modules stand for functions. A module's parameters are the function's arguments after its input.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from launcher.trainer.own.cut.operators import elementwise, norms, products, reductions, shapes
+from launcher.trainer.own.cut.operators.record import Value, refuse
+
+Description = Callable[..., Value]  # called with a Recorder, then as the function that it describes
+Described = tuple[Description, tuple[Any, ...]]  # of a module: what describes it, and the arguments after its inputs
+
+_ELEMENTWISE: dict[str, Description] = {
+    **{kind: elementwise.unary(kind, function) for kind, function in elementwise.UNARY.items()},
+    **{kind: elementwise.binary(kind, function) for kind, function in elementwise.BINARY.items()},
+    "pow": elementwise.power,
+}
+# By the names that torch, torch.nn.functional, operator and tensors have for one function.
+_BY_NAME: dict[str, Description] = {
+    **_ELEMENTWISE,
+    "true_divide": _ELEMENTWISE["div"],
+    "truediv": _ELEMENTWISE["div"],
+    "multiply": _ELEMENTWISE["mul"],
+    "subtract": _ELEMENTWISE["sub"],
+    "negative": _ELEMENTWISE["neg"],
+    "matmul": products.matmul,
+    "mm": products.matmul,
+    "bmm": products.matmul,
+    "linear": products.linear,
+    "conv2d": products.conv2d,
+    "embedding": products.embedding,
+    "softmax": norms.along_dim("softmax", torch.softmax),
+    "log_softmax": norms.along_dim("log_softmax", torch.log_softmax),
+    "layer_norm": norms.layer_norm,
+    "mean": reductions.reduction("mean"),
+    "sum": reductions.reduction("sum"),
+    "mse_loss": reductions.mse_loss,
+    "cross_entropy": reductions.cross_entropy,
+    "max_pool2d": reductions.max_pool2d,
+    "avg_pool2d": reductions.avg_pool2d,
+    "adaptive_avg_pool2d": reductions.adaptive_avg_pool2d,
+    "transpose": shapes.transpose,
+    "swapaxes": shapes.transpose,
+    "permute": shapes.permute,
+    "t": shapes.matrix_transpose,
+    "reshape": shapes.reshape,
+    "view": shapes.reshape,
+    "flatten": shapes.flatten,
+    "unflatten": shapes.unflatten,
+    "unsqueeze": shapes.unsqueeze,
+    "squeeze": shapes.squeeze,
+    "dropout": elementwise.dropout,
+}
+METHODS: Mapping[str, Description] = MappingProxyType(_BY_NAME)
+FUNCTIONS: Mapping[Any, Description] = MappingProxyType(
+    {
+        getattr(home, name): description
+        for home in (torch, functional, operator)
+        for name, description in _BY_NAME.items()
+        if hasattr(home, name)
+    }
+)
+# Those that change their first input in place; methods that do end with "_".
+IN_PLACE: Mapping[Any, Description] = MappingProxyType(
+    {
+        **{getattr(operator, f"i{name}"): _BY_NAME[name] for name in ("add", "sub", "mul", "truediv")},
+        **{
+            getattr(home, f"{name}_"): description
+            for home in (torch, functional)
+            for name, description in _BY_NAME.items()
+            if hasattr(home, f"{name}_")
+        },
+    }
+)
+
+
+def _norm(module: nn.LayerNorm) -> Described:
+    return norms.layer_norm, (module.normalized_shape, module.weight, module.bias, module.eps)
+
+
+def _pool(module: Any) -> Described:
+    options = (module.kernel_size, module.stride, module.padding)
+    if isinstance(module, nn.MaxPool2d):
+        return reductions.max_pool2d, (*options, module.dilation, module.ceil_mode, module.return_indices)
+    return reductions.avg_pool2d, (*options, module.ceil_mode, module.count_include_pad, module.divisor_override)
+
+
+def _conv2d(module: nn.Conv2d) -> Described:
+    if module.padding_mode != "zeros":
+        refuse(f"padding with {module.padding_mode} is not known", hint="padding_mode='zeros'")
+    options = (module.stride, module.padding, module.dilation, module.groups)
+    return products.conv2d, (module.weight, module.bias, *options)
+
+
+def _embedding(module: nn.Embedding) -> Described:
+    options = (module.padding_idx, module.max_norm, module.norm_type, module.scale_grad_by_freq, module.sparse)
+    return products.embedding, (module.weight, *options)
+
+
+def _loss(description: Description, *names: str) -> Callable[[Any], Described]:
+    def arguments(module: Any) -> Described:
+        return partial(description, **{name: getattr(module, name) for name in names}), ()
+
+    return arguments
+
+
+def _plain(name: str, *attributes: str) -> Callable[[Any], Described]:
+    def arguments(module: Any) -> Described:
+        return _BY_NAME[name], tuple(getattr(module, attribute) for attribute in attributes)
+
+    return arguments
+
+
+MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType(
+    {
+        nn.Linear: _plain("linear", "weight", "bias"),
+        nn.Conv2d: _conv2d,
+        nn.Embedding: _embedding,
+        nn.LayerNorm: _norm,
+        nn.MaxPool2d: _pool,
+        nn.AvgPool2d: _pool,
+        nn.AdaptiveAvgPool2d: _plain("adaptive_avg_pool2d", "output_size"),
+        nn.ReLU: _plain("relu"),
+        nn.GELU: lambda module: (partial(_BY_NAME["gelu"], approximate=module.approximate), ()),
+        nn.SiLU: _plain("silu"),
+        nn.Sigmoid: _plain("sigmoid"),
+        nn.Tanh: _plain("tanh"),
+        nn.Softmax: _plain("softmax", "dim"),
+        nn.LogSoftmax: _plain("log_softmax", "dim"),
+        nn.Flatten: _plain("flatten", "start_dim", "end_dim"),
+        nn.Unflatten: _plain("unflatten", "dim", "unflattened_size"),
+        nn.Dropout: _plain("dropout", "p", "training"),
+        nn.Identity: lambda _module: (lambda _record, x: x, ()),
+        nn.MSELoss: _loss(reductions.mse_loss, "reduction"),
+        nn.CrossEntropyLoss: _loss(reductions.cross_entropy, "weight", "ignore_index", "reduction", "label_smoothing"),
+    }
+)
+
+
+def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
+    """Return what describes a function, or a method by its name, and whether it changes its first input; None if nothing does."""
+    if isinstance(target, str):
+        name = target.removesuffix("_")
+        found = METHODS.get(name)
+        return None if found is None else (found, target != name)
+    if target is getattr and arguments[1] in {"T", "mT"}:
+        return (lambda record, x, _name: shapes.transpose(record, x, -2, -1)), False
+    if target in IN_PLACE:
+        return IN_PLACE[target], True
+    return (FUNCTIONS[target], False) if target in FUNCTIONS else None
+
+
+def described_module(module: nn.Module) -> Described | None:
+    """Return what describes a module of torch; None if nothing does."""
+    return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
+
+
+def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
+    """Return what a call asks of a tensor that is known without computing it, or is that tensor; None if it is no such call."""
+    first = arguments[0] if arguments else None
+    if not isinstance(first, Value):
+        return None
+    if target is getattr and arguments[1] in {"shape", "ndim", "dtype", "device"}:
+        return (getattr(first.meta, arguments[1]),)
+    if target in {"size", "dim", "numel"}:
+        return (getattr(first.meta, target)(*arguments[1:]),)
+    is_itself = target == "contiguous" or (target == "float" and first.meta.dtype == torch.float32)
+    return (first,) if is_itself else None
+
+
+def known() -> str:
+    """Return the names of all operators, for a message."""
+    return ", ".join(sorted({*_BY_NAME, "batch_norm"}))

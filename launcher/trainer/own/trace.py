@@ -1,0 +1,202 @@
+"""Reads a network's code by torch.fx: its calls, in their order, with nothing computed."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from traceback import walk_stack, walk_tb
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+
+# Of a module, those that do more than its forward says.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+LINE = "line"  # of a node's meta: where it is called, "net.py:12", or "" for code that is not a person's own
+_NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")  # torch and this package
+
+
+@frozen
+class Tracing:
+    """The way in which a network is traced."""
+
+    leaves: tuple[type[nn.Module], ...]  # modules that are calls themselves, whatever is in them, as torch's own are
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that have values and are no inputs
+    keeps_in_place: bool = False  # `x += y` is that, and not `x = x + y`
+    variable: int = 0  # the number of values in a `*args` of the forward, each an input; 0: it is one input
+
+
+class _Tracer(fx.Tracer):
+    """Looks into every module but torch's own and those of some classes."""
+
+    def __init__(self, how: Tracing) -> None:
+        super().__init__()
+        self._how = how
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, self._how.leaves) or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _InPlace(node, self) if self._how.keeps_in_place else super().proxy(node)
+
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,
+        concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """Return the forward and what it is called with: values of a `*args` one by one, so that they can be handed on as that."""
+        function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
+        for place, each in enumerate(given):
+            node = each.node if isinstance(each, fx.Proxy) else None
+            if (
+                self._how.variable
+                and node is not None
+                and node.op == "placeholder"
+                and str(node.target).startswith("*")
+            ):
+                if str(node.target).startswith("**"):
+                    continue
+                names = variable_names(str(node.target).lstrip("*"), self._how.variable)
+                given[place] = tuple(self.create_proxy("placeholder", name, (), {}) for name in names)
+                self.graph.erase_node(node)
+        return function, given
+
+    def create_node(self, *arguments: Any, **options: Any) -> fx.Node:
+        if not torch.is_grad_enabled():
+            raise UsageError("its forward turns gradients off", hint="no torch.no_grad() in it")
+        if torch.is_autocast_enabled("cpu"):
+            raise UsageError("its forward turns autocast on", hint="a network of one type")
+        node = super().create_node(*arguments, **options)
+        node.meta[LINE] = line_of_caller()
+        return node
+
+
+def variable_names(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of the inputs that a `*name` of so many values becomes."""
+    return tuple(f"{name}_{number}" for number in range(1, count + 1))
+
+
+class _InPlace(fx.Proxy):
+    """A value whose in-place operators are calls of these, by their names in `operator`."""
+
+
+def _call_in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+
+
+_NAMES = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+IN_PLACE = frozenset(getattr(operator, name) for name in _NAMES)
+for _name in _NAMES:
+    setattr(_InPlace, f"__{_name}__", _call_in_place(getattr(operator, _name)))
+
+
+def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
+    """Return the calls of a network, and the constants in its code, which torch.fx leaves in the network, by its names for them.
+
+    Raises:
+        UsageError: it cannot be traced, or its calls are not all that it does: they change from one forward to the next,
+            or hooks and parametrizations do more.
+    """
+    name = class_name(network)
+    for path, module in network.named_modules():
+        if parametrize.is_parametrized(module):
+            raise UsageError(f"{name} cannot be traced: {path or name} is parametrized", hint="plain parameters")
+        if any(getattr(module, hooks) for hooks in HOOKS):
+            raise UsageError(f"{name} cannot be traced: {path or name} has hooks", hint="no hooks")
+    states = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()}  # noqa: SLF001 - as autograd counts changes
+    nodes, constants = _traced(network, how)
+    again, constants_again = _traced(network, how)
+    changed = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()} != states  # noqa: SLF001 - the same
+    if changed or text_of(nodes) != text_of(again) or not _are_equal(constants, constants_again):
+        raise UsageError(
+            f"{name} cannot be traced: what its forward does differs from one call to the next",
+            hint="its forward must not change the network's state, or draw random numbers",
+        )
+    return nodes, constants
+
+
+def _traced(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
+    before = dict(vars(network))
+    try:
+        with torch.enable_grad():
+            nodes = list(_Tracer(how).trace(network, dict(how.defaults) or None).nodes)
+    except Exception as error:  # whatever the network's own code raises when it is given no values
+        first = str(error).partition("\n")[0]
+        hint = error.hint if isinstance(error, UsageError) else None
+        kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+        line = _line_of(reversed([frame for frame, _ in walk_tb(error.__traceback__)]))
+        raise UsageError(
+            f"{line and f'{line}: '}{class_name(network)} cannot be traced: {kind}{first}",
+            hint=hint or "its forward must not decide by the values of tensors, or convert them to numbers",
+        ) from error
+    finally:
+        constants = {name: value for name, value in vars(network).items() if name not in before}
+        for name in constants:
+            delattr(network, name)
+    return nodes, constants
+
+
+def _line_of(frames: Iterable[FrameType]) -> str:
+    """Return the line of the first of these frames that is in a person's own code; nothing where none is."""
+    for frame in frames:
+        path = frame.f_code.co_filename
+        if not path.startswith((*_NOT_OWN, "<")):
+            return f"{Path(path).name}:{frame.f_lineno}"
+    return ""
+
+
+def line_of_caller() -> str:
+    """Return the line of a person's own code that has called this; nothing where none has."""
+    return _line_of(frame for frame, _ in walk_stack(None))
+
+
+def text_of(nodes: Iterable[fx.Node]) -> list[str]:
+    """Return calls as lines, which are the same where they are the same."""
+    return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in nodes]
+
+
+def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two traces have the same constants; tensors without storage have no values that could differ."""
+    return one.keys() == other.keys() and all(
+        value is other[name] or not isinstance(value, Tensor) or value.is_meta or torch.equal(value, other[name])
+        for name, value in one.items()
+    )
+
+
+def attribute_of(network: nn.Module, path: str) -> Any:
+    """Return what a network has at a path with dots."""
+    *modules, name = path.split(".")
+    return getattr(network.get_submodule(".".join(modules)), name)
+
+
+class WithLoss(nn.Module):
+    """A network and its loss as one, called with the network's input and the label; names of the network stay as they are."""
+
+    def __init__(self, network: nn.Module, loss: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.loss = loss
+
+    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+        return self.loss(self.network(x), label)
+
+
+def class_name(network: nn.Module) -> str:
+    """Return the name of a network's class: within `WithLoss`, of the network that a person has written."""
+    return type(network.network if isinstance(network, WithLoss) else network).__name__
+
+
+def own_name(network: nn.Module, path: str) -> str:
+    """Return how what lies at a path of a network is named, which is the path, but for what is within `WithLoss`."""
+    return path.removeprefix("network.") if isinstance(network, WithLoss) else path

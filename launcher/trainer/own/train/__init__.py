@@ -1,0 +1,1 @@
+"""Trains a network around a Transformer on dp * mp * pp ranks: its modules, and one rank's part of it."""

@@ -1,0 +1,234 @@
+"""Traces a network by torch.fx: what its code calls, in training and in evaluation, and what each call computes with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.trainer.own.divide import Rows
+from launcher.trainer.own.trace import (
+    IN_PLACE,
+    LINE,
+    Tracing,
+    attribute_of,
+    class_name,
+    nodes_of,
+    text_of,
+    variable_names,
+)
+from launcher.trainer.own.train.dropout import DrawnDropout
+from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.own.train.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
+
+LEAVES = (
+    VocabEmbedding,
+    AttentionMask,
+    CrossEntropyLoss,
+    Transformer,
+    TransformerEncoder,
+    TransformerDecoder,
+    DrawnDropout,
+)
+INPUTS = ("encoder_inputs", "decoder_inputs")  # of a Transformer, which only the first stage computes
+RECEIVED = "received_by_stage"  # the input of a stage that is what the stage before has sent
+
+
+@frozen
+class Arguments:
+    """The arguments of a network's forward: those that are items of a batch, and the values of the others."""
+
+    items: frozenset[str]
+    defaults: Mapping[str, Any]
+    variable: int = 0  # how many of the items are a `*args`
+
+
+@frozen
+class TracedNetwork:
+    """A network's calls, and the constants in its code, by torch.fx's names for them."""
+
+    network: nn.Module
+    nodes: Sequence[fx.Node]
+    constants: Mapping[str, Any]
+    inputs: frozenset[str]  # the names of the arguments that are items of a batch
+    evaluated: TracedNetwork | None = None  # its calls in evaluation, where its code asks, and does something else then
+
+    @property
+    def output(self) -> Any:
+        """The node, or nodes, that the network returns."""
+        return next(node for node in self.nodes if node.op == "output").args[0]
+
+    @property
+    def has_penalty(self) -> bool:
+        """True where its code goes over parameters, as a penalty on all of them does: each is a constant for torch.fx."""
+        return any(isinstance(each, Tensor) and each.requires_grad for each in self.constants.values())
+
+    def module(self, node: fx.Node) -> nn.Module:
+        return self.network.get_submodule(str(node.target))
+
+    def parameters(self, node: fx.Node) -> Collection[Tensor]:
+        """Return the parameters that a call computes with."""
+        if node.op == "call_module":
+            return list(self.module(node).parameters())
+        if node.op == "get_attr" and str(node.target) not in self.constants:
+            tensor = attribute_of(self.network, str(node.target))
+            return [tensor] if isinstance(tensor, nn.Parameter) else []
+        return []
+
+    def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
+        """Return what has to be computed for `wanted`, in order. Of the vectors that go into `skipped`, nothing is."""
+        found: set[fx.Node] = set()
+        collect: Callable[[fx.Node], Any] = found.add
+        fx.node.map_arg(list(wanted), collect)
+        for node in reversed(self.nodes):
+            if node in found and node is skipped:
+                fx.node.map_arg(
+                    {k: v for k, v in arguments_by_name(Transformer, node).items() if k not in INPUTS}, collect
+                )
+            elif node in found:
+                fx.node.map_arg((node.args, dict(node.kwargs)), collect)
+        return [node for node in self.nodes if node in found and node.op != "output"]
+
+    def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
+        """Return the first call that computes with parameters for `wanted`; None where none does."""
+        return next((node for node in self.needed(wanted) if self.parameters(node)), None)
+
+    def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:
+        """Return what computes `wanted`, nodes among these; with `transformer` on what has been received, unless it is first."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, Any] = {}
+        for node in self.nodes:  # all inputs: each stage is called with the whole batch
+            if node.op == "placeholder" and str(node.target).strip("*") in self.inputs:
+                copies[node] = graph.placeholder(str(node.target))
+        skipped = None if is_first else transformer
+        received = None if skipped is None else graph.placeholder(RECEIVED)
+        for node in self.needed([wanted], skipped):
+            if node in copies:
+                continue
+            if node is skipped:
+                own = {
+                    name: value for name, value in arguments_by_name(Transformer, node).items() if name not in INPUTS
+                }
+                options = {**fx.node.map_arg(own, copies.__getitem__), "encoder_inputs": None, "received": received}
+                copies[node] = graph.call_module(str(node.target), (), options)
+            else:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(fx.node.map_arg(wanted, copies.__getitem__))
+        graph.lint()
+        for name, value in self.constants.items():
+            setattr(self.network, name, value)
+        try:
+            return fx.GraphModule(self.network, graph, class_name(self.network))
+        finally:
+            for name in self.constants:
+                delattr(self.network, name)
+
+
+def traced_network(network: nn.Module, arguments: Arguments, rows: Rows, device: torch.device) -> TracedNetwork:
+    """Return what a network calls when it is called with a batch on a device, such as these rows on the CPU.
+
+    Raises:
+        UsageError: it cannot be traced; the message says where and why.
+    """
+    how = Tracing(LEAVES, arguments.defaults, keeps_in_place=True, variable=arguments.variable)
+    was_training = network.training
+    calls: dict[bool, tuple[list[fx.Node], dict[str, Any]]] = {}
+    try:
+        for is_training in (False, True):
+            network.train(is_training)
+            calls[is_training] = nodes_of(network, how)
+    finally:
+        network.train(was_training)
+    training, evaluation = (TracedNetwork(network, *calls[each], arguments.items) for each in (True, False))
+    is_same = text_of(training.nodes) == text_of(evaluation.nodes)
+    for found in (training,) if is_same else (training, evaluation):
+        _check_in_place(found)
+        _settle_types(found, rows, device)
+    return training if is_same else replace(training, evaluated=evaluation)
+
+
+def arguments_of(network: nn.Module, items: int) -> Arguments:
+    """Return the arguments of a network that is called with so many items of a batch.
+
+    Raises:
+        UsageError: it takes another number of them.
+    """
+    signature = inspect.signature(network.forward)
+    try:
+        bound = signature.bind(*range(items)).arguments
+    except TypeError as error:
+        raise UsageError(
+            f"{class_name(network)} is called with the {items} items of a sample, and its forward takes {signature}: {error}"
+        ) from error
+    variable = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    others = {
+        name: each.default
+        for name, each in signature.parameters.items()
+        if name not in bound and each.kind not in variable
+    }
+    [several] = [name for name in bound if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL] or [""]
+    count = len(bound[several]) if several else 0
+    names = {name for name in bound if name != several}
+    return Arguments(frozenset((*names, *variable_names(several, count))), others, count)
+
+
+def _check_in_place(found: TracedNetwork) -> None:
+    """Refuse what changes a tensor that is then used under another name: parts of the code would not see the change."""
+    place = {node: number for number, node in enumerate(found.nodes)}
+    for node in found.nodes:
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        module = found.module(node) if node.op == "call_module" else None
+        is_named_so = node.op != "call_module" and str(name).endswith("_") and not str(name).endswith("__")
+        is_asked_for = node.kwargs.get("inplace") or node.kwargs.get("out") is not None
+        if not (is_named_so or node.target in IN_PLACE or is_asked_for or getattr(module, "inplace", False)):
+            continue
+        changed = next((each for each in node.all_input_nodes), None)
+        seen_later = changed is not None and any(place[user] > place[node] for user in changed.users)
+        if seen_later or not node.users:
+            raise UsageError(
+                f"{node.meta.get(LINE, '')}: {class_name(found.network)} cannot be traced: {name or 'a module'} changes a tensor in "
+                "place, which is then used as it was called before",
+                hint="a new tensor, such as x = x + y",
+            )
+
+
+def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> None:
+    """Put values in the place of `tensor.dtype` and `tensor.device` where tensors depend on parameters, and of the CPU's device.
+
+    So a mask in the type of an embedding can be computed without the embedding. A call with `rows` shows the types.
+    """
+    asking = [
+        node
+        for node in found.nodes
+        if node.target is getattr and node.args[1] in {"dtype", "device"} and found.depends_on_parameters([node])
+    ]
+    with torch.no_grad():
+        values = found.part(tuple(asking))(*(each.clone() for each in rows)) if asking else ()
+    for node, value in zip(asking, values, strict=True):
+        settled = partial(_instead, node, device if isinstance(value, torch.device) else value)
+        for user in list(node.users):
+            user.args, user.kwargs = fx.node.map_arg((user.args, dict(user.kwargs)), settled)
+    for node in found.nodes if device.type != "cpu" else ():  # where the network was traced
+        node.args, node.kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), partial(_at_device, device))
+
+
+def _instead(node: fx.Node, value: Any, each: fx.Node) -> Any:
+    return value if each is node else each
+
+
+def _at_device(device: torch.device, value: Any) -> Any:
+    return device if isinstance(value, torch.device) and value.type == "cpu" else value
+
+
+def arguments_by_name(kind: type[nn.Module], node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of a call of a module by their names."""
+    bound = inspect.signature(kind.forward).bind(None, *node.args, **node.kwargs).arguments
+    bound.pop("self")
+    return dict(bound)

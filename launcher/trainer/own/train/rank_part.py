@@ -1,0 +1,309 @@
+"""One rank's part of a network of one's own, which computes the loss of some rows of a batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.mesh.stages import Stage
+from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.own.check import Comparison, checked_division
+from launcher.trainer.own.divide import Division, Rows, divisions_to_check, of_rank_0
+from launcher.trainer.own.trace import class_name
+from launcher.trainer.own.train.buffers import Buffers, move_buffers
+from launcher.trainer.own.train.calls import RECEIVED, TracedNetwork, arguments_of, traced_network
+from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
+from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.own.train.modules import CrossEntropyLoss
+from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.parameter_plan import apply_plan, check_parameters, plan_network, stages_of_network
+from launcher.trainer.own.train.pipeline_parts import (
+    LossMasks,
+    check_uses,
+    loss_masks,
+    stage_networks,
+)
+from launcher.trainer.own.train.samples import Samples, collated
+from launcher.trainer.own.trial import seen_in_a_call
+from launcher.trainer.parallel.recompute import recompute_in_backward
+from launcher.trainer.parallel.world import World
+
+
+class _DrawingModules:
+    """The modules of a network that drop some of what they compute, by what is drawn for each row of a batch and each position."""
+
+    def __init__(self, network: nn.Module, seed: int) -> None:
+        modules = list(network.modules())
+        self._modules = [
+            each for each in modules if isinstance(each, DrawnDropout | TransformerEncoder | TransformerDecoder)
+        ]
+        lengths = [each.length for each in modules if isinstance(each, TransformerEncoder | TransformerDecoder)]
+        self._length, self._seed = max(lengths, default=1), seed
+
+    def begin(self, row_B: Tensor, step: int | None) -> None:
+        """Have the modules drop by the draws of these rows in a step; without a step they drop nothing."""
+        draws = None if step is None else Draws.of(row_B, self._length, seed=self._seed, step=step)
+        for module in self._modules:
+            module.begin(draws)
+
+
+class DividedNetwork:
+    """One rank's part of a network: a stage of its pipeline, with model-parallel parts of layers and tables."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        samples: Samples,
+        settings: NetworkSettings,
+        world: World,
+        *,
+        is_validated: bool,
+        parts_may_differ: bool = False,
+        check_gradients: bool = False,
+    ) -> None:
+        """Take over `network`, which is called with the items of samples; it begins as rank 0 has it. All ranks must call it.
+
+        Raises:
+            UsageError: the network cannot be served.
+            RefusedLayoutError: the layout does not fit it, or its loss depends on how a batch is divided, unless `parts_may_differ`.
+        """
+        self.class_name = class_name(network)
+        self.remarks: list[str] = []
+        check_parameters(network)
+        self.dtype = next(network.parameters()).dtype
+        self._world = world
+        _check_modules(network)
+        draw_dropouts(network)
+        for path, module in network.named_modules():
+            if isinstance(module, Dropout):
+                module.place = path
+        self.buffers = Buffers(network)
+        self.buffers.share(world)
+        layout, size = world.place.layout, settings.train.batch_size
+        collate = partial(collated, samples, device=torch.device("cpu"), dtype=self.dtype)
+        rows = collate(range(size // (layout.dp * layout.micro_batches)))
+        found = self._traced(network, rows, is_validated=is_validated)
+        self.is_traced = found is not None
+        self._masks = self._loss_masks(found)
+        how = Comparison(self._loss_of_part, is_validated=is_validated, gradients=check_gradients)
+        divisions = divisions_to_check(len(samples), size, layout, collate)
+        check = partial(
+            self._check, network, rows, divisions, how, may_differ=parts_may_differ, seed=settings.train.seed
+        )
+        world.while_others_wait(check if world.is_first and world.place.world_size * layout.micro_batches > 1 else None)
+        self.stages = stages_of_network(network, settings, world.pp.size)
+        parts = self._parts(network, found)
+        self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
+        self._check_cut(found)
+        names = {id(parameter): name for name, parameter in self.plan.parameters.items()}
+        state = network.state_dict(keep_vars=True)
+        self._keys = {key: names.get(id(value)) for key, value in state.items()}  # to parameters; None: to buffers
+        self.part = network if world.pp.size == 1 else parts[world.pp.index]
+        self.parameters = apply_plan(
+            self.part,
+            self.plan,
+            self.stage,
+            world.mp,
+            lambda whole: of_rank_0(whole, world.device),
+            device=world.device,
+        )
+        for each in (self.part, *(masks.network for masks in self._masks.values() if masks is not None)):
+            move_buffers(each, world.device)
+        _recompute(self.part, settings)
+        self.transformer = next((each for each in self.part.modules() if isinstance(each, Transformer)), None)
+        self._drawing = _DrawingModules(self.part, settings.train.seed)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of this rank among `stages`."""
+        return self.stages[self._world.pp.index]
+
+    def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
+        """Return what each cross entropy has to divide by in its calls on a whole batch: what its masks count there.
+
+        Without a `step` the calls are those of an evaluation.
+        """
+        masks = self._masks[step is not None]
+        return {} if masks is None or not self.stage.is_last else masks.counts(inputs, self.dtype)
+
+    def begin(self, row_B: Tensor, step: int | None, divisors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Make ready for the rows of that number in the global batch of a step; nothing is dropped without a step."""
+        self._drawing.begin(row_B, step)
+        for path, values in divisors.items():
+            _cross_entropy(self.part, path).begin(values)
+
+    def compute(self, inputs: Rows, received: Tensor | None) -> Tensor:
+        """Return the loss of some rows, in float32 at least; on all stages but the last what the next one takes.
+
+        Raises:
+            UsageError: the network returns something else than one number.
+        """
+        options = {} if received is None else {RECEIVED: received}
+        value = self.part(*inputs, **options)
+        if not self.stage.is_last:
+            assert isinstance(value, Tensor), "a stage that is not the last returns its streams"
+            return value
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = f"a tensor of the shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise UsageError(f"{self.class_name} returns {shape}", hint="one number: the loss")
+        return value.reshape(()).to(torch.promote_types(self.dtype, torch.float32))
+
+    def sent_shape(self, rows: int) -> tuple[int, int, int]:
+        """Return the shape of what stages send each other for so many rows."""
+        assert self.transformer is not None, "stages are made of one"
+        return rows, self.transformer.streams_length, self.transformer.hidden_size
+
+    def state(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the network's own `load_state_dict` takes, from its whole parameters, each tensor with storage of its own."""
+        found = {key: self.buffers.of(key) if name is None else whole[name] for key, name in self._keys.items()}
+        return {key: value.detach().cpu().clone() for key, value in found.items()}
+
+    def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
+        """Return the network's calls; None, with a remark, where it cannot be traced and need not be."""
+        pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
+        try:
+            with self.buffers.kept(), torch.random.fork_rng(devices=[]):
+                return self._traceable(
+                    traced_network(network, arguments, rows, self._world.device), is_validated=is_validated
+                )
+        except UsageError as error:
+            if pp > 1:
+                raise RefusedLayoutError(f"pp = {pp}, and {error.message}", hint=f"--pp 1, or {error.hint}") from error
+            if any(isinstance(module, CrossEntropyLoss) for module in network.modules()):
+                self._remark_on_masks(error)
+            return None
+
+    def _traceable(self, found: TracedNetwork, *, is_validated: bool) -> TracedNetwork:
+        """Refuse what a trace shows that the layout does not allow."""
+        layout, pp = self._world.place.layout, self._world.pp.size
+        if found.evaluated is not None and is_validated and pp > 1:
+            raise RefusedLayoutError(
+                f"pp = {pp}, and {self.class_name} asks whether it is in training, so that it cannot be validated",
+                hint="--pp 1, no validation, or nn.Dropout and other modules that ask themselves",
+            )
+        if found.has_penalty and (pp > 1 or layout.mp > 1):
+            raise RefusedLayoutError(
+                f"{layout}, and {self.class_name} goes over its parameters, of which a rank has some",
+                hint="--mp 1 --pp 1, or the optimizer's weight_decay",
+            )
+        return found
+
+    def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
+        """Return what computes the masks of cross entropies in training (True) and evaluation; None, with a remark, where it needs parameters."""
+        try:
+            training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
+            if found is None or found.evaluated is None:
+                return {True: training, False: training}
+            return {True: training, False: loss_masks(found.evaluated, of_stages=False)}
+        except UsageError as error:
+            self._remark_on_masks(error)
+            return {True: None, False: None}
+
+    def _check(
+        self,
+        network: nn.Module,
+        rows: Rows,
+        divisions: Iterable[Division],
+        how: Comparison,
+        *,
+        may_differ: bool,
+        seed: int,
+    ) -> None:
+        """Refuse a network whose loss depends on how a batch is divided, or that computes what this layout cannot; remark on the rest."""
+        layout, trial = self._world.place.layout, copy.deepcopy(network).cpu()
+        _DrawingModules(trial, seed).begin(torch.arange(len(rows[0])), 1)
+        drawing, buffer = seen_in_a_call(trial, rows)
+        if drawing:
+            told = f"{self.class_name} draws random numbers by torch, in {drawing}, and each rank draws its own"
+            if layout.mp > 1:
+                raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="nn.Dropout, or --mp 1")
+            self.remarks.append(f"{told}: losses are not those of one process; nn.Dropout's are")
+        if buffer and layout.pp > 1:
+            raise RefusedLayoutError(
+                f"pp = {layout.pp}, and {self.class_name} changes the buffer {buffer}: only those of the first stage are kept",
+                hint="use --pp 1, or a module without statistics of its batches",
+            )
+        if layout.dp * layout.micro_batches > 1:
+            told = f"dp = {layout.dp}, micro_batches = {layout.micro_batches}"
+            self.remarks = checked_division(
+                network, divisions, how, layout=told, may_differ=may_differ, remarks=self.remarks
+            )
+
+    def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
+        """Return the loss of rows, in which cross entropies divide by what their masks count in the batch."""
+        masks = self._masks[network.training]
+        if masks is not None and batch is not None:
+            share = len(inputs[0]) / len(batch[0])
+            for path, values in masks.counts(batch, torch.float64).items():
+                _cross_entropy(network, path).begin([value * share for value in values])
+        value = network(*inputs)
+        assert isinstance(value, Tensor), "a loss"
+        return value
+
+    def _parts(self, network: nn.Module, found: TracedNetwork | None) -> Sequence[nn.Module]:
+        """Return what each stage computes, as far as it is known: of a network that cannot be traced, all."""
+        if found is None:
+            return [network]
+        return [found.part(found.output)] if self._world.pp.size == 1 else stage_networks(found, self._world.pp.size)
+
+    def _check_cut(self, found: TracedNetwork | None) -> None:
+        """Refuse other uses of cut parameters than those of the modules that know of it."""
+        mp, dims = self._world.mp.size, self.plan.dims
+        if mp == 1:
+            return
+        if found is not None:
+            check_uses(found, {name: self.plan.parameters[name] for name in dims}, mp)
+        elif any(style.dims and isinstance(module, nn.Embedding) for module, style in self.plan.styles):
+            raise RefusedLayoutError(
+                f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, and nothing tells whether it "
+                "uses a table of which each rank has some rows",
+                hint="vocab_emb_dp = True: every rank has whole tables",
+            )
+
+    def _remark_on_masks(self, error: UsageError) -> None:
+        layout = self._world.place.layout
+        if layout.dp * layout.micro_batches == 1:  # the batch has no parts
+            return
+        self.remarks.append(f"{error.message}; so each part of a batch divides its loss by its own mask")
+
+
+def _cross_entropy(network: nn.Module, path: str) -> CrossEntropyLoss:
+    loss = network.get_submodule(path)
+    assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
+    return loss
+
+
+def _check_modules(network: nn.Module) -> None:
+    within = {
+        id(layers)
+        for module in network.modules()
+        if isinstance(module, Transformer)
+        for layers in (module.encoder, module.decoder)
+    }
+    asking = [module for module in network.modules() if getattr(module, "lambda_func", None) is not None]
+    alone = [each for each in asking if not isinstance(each, Transformer) and id(each) not in within]
+    transformers = [module for module in network.modules() if isinstance(module, Transformer)]
+    if alone or (asking and len(transformers) > 1):
+        raise UsageError(
+            "a lambda_func chooses the stages of a network with one Transformer, and this one has "
+            f"{len(transformers) or 'none'}",
+            hint="no lambda_func; recompute = True of the parallel_config",
+        )
+
+
+def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
+    """Have backward compute the activations of layers again that are to be: by their numbers, a decoder's counted on."""
+    parallel = settings.parallel
+    chosen: dict[int, nn.Module] = {}  # each once, also where two modules share it
+    for module in part.modules():
+        if isinstance(module, TransformerEncoder | TransformerDecoder):
+            for key, layer in module.blocks.items():
+                if parallel.recompute or int(key) + module.offset in parallel.recompute_layers:
+                    chosen[id(layer)] = layer
+    for layer in chosen.values():
+        recompute_in_backward(layer)

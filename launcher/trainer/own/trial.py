@@ -1,0 +1,193 @@
+"""Calls copies of a user's network: without dropout, with the random generators put back, and watched in what it does."""
+
+from __future__ import annotations
+
+import copy
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from launcher.core.frozen import frozen
+from launcher.trainer.own.divide import Rows
+from launcher.trainer.own.trace import line_of_caller
+from launcher.trainer.telemetry.heartbeat import getting_on
+
+# Returns the loss of some rows. The last argument is the batch of which they are a part; None if they are all of it.
+Loss = Callable[[nn.Module, Rows, Rows | None], Tensor]
+
+
+@frozen
+class Outcome:
+    """The results of calls of one copy of a network, one after another."""
+
+    losses: Sequence[float]
+    buffers: Mapping[str, Tensor]  # after the last call
+    gradients: Mapping[str, Tensor]  # of parameters, flat, summed over the calls; none unless they are asked for
+
+
+def outcome_of(
+    network: nn.Module, parts: Sequence[Rows], loss: Loss, batch: Rows | None = None, *, gradients: bool = False
+) -> Outcome:
+    """Compute the losses of parts in order, with a copy of the network.
+
+    Gradients are always on, since code may ask whether they are; nothing is kept for them, unless they are asked for, or the network
+    computes some itself.
+    """
+    if not gradients:
+        with suppress(Exception):  # torch.func takes no such hooks, either
+            return _called_in_turn(network, parts, loss, batch, saved_tensors_hooks(lambda _: None, _none_kept))
+    return _called_in_turn(network, parts, loss, batch, nullcontext(), gradients=gradients)
+
+
+def _called_in_turn(
+    network: nn.Module,
+    parts: Sequence[Rows],
+    loss: Loss,
+    batch: Rows | None,
+    kept: AbstractContextManager[Any],
+    *,
+    gradients: bool = False,
+) -> Outcome:
+    used, losses = copy.deepcopy(network), []
+    with torch.enable_grad(), kept, _NoDropout():
+        for rows in parts:
+            value = loss(used, tuple(each.clone() for each in rows), batch)
+            if gradients:
+                value.backward()
+            losses.append(float(value.detach()))
+            getting_on()
+    parameters = dict(used.named_parameters(remove_duplicate=False))
+    state = {name: each for name, each in used.state_dict().items() if name not in parameters}
+    return Outcome(
+        losses,
+        {name: each for name, each in state.items() if isinstance(each, Tensor)},
+        {name: each.grad.flatten() for name, each in parameters.items() if each.grad is not None},
+    )
+
+
+def _none_kept(_: Any) -> Tensor:
+    raise RuntimeError("its forward computes gradients")
+
+
+def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
+    """Call a network, which may change. Return the line of its code that draws random numbers by torch, and a buffer that it changes.
+
+    Either is "" if there is none.
+    """
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    with kept_generators(), suppress(Exception), _Draws() as draws:  # what the code raises is told in training
+        network(*rows)
+    after = dict(network.named_buffers())
+    return draws.place, next((name for name in before if not _are_equal(before[name], after.get(name))), "")
+
+
+def _are_equal(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
+    """Return a copy on the CPU, converted to `dtype`, with `noise` added to its weights."""
+    generator = torch.Generator().manual_seed(0)
+    made = copy.deepcopy(network).cpu()
+    if dtype == torch.float64:
+        made = made.double()
+    with torch.no_grad():
+        for parameter in made.parameters() if noise else ():
+            moved = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            parameter.add_(moved * noise * (1 + parameter.abs()))
+    return made
+
+
+def turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
+    """Put modules of torch and of tlaunch into evaluation mode; batch norms only if `with_norms`."""
+    for module in list(network.modules())[1:]:
+        is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
+        if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):
+            module.training = False
+
+
+def generators() -> tuple[Any, ...]:
+    """Return the states of the global random generators of Python, NumPy, and torch on the CPU."""
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - what the network's code may draw from
+    return random.getstate(), (name, np.asarray(keys).tobytes(), *rest), torch.get_rng_state().numpy().tobytes()
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Put the global random generators back: what is called may draw, and so may the samples."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - likewise
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002 - likewise
+
+
+class _Calls(TorchFunctionMode):
+    """Sees every call of a function of torch."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        return self.called(func, args, dict(kwargs or {}))
+
+    @abstractmethod
+    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return what is to be the result of a call."""
+
+
+class Precision(_Calls):
+    """Records the lowest precision of all results that depend on parameters."""
+
+    _eps = torch.finfo(torch.float64).eps
+
+    @property
+    def tolerance(self) -> float:
+        """The relative difference that rounding may make: 4e-11 in float64, 2e-5 in float32."""
+        return self._eps ** (2 / 3)
+
+    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        for each in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(each, Tensor) and each.requires_grad:
+                self._eps = max(self._eps, torch.finfo(each.dtype).eps)
+        return result
+
+
+class _Draws(_Calls):
+    """Notes where torch's generator is first used."""
+
+    place = ""
+
+    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        before = None if self.place else torch.get_rng_state()
+        result = func(*args, **kwargs)
+        if before is not None and not torch.equal(before, torch.get_rng_state()):
+            self.place = line_of_caller() or "its code"
+        return result
+
+
+class _NoDropout(_Calls):
+    """Has functions of torch drop nothing, so that code which calls them can be compared in training."""
+
+    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        name = getattr(func, "__name__", "")
+        if "dropout" in name and not name.startswith(("_", "native")):
+            return args[0] if args else kwargs["input"]
+        if func is functional.scaled_dot_product_attention:
+            if len(args) > 4:  # query, key, value, mask, rate
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)

@@ -1,0 +1,242 @@
+"""A network of one's own as a program for the training loop: one rank's part of it, and the steps that all ranks take together.
+
+All ranks compute the losses and weights of one process, but for rounding:
+
+    1. each data-parallel rank takes its share of the rows of a global batch, in micro batches of equally many rows
+    2. the loss of a part counts by its share of the rows; a CrossEntropyLoss divides by what its mask counts in the whole batch
+    3. dropout depends on the seed, the step, and the row of the global batch
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from launcher.checkpoint.index import OWN_NETWORK
+from launcher.core.errors import RefusedLayoutError
+from launcher.mesh.coordinates import Coordinate
+from launcher.mesh.schedules import Schedule, forward_only, schedule_of
+from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
+from launcher.trainer.optimizer.shared_weight import SharedWeight
+from launcher.trainer.own.divide import micro_batches
+from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.optimizers import Optimizer
+from launcher.trainer.own.train.rank_part import DividedNetwork
+from launcher.trainer.own.train.samples import SampleBatch, SampleOrder, Samples, collated, digest_of
+from launcher.trainer.parallel.collectives import Group, all_reduce
+from launcher.trainer.parallel.pipeline import Pipeline
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.waiting import loading
+from launcher.trainer.parallel.world import World
+from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.network import NetworkResult
+from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.saved import gather
+from launcher.trainer.telemetry.heartbeat import getting_on
+
+NAME = OWN_NETWORK  # in checkpoints and saved models
+
+
+class OwnNetwork(Program[SampleBatch, NetworkResult]):
+    """One rank's part of the training of a network, as `programs/loop.py` runs it."""
+
+    name = NAME
+    optimizer: ShardedOptimizer
+
+    def __init__(
+        self,
+        network: nn.Module,
+        samples: Samples,
+        validation: Samples | None,
+        optimizer: Optimizer,
+        settings: NetworkSettings,
+        world: World,
+        *,
+        parts_may_differ: bool = False,
+        check_gradients: bool = False,
+    ) -> None:
+        """Make this rank's part of `network`, which is taken over. All ranks must call it, with the same of all of these.
+
+        Raises:
+            UsageError: on every rank alike, where the ranks do not agree, or the network or the samples cannot be served.
+            RefusedLayoutError: likewise, where the layout does not fit the network.
+        """
+        self.settings: NetworkSettings = settings
+        self.world = world
+        self._samples, self._validation, self._rate = samples, validation, optimizer.learning_rate
+        train, parallel = settings.train, settings.parallel
+        digests: list[str] = []
+        given = [each for each in (samples, validation) if each is not None]
+        world.while_others_wait(lambda: digests.extend(map(digest_of, given)))
+        self.digest = digests[0]
+        _check_equal(network, digests, settings, world)
+        self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
+        is_validated = validation is not None
+        self._divided = DividedNetwork(
+            network,
+            samples,
+            settings,
+            world,
+            is_validated=is_validated,
+            parts_may_differ=parts_may_differ,
+            check_gradients=check_gradients,
+        )
+        self.dtype, plan, held = self._divided.dtype, self._divided.plan, self._divided.parameters
+        self._owned = {name: held[name] for name in plan.owned(self._divided.stage.index)}
+        self.optimizer = ShardedOptimizer(
+            self._owned,
+            self._placements(world.place.coordinate),
+            optimizer.rule(),
+            clip_norm=train.clip_norm,
+            gradient_groups=parallel.gradient_groups,
+            shards=Shards(parallel.optimizer_shard, parallel.gradient_accumulation_shard),
+            empty=torch.empty(0, dtype=self.dtype, device=world.device),
+            dp=world.dp,
+            mp=world.mp,
+            pp=world.pp,
+            shared=None if plan.shared is None else SharedWeight.of(plan.shared, held, world.pp),
+        )
+        self._compares_losses = world.mp.size > 1 and not self._divided.is_traced  # in the first step
+        self.buffers = self._divided.buffers.saved
+        self.shapes = {name: tuple(parameter.shape) for name, parameter in plan.parameters.items()}
+        self.trained: dict[str, Tensor] | None = None  # whole, on rank 0 once the training has ended
+
+    def begin(self) -> None:
+        """Say what is trained on which layout."""
+        divided, world = self._divided, self.world
+        layout = world.place.layout
+        count = sum(parameter.numel() for parameter in divided.parameters.values())
+        how = f"{layout} micro_batches={layout.micro_batches} on {world.device.type}"
+        say_of_all(f"layout: {how}, {count} parameters on this rank", world)
+        if not world.is_first:
+            return
+        say(f"network: {divided.class_name}, {len(self._samples)} samples")
+        for remark in divided.remarks:
+            say(remark)
+        if world.pp.size > 1:
+            layers = ", ".join(str(len(stage.encoder_layers) + len(stage.decoder_layers)) for stage in divided.stages)
+            say(f"stages: {layers} layers")
+
+    def batches(self, first_step: int) -> Iterator[SampleBatch]:
+        train = self.settings.train
+        return self._order.batches(first_step, train.steps or train.epochs * self._order.steps_per_epoch)
+
+    def learning_rate(self, batch: SampleBatch) -> float:
+        return float(self._rate(batch.step) if callable(self._rate) else self._rate)
+
+    def train_step(
+        self, batch: SampleBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]
+    ) -> NetworkResult:
+        world, count = self.world, self.world.place.layout.micro_batches
+        self.optimizer.zero_gradients(backward_passes=count)
+        schedule = schedule_of(self.settings.parallel.schedule, world.pp.index, world.pp.size, count)
+        losses_M = self._run(schedule, self._samples, batch.samples, step=batch.step)
+        if self._compares_losses:
+            self._check_alike(losses_M.sum())
+        norm = self.optimizer.step(learning_rate, votes)
+        # After the step, as in the bundled Transformer's session: collectives must begin in the same order on all ranks.
+        loss = float(all_reduce(all_reduce(losses_M.sum(), world.dp, what="mean loss"), world.pp, what="mean loss"))
+        return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
+
+    def _check_alike(self, loss: Tensor) -> None:
+        """Refuse code that computes another loss on each model-parallel rank, which no trace has shown.
+
+        Raises:
+            RefusedLayoutError: it goes over parameters, of which each rank has some, or draws random numbers.
+        """
+        self._compares_losses = False
+        mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
+        if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
+            raise RefusedLayoutError(
+                f"mp = {self.world.mp.size}, and its ranks compute different losses, here {float(loss):.9g} and {float(mean):.9g} in the mean: "
+                f"the code of {self._divided.class_name} goes over its parameters, of which a rank has some, or draws random numbers",
+                hint="--mp 1, the optimizer's weight_decay, or nn.Dropout",
+            )
+
+    def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:
+        """Return each micro batch's share of the loss of a global batch; zero on all stages but the last. Nothing is dropped without a `step`."""
+        world, layout = self.world, self.world.place.layout
+        with loading:
+            inputs = collated(samples, numbers, world.device, self.dtype)
+            parts = micro_batches(len(numbers), layout, world.place.coordinate)
+        share = 1 / (layout.dp * layout.micro_batches)
+        divisors = {
+            path: [count * share for count in counts] for path, counts in self._divided.divisors(inputs, step).items()
+        }
+
+        def compute(_chunk: int, index: int, received: Tensor | None) -> Tensor:
+            rows = parts[index]
+            self._divided.begin(torch.arange(rows.start, rows.stop, device=world.device), step, divisors)
+            output = self._divided.compute(tuple(each[rows] for each in inputs), received)
+            return output * share if self._divided.stage.is_last else output
+
+        shape_of = partial(self._sent_shape, parts)
+        losses = Pipeline(world.links, compute, shape_of, device=world.device, dtype=self.dtype).run(schedule)
+        if losses:
+            return torch.stack(losses)
+        return torch.zeros(len(parts), device=world.device, dtype=torch.promote_types(self.dtype, torch.float32))
+
+    def _sent_shape(self, parts: Sequence[slice], index: int) -> tuple[int, int, int]:
+        return self._divided.sent_shape(parts[index].stop - parts[index].start)
+
+    def line(self, batch: SampleBatch, result: NetworkResult, seconds: float) -> str:
+        del seconds
+        return line_of(batch, result.loss)
+
+    @torch.no_grad()
+    def validate(self) -> Validated | None:
+        """Return the mean loss of the batches of the validation samples; what fills no batch is left out. All ranks must call it."""
+        if self._validation is None:
+            return None
+        size, total = self.settings.train.batch_size, 0.0
+        count = len(self._validation) // size
+        schedule = forward_only(self.world.place.layout.micro_batches)
+        self._divided.part.eval()
+        for number in range(count):
+            losses_M = self._run(schedule, self._validation, range(number * size, (number + 1) * size), step=None)
+            counts = self._divided.stage.is_last and self.world.mp.index == 0
+            total += float(self.world.sum_over_all(losses_M.sum() if counts else torch.zeros_like(losses_M[0])))
+            getting_on()
+        self._divided.part.train()
+        loss = total / count
+        return Validated(loss, f"validation loss is {loss:.6f}")
+
+    def settle(self) -> None:
+        self._divided.buffers.settle(self.world)
+
+    def take_buffers(self) -> None:
+        self._divided.buffers.take()
+
+    def weights(self) -> dict[str, Tensor] | None:
+        """Return all that the network's own `load_state_dict` takes."""
+        found = gather(self.world, self._owned, self._placements)
+        return None if found is None else self._divided.state(found)
+
+    def show(self, weights: Mapping[str, Tensor]) -> None:
+        """Keep what was trained for `train` to return."""
+        self.trained = dict(weights)
+
+    def _placements(self, place: Coordinate) -> Mapping[str, Placement]:
+        group, plan = Group(ranks=tuple(range(self.world.mp.size)), index=place.mp), self._divided.plan
+        return plan.placements(plan.owned(place.pp), group)
+
+
+def _check_equal(network: nn.Module, digests: Sequence[str], settings: NetworkSettings, world: World) -> None:
+    """Refuse ranks that train something else than rank 0; `digests` are of the samples, and of those to validate with.
+
+    Raises:
+        UsageError: on every rank alike, with what differs.
+    """
+    shapes = [(name, tuple(each.shape), each.dtype) for name, each in network.named_parameters()]
+    hint = "the same on every rank: `train` gives each its share of every batch"
+    for what, content in (
+        ("the samples", digests[0]),
+        ("the validation samples", str(digests[1:])),
+        ("the network", f"{settings.model.network}{shapes}"),
+        ("what train is called with", repr(settings)),
+    ):
+        world.check_equal(content.encode(), what, hint=hint)
