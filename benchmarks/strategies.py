@@ -35,9 +35,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training.layouts import in_ranks
 
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 from launcher.sharding.cost import Costs, cost_of
-from launcher.sharding.expression import Cutting, cuttings
+from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.plan import plan_of
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
@@ -54,7 +54,7 @@ from launcher.trainer.shard.modules import MatMul, ReLU
 CPU = torch.device("cpu")
 FINALISTS, ROUNDS = 6, 20
 STEPS = 4  # of a round, of which the fastest counts: other work on the machine only adds to the time
-Assignment = Mapping[str, Cutting]
+Assignment = Mapping[str, Partition]
 
 
 class Quickstart(nn.Module):
@@ -251,7 +251,7 @@ class Field:
         plan = plan_of(self._traced.graph, self._assignments[number], self._groups.ranks)
         network = ShardedNetwork(self._traced, plan, self._groups, device=CPU)
         inputs = [
-            tensor[box.within(whole(tensor.shape))].clone()
+            tensor[box.within(full_box(tensor.shape))].clone()
             for tensor, box in zip(self._inputs, network.input_boxes(), strict=True)
         ]
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)

@@ -20,7 +20,7 @@ from launcher.checkpoint.index import (
     schema_of,
 )
 from launcher.core.records import Layout
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 
 ARRAYS = {"F32": "f", "F64": "d"}
 TOKENS = b"a tokenizer"
@@ -56,13 +56,13 @@ def write(
     """
     path.mkdir(parents=True)
     buffers = buffers or {}
-    files = files or {"rank0.safetensors": [NamedBox(name, whole(shape)) for name, shape in shapes.items()]}
+    files = files or {"rank0.safetensors": [NamedBox(name, full_box(shape)) for name, shape in shapes.items()]}
     parts = {}
     if tokens is not None:
         parts[TOKENIZER] = PartFile(len(tokens), hashlib.sha256(tokens).hexdigest())
         (path / TOKENIZER).write_bytes(tokens)
     if buffers:
-        files = {**files, BUFFERS: [NamedBox(name, whole(shape)) for name, shape in buffers.items()]}
+        files = {**files, BUFFERS: [NamedBox(name, full_box(shape)) for name, shape in buffers.items()]}
     for name, boxes in files.items():
         content = b"".join(
             elements(values[each.name][kind], {**shapes, **buffers}[each.name], each.box).tobytes()

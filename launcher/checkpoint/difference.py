@@ -18,7 +18,7 @@ from launcher.checkpoint.index import ITEM_BYTES, TOKENIZER, Index
 from launcher.checkpoint.same_settings import FREE_SETTINGS, SAME_SETTINGS
 from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.frozen import frozen
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 
 _ABSENT = "(none)"
 READ_ELEMENTS = 1 << 16  # at a time
@@ -126,7 +126,7 @@ def _tokenizer(index: Index) -> str:
 
 
 def _tensor_difference(first: StoredBoxes, second: StoredBoxes, kind: str, name: str) -> TensorDifference | None:
-    box = whole(first.index.tensors[name])
+    box = full_box(first.index.tensors[name])
     my_kind, its_kind = (each.index.kinds_of(name).index(kind) for each in (first, second))
     is_same, differing, absolute, relative = True, 0, 0.0, 0.0
     for piece in pieces(box, READ_ELEMENTS):

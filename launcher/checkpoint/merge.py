@@ -21,7 +21,7 @@ from launcher.checkpoint.tensors import Bytes, StoredBoxes, header, write_digest
 from launcher.checkpoint.ways import MODEL
 from launcher.core.atomic import new_directory
 from launcher.core.codec import encode
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 
 if TYPE_CHECKING:
     from launcher.checkpoint.average import AveragedBoxes  # imports numpy
@@ -73,6 +73,6 @@ def _write(path: Path, stored: StoredBoxes | AveragedBoxes, tensors: Sequence[tu
             metadata={"format": "pt"},
         )
         for _, kind, parameter in tensors:
-            yield from stored.blocks(kind, parameter, whole(shapes[parameter]))
+            yield from stored.blocks(kind, parameter, full_box(shapes[parameter]))
 
     write_digested(path, contents(), synced=False)  # all files of a new directory reach the disk before its name does

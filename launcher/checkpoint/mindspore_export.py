@@ -9,7 +9,7 @@ from launcher.checkpoint.index import ITEM_BYTES
 from launcher.checkpoint.mindspore import POWERS, PREFIXES, STEP, value_head
 from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.atomic import replacing
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 
 PIECE_BYTES = 512 << 20  # of a tensor, in one value, as MindSpore cuts it
 TYPES = {"F32": "Float32", "F64": "Float64"}
@@ -28,7 +28,7 @@ def write_mindspore(stored: StoredBoxes, output: Path) -> None:
     with replacing(output, replace=False) as aside, aside.open("wb") as file:
         for kind, prefix in enumerate(PREFIXES[train["optimizer"]]):
             for name, shape in index.shapes.items():
-                for piece in pieces(whole(shape), most):
+                for piece in pieces(full_box(shape), most):
                     size_bytes = piece.count * ITEM_BYTES[index.dtype]
                     file.write(value_head(prefix + name, TYPES[index.dtype], shape, size_bytes))
                     for block in stored.blocks(kind, name, piece):

@@ -229,7 +229,7 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
         say(error.format_message())
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
-        if (exit_code := _code_of_wish(error)) is None:
+        if (exit_code := _requested_exit_code(error)) is None:
             raise
         return exit_code
     except OSError as error:
@@ -237,20 +237,20 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _code_of_wish(error: BaseException) -> int | None:
+def _requested_exit_code(error: BaseException) -> int | None:
     """Return the code of a wish to end, also as the cause of another error: up to 3.11 Python wraps what ends a `__set_name__`."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, _Ended):
         return error.exit_code
-    return None if error.__cause__ is None else _code_of_wish(error.__cause__)
+    return None if error.__cause__ is None else _requested_exit_code(error.__cause__)
 
 
 def _fail(error: OSError) -> int:
     """Report a system error; return 2 for a stdout that takes nothing: 1 would mean that `diff` found a difference."""
     if isinstance(error, BrokenPipeError):  # the reader of our output knows why
         return EXIT_FAILURE
-    if error.filename is None and _is_directory_gone():
+    if error.filename is None and _is_directory_missing():
         say("error: the current directory has been removed\nhint: change to a directory that exists")
         return EXIT_USAGE
     reason = error.strerror or str(error)  # without Python's errno notation
@@ -265,7 +265,7 @@ def _fail(error: OSError) -> int:
     return EXIT_FAILURE
 
 
-def _is_directory_gone() -> bool:
+def _is_directory_missing() -> bool:
     try:
         os.getcwd()  # noqa: PTH109 - `--help` needs no path
     except FileNotFoundError:

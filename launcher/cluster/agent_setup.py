@@ -10,7 +10,7 @@ from dataclasses import replace
 from launcher.cluster.job import EXAMINATION, Job, from_text
 from launcher.cluster.join import Endpoint, RunOverError, Session, take_place
 from launcher.cluster.meeting_check import resolved_meeting
-from launcher.control.messages import TakenIn, Waiting
+from launcher.control.messages import JoinAccepted, Waiting
 from launcher.control.orders import BeginAttempt
 from launcher.core import atomic, env
 from launcher.core.codec import digest_of_file, digest_of_meaning
@@ -136,7 +136,7 @@ def get_ready(
                 raise UnreadableError(f"no port can be had: {error.strerror}") from error
     except TlaunchError as error:
         membership.refuse(error)
-        _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
+        _record_not_started(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
         raise
     program = digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
     return AgentSetup(spec, server_index, port, program, own, resolved_meeting(spec, request))
@@ -150,7 +150,7 @@ def at_place(request: Request, server_index: int) -> Request:
 
 
 def awaited_begin(
-    part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | TakenIn], None]
+    part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | JoinAccepted], None]
 ) -> BeginAttempt:
     """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
     try:
@@ -159,7 +159,7 @@ def awaited_begin(
         membership.forget_endpoint(RunDir(part.spec.run_dir, part.server_index))
         raise
     except TlaunchError as error:
-        _note_not_begun(RunDir(part.spec.run_dir, part.server_index), membership, error)
+        _record_not_started(RunDir(part.spec.run_dir, part.server_index), membership, error)
         raise
 
 
@@ -190,7 +190,7 @@ def start(
     )
 
 
-def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -> None:
+def _record_not_started(run_dir: RunDir, membership: Session, error: TlaunchError) -> None:
     membership.forget_endpoint(run_dir)
     with suppress(OSError, UsageError):  # there is none, or it is another user's
         for directory in (run_dir.root, run_dir.report.parent):

@@ -36,7 +36,7 @@ class JoinBarrier:
         self.reported = False  # that servers are missing
 
     @property
-    def due(self) -> float:
+    def next_look_s(self) -> float:
         """The moment to look again, monotonic."""
         moments = (self._ends, self._next_report, self._engine_last)
         return min(moment for moment in moments if moment is not None)
@@ -58,7 +58,7 @@ class JoinBarrier:
         self.reported = True
         return self._registration.missing
 
-    def in_vain(self, engine: EngineProcess | None) -> TlaunchError | None:
+    def failure(self, engine: EngineProcess | None) -> TlaunchError | None:
         """Return why to stop waiting, or why servers that are all ready do not fit; None otherwise. May block for seconds."""
         if self._registration.complete:
             return self._registration.unlike() or self._registration.unresolved(self._first_server)

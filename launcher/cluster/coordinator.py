@@ -21,7 +21,7 @@ from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.agent_starter import AgentStarter
 from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
-from launcher.cluster.departure import Departure
+from launcher.cluster.departure import Shutdown
 from launcher.cluster.disk_watch import DiskWatch
 from launcher.cluster.file_writer import FileWriter
 from launcher.cluster.job import Plan
@@ -74,7 +74,7 @@ class Coordinator:
         self._registration = Registration(plan, self._servers, spec.name, leave_mark(self._recorder.run_dir))
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileWriter(spec, self._disks.disk)
-        self._departure: Departure | None = None  # once agents have been ordered to end
+        self._departure: Shutdown | None = None  # once agents have been ordered to end
         self._signal_pipe = run_signals(spec.supervision)
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(
@@ -121,9 +121,9 @@ class Coordinator:
             self._extend_departure()
         if self._recorder.event_log.backlog:
             self._recorder.event_log.send()
-        gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
+        gathering_due_s = self._starter.barrier.next_look_s if self._controller.phase is Phase.GATHERING else None
         leaving_due_s = None if self._departure is None else self._departure.due_s
-        due_s = [self._connections.next_beat, self._controller.due_s, gathering_due_s, leaving_due_s]
+        due_s = [self._connections.next_beat, self._controller.next_tick_s, gathering_due_s, leaving_due_s]
         if self._exclusions is not None:
             due_s.append(time.monotonic() + TURN_S)
         if self._registration.unauthenticated or self._recorder.event_log.backlog:
@@ -159,7 +159,7 @@ class Coordinator:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
         elif peer.ready is not None:
-            peer.send(messages.TakenIn())
+            peer.send(messages.JoinAccepted())
             self._report(events.ServerJoined(index, peer.ready.master_port))
 
     def _take(self, peer: AgentConnection, message: messages.Message) -> None:
@@ -177,7 +177,7 @@ class Coordinator:
             case events.AttemptEnded() | events.ProbeResult() | events.SignalReceived():
                 peer.over = peer.over or isinstance(message, events.AttemptEnded)
                 self._report(message)
-            case messages.GivingUp(reason=reason):  # it ends its ranks, and says when that is done
+            case messages.AgentFailed(reason=reason):  # it ends its ranks, and says when that is done
                 peer.given_up = True
                 self._note_loss(index, reason, peer)
             case messages.Stacks():
@@ -216,7 +216,7 @@ class Coordinator:
         elif peer.ready is not None:  # else it was about to join, and has none of the ranks
             self._report(events.ServerGone(server_index))
             if not peer.done and self._controller.phase is not Phase.LEAVING:
-                self._registration.note_unheard(peer, self._spec.supervision.grace_s)
+                self._registration.note_lost(peer, self._spec.supervision.grace_s)
                 self._note_loss(server_index, peer.lost or "", peer)
 
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
@@ -266,7 +266,7 @@ class Coordinator:
                     self._departure = None
                     self._report(events.ServersLeft(engine))
             case _:
-                due_s = self._controller.due_s
+                due_s = self._controller.next_tick_s
                 is_due = due_s is not None and time.monotonic() >= due_s
                 limit_s = 2 * self._plan.silence_s / BEATS
                 quiet = self._registration.quiet(limit_s) | self._disks.stalled if is_due else ()
@@ -292,7 +292,7 @@ class Coordinator:
             case orders.Finish():
                 self._registration.takes_back = False
                 self._connections.send_all(order)
-                self._departure = Departure(self._controller.outcome, self._registration, self._starter.engine)
+                self._departure = Shutdown(self._controller.outcome, self._registration, self._starter.engine)
             case orders.Diagnose(apart=apart):
                 found = self._disks.remarked(self._evidence.diagnosed(apart))
                 engine_killed = self._starter.killed() if self._evidence.lost else None
@@ -314,7 +314,7 @@ class Coordinator:
 
     def _step_gathering(self) -> None:
         """Begin once all have come; else say who is missing, from time to time."""
-        if (error := self._starter.barrier.in_vain(self._starter.engine)) is not None:
+        if (error := self._starter.barrier.failure(self._starter.engine)) is not None:
             self._refuse(error)
         elif self._registration.complete:
             if self._starter.barrier.reported:

@@ -16,24 +16,24 @@ MAX_ENDPOINT_BYTES = 1 << 20
 
 
 @frozen
-class AskerEndpoint:
+class ControlEndpoint:
     addresses: tuple[tuple[str, int], ...]  # the first that answers as it should is taken
     key: str
 
 
-def write_endpoint(run_dir: RunDir, endpoint: AskerEndpoint) -> None:
+def write_endpoint(run_dir: RunDir, endpoint: ControlEndpoint) -> None:
     """Write it if possible: a run does not need it."""
     fields = {"addresses": [list(address) for address in endpoint.addresses], "key": endpoint.key}
     with suppress(OSError):
         atomic.write_text(run_dir.endpoint, json_text(fields), mode=0o600)
 
 
-def read_endpoint(run_dir: RunDir) -> AskerEndpoint | None:
+def read_endpoint(run_dir: RunDir) -> ControlEndpoint | None:
     """Return None for a run on one server, one that is over, and one of another user."""
     try:
         fields = read_json(run_dir.endpoint, MAX_ENDPOINT_BYTES)
         addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])
-        return AskerEndpoint(addresses, str(fields["key"]))
+        return ControlEndpoint(addresses, str(fields["key"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

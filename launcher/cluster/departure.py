@@ -16,7 +16,7 @@ GRACE_S = 2.0
 LOOK_S = 0.1
 
 
-class Departure:
+class Shutdown:
     """First the agents go, then the engine, by itself or not; then whatever it left. Nothing here waits."""
 
     def __init__(self, outcome: Outcome, registration: Registration, engine: EngineProcess | None) -> None:
@@ -61,7 +61,7 @@ class Departure:
             self._ending.step()
             timeout_s = self._ending.timeout_s
             self.due_s = time.monotonic() + (LOOK_S if timeout_s is None else min(LOOK_S, timeout_s))
-            is_over = self._ending.in_vain
+            is_over = self._ending.is_unkillable
         if is_over and self._engine is not None:
             self._engine.clean_up()
         return is_over

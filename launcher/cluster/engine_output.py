@@ -12,7 +12,7 @@ from launcher.core.records import Server
 from launcher.core.text import some_of
 from launcher.core.verdict import Confidence, Verdict
 from launcher.doctor.join_failure import diagnose_output
-from launcher.engines.host_match import is_here
+from launcher.engines.host_match import is_local
 from launcher.logs.terminal import escaped, shortened
 
 CANCELLED = "CANCELLED"  # Slurm's word for what scancel, a time limit and preemption do
@@ -40,7 +40,7 @@ def not_come(
         if mistaken:
             hint = f"tlaunch came with another token from {', '.join(sorted(mistaken))}; {SAME_VALUE_HINT}"
         return TlaunchError(f"{listed(missing)} did not come: {why}", hint=hint)
-    found = engine.why_not(tuple(name for name in missing if not is_here(name)))
+    found = engine.why_not(tuple(name for name in missing if not is_local(name)))
     # ssh's own lines about servers that it could not reach, each once: they say more than the engine's.
     lines = dict.fromkeys(line.strip() for line in engine.last_lines(_ALL_LINES))
     by_ssh = [line for line in lines if line.startswith("ssh: ") or diagnose_output([line], "").code in _OF_SSH]

@@ -12,17 +12,17 @@ from contextlib import suppress
 from typing import TypeVar
 
 from launcher import __version__
-from launcher.cluster.coordinator_files import AskerEndpoint, remove_endpoint, sees_mark, write_endpoint
+from launcher.cluster.coordinator_files import ControlEndpoint, remove_endpoint, sees_mark, write_endpoint
 from launcher.control.messages import (
     PROTOCOL,
     Challenge,
     Hello,
+    JoinAccepted,
     Message,
     Ping,
     Pong,
     Ready,
     Refused,
-    TakenIn,
     Waiting,
     Welcome,
     is_proof,
@@ -102,7 +102,7 @@ class Session:
         """
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
-            write_endpoint(run_dir, AskerEndpoint((self.address,), self.welcome.key))
+            write_endpoint(run_dir, ControlEndpoint((self.address,), self.welcome.key))
         return self._shares_files
 
     def forget_endpoint(self, run_dir: RunDir) -> None:
@@ -113,7 +113,7 @@ class Session:
     def wait_for_start(
         self,
         master_port: int | None,
-        on_waiting: Callable[[Waiting | TakenIn], None],
+        on_waiting: Callable[[Waiting | JoinAccepted], None],
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
     ) -> BeginAttempt:
@@ -149,14 +149,16 @@ class Session:
     def close(self) -> None:
         self._channel.close()
 
-    def _on_message(self, message: Message, on_waiting: Callable[[Waiting | TakenIn], None]) -> BeginAttempt | None:
+    def _on_message(
+        self, message: Message, on_waiting: Callable[[Waiting | JoinAccepted], None]
+    ) -> BeginAttempt | None:
         match message:
             case Ping():
                 self._channel.send(Pong(message.sent_ns, time.time_ns()))
             case BeginAttempt():
                 return message
-            case Waiting() | TakenIn():
-                self._has_joined = isinstance(message, TakenIn)
+            case Waiting() | JoinAccepted():
+                self._has_joined = isinstance(message, JoinAccepted)
                 on_waiting(message)
             case Refused():
                 raise _error_of(message)

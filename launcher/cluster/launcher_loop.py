@@ -67,7 +67,7 @@ class OrphanCleanup:
             )
             with selectors.DefaultSelector() as selector:
                 selector.register(signal_pipe, selectors.EVENT_READ)
-                while something_left() and not self._ending.in_vain:
+                while something_left() and not self._ending.is_unkillable:
                     selector.select(self._ending.timeout_s)
                     signal_pipe.take()
                     self._ending.step()

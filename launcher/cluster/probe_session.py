@@ -109,7 +109,7 @@ class ProbeEngines:
         while any(self._running()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         ending: Ending | None = None
-        while something_left() and (ending is None or not ending.in_vain):
+        while something_left() and (ending is None or not ending.is_unkillable):
             ending = ending or Ending(GRACE_S, lambda: [engine.pid for engine in self._running()])
             ending.step()
             time.sleep(POLL_S)

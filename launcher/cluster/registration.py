@@ -20,7 +20,7 @@ from launcher.cluster.job import Plan
 from launcher.cluster.meeting_check import unresolved
 from launcher.cluster.program_check import refusal
 from launcher.cluster.stacks import StacksRelay
-from launcher.cluster.unheard import Unheard, longest_s
+from launcher.cluster.unheard import LostAgents, longest_s
 from launcher.control.messages import (
     MAX_LINE_BYTES,
     AskStacks,
@@ -73,7 +73,7 @@ class Registration:
         self.mistaken: set[str] = set()  # addresses from which servers started by hand came with another token
         # By server_index. Who finds that one is lost takes it out.
         self.peers: dict[int, AgentConnection] = {}
-        self.unheard = Unheard()
+        self.unheard = LostAgents()
         self.stacks_relay = StacksRelay(plan.key, servers, self.peers)
 
     @property
@@ -221,7 +221,7 @@ class Registration:
         """
         return server_of(hello, self._register)
 
-    def note_unheard(self, lost: AgentConnection, grace_s: float) -> None:
+    def note_lost(self, lost: AgentConnection, grace_s: float) -> None:
         """Note an agent whose connection is gone while its attempt was not over. `grace_s`: its ranks'.
 
         Ranks may live on unheard: connections are reset between living ends, too.

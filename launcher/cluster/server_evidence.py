@@ -161,7 +161,7 @@ class ServerEvidence:
                 verdict = self._with_losses(verdict, evidence)
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
             self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
-            verdict = with_remark(verdict, self._losses_told()) if self.lost else verdict
+            verdict = with_remark(verdict, self._losses_text()) if self.lost else verdict
         late = self.awaited([index for index, server in enumerate(self.servers) if server.devices])
         if late and verdict.confidence is Confidence.CERTAIN:
             # A rank of a server that was too busy to report in time may have failed first.
@@ -232,7 +232,7 @@ class ServerEvidence:
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
         """Return the verdict beside losses: what ranks failed of followed from one, unless one failed by itself before it."""
-        told = self._losses_told()
+        told = self._losses_text()
         found = weigh(verdict, evidence, list(self._losses.values()), self._stalled_ns)
         if found.why:
             told = f"{told}; {found.why}"
@@ -252,7 +252,7 @@ class ServerEvidence:
         servers = tuple(self.servers[index].server_id for index in lost) if found.together else ()
         return Verdict(None, found.confidence, told, failures, verdict.stacks, server=server, servers=servers)
 
-    def _losses_told(self) -> str:
+    def _losses_text(self) -> str:
         return "; ".join(f"{self._described(index)} was lost: {why}" for index, why in self.lost.items())
 
     def _described(self, server_index: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from launcher.cluster.agent_connection import AgentConnection
-from launcher.cluster.coordinator_files import AskerEndpoint
+from launcher.cluster.coordinator_files import ControlEndpoint
 from launcher.control.messages import (
     PROTOCOL,
     AllStacks,
@@ -110,7 +110,7 @@ class CoordinatorUnreachableError(TlaunchError):
 
 
 def ask_stacks(
-    endpoint: AskerEndpoint, ranks: tuple[tuple[int, int], ...] | None
+    endpoint: ControlEndpoint, ranks: tuple[tuple[int, int], ...] | None
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
     """Return what every server reports of its ranks, and by its id why a server does not.
 

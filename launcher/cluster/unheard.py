@@ -32,7 +32,7 @@ def longest_s(silence_s: float, grace_s: float) -> float:
     return silence_s + grace_s + MARGIN_S
 
 
-class Unheard:
+class LostAgents:
     """The coordinator's account of agents that are lost and may have ranks yet."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Unheard:
         self._until.clear()
 
 
-def tell_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
+def report_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
     """Report to the coordinator that nothing of this server's ranks is left; return whether it got that.
 
     Blocks until it can be reached, `seconds` at most.
@@ -85,7 +85,7 @@ def tell_freed(address: tuple[str, int], token: str, agent: str, seconds: float)
         time.sleep(AGAIN_S)
 
 
-def tell_freed_apart(address: tuple[str, int], token: str, agent: str, seconds: float) -> None:
+def report_freed_in_background(address: tuple[str, int], token: str, agent: str, seconds: float) -> None:
     """Do as `tell_freed`, in a process of its own; returns at once.
 
     What is left of an engine whose run has lost this server ends the agents here as soon as the network is back. So it
@@ -99,6 +99,6 @@ def tell_freed_apart(address: tuple[str, int], token: str, agent: str, seconds: 
         for standard in (0, 1, 2):
             os.dup2(nowhere, standard)
         os.closerange(3, MAX_INHERITED)
-        tell_freed(address, token, agent, seconds)
+        report_freed(address, token, agent, seconds)
     finally:
         os._exit(0)

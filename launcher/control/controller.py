@@ -33,12 +33,12 @@ from enum import Enum
 
 from launcher.control import events, orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
-from launcher.control.inquiry import Inquiry
+from launcher.control.inquiry import EvidenceCollection
 from launcher.control.membership import Membership
-from launcher.control.outcome import Outcome, Wish
+from launcher.control.outcome import Outcome, StopRequest
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, RankEnded, Trouble
-from launcher.core.records import Allotment
+from launcher.core.records import DeviceAssignment
 from launcher.core.verdict import Verdict
 
 NO_LAYOUT = "no layout fits the devices that are left"
@@ -62,8 +62,8 @@ class RunController:
         self._there = set(range(len(setup.server_ids)))  # servers that are heard
         self._running_on = set(self._there)  # those on which something of the attempt is left
         self._ending_leftovers: set[int] = set()  # those on which every rank has ended well
-        self._inquiry = Inquiry(setup, setup.first_server)  # into the present attempt
-        self._wish: Wish | None = None  # that a diagnosis has to come before
+        self._inquiry = EvidenceCollection(setup, setup.first_server)  # into the present attempt
+        self._wish: StopRequest | None = None  # that a diagnosis has to come before
         self._now_s = 0.0
         self.master_port = 0  # where the ranks of the next attempt meet
         self._paused = False
@@ -86,7 +86,7 @@ class RunController:
             case events.SignalReceived(number=number, server=server):
                 self._on_signal(number, server)
             case events.EndWanted(cause=cause):
-                self._stop(Wish(cause))
+                self._stop(StopRequest(cause))
             case events.ServersReady(master_port=port, ports=ports):
                 self.master_port = port
                 self._there = set(range(len(self._setup.server_ids)))
@@ -107,10 +107,10 @@ class RunController:
         return ordered
 
     @property
-    def due_s(self) -> float | None:
+    def next_tick_s(self) -> float | None:
         """The moment at which an events.Tick is due at the latest, by the monotonic clock; None if none is."""
         if self.phase is Phase.RUNNING and self._membership is not None:
-            return self._membership.returns_due_s
+            return self._membership.restart_for_returned_s
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
 
     # --- events ---
@@ -120,7 +120,7 @@ class RunController:
             found = self._inquiry.step(self._there, self._reporting, quiet, self._now_s)
             self._orders += [orders.Diagnose(self._inquiry.apart)] if found is None else found
             return
-        if self._membership is not None and (due_s := self.due_s) is not None and self._now_s >= due_s:
+        if self._membership is not None and (due_s := self.next_tick_s) is not None and self._now_s >= due_s:
             self._membership.forget_returns()
             self._resize(self._membership)
         if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
@@ -173,7 +173,7 @@ class RunController:
     def _on_signal(self, number: int, by_server: int | None) -> None:
         is_forwarded = number in self._setup.supervision.forward_signals
         if events.ends_run(number, self._setup.supervision):
-            self._stop(Wish(Cause.STOPPED, number, by_server))
+            self._stop(StopRequest(Cause.STOPPED, number, by_server))
         if number == KILLS_AT_ONCE or is_forwarded:
             self._orders.append(orders.ForwardSignal(number))
         if is_forwarded:
@@ -208,7 +208,7 @@ class RunController:
                 return
         self._begin(allotment)
 
-    def _begin(self, allotment: Allotment | None) -> None:
+    def _begin(self, allotment: DeviceAssignment | None) -> None:
         """Begin an attempt; `allotment`: that of an elastic run."""
         self._running_on = set(self._there)
         self._ending_leftovers = set()
@@ -219,7 +219,7 @@ class RunController:
             self._membership.forget_returns()
             first_server = self._membership.server_of(allotment.devices[0])
             self.master_port = self._membership.ports.get(first_server, self.master_port)
-        self._inquiry = Inquiry(self._setup, first_server)
+        self._inquiry = EvidenceCollection(self._setup, first_server)
         self._orders.append(orders.BeginAttempt(self.attempt, self.master_port, allotment))
         if self._paused:
             self._orders.append(orders.ForwardSignal(PAUSES))
@@ -264,13 +264,13 @@ class RunController:
         allotment = None
         if self.outcome.restarts and self._membership is not None:
             allotment = self._next_allotment(self._membership)
-        if self.outcome.restarts_here:
+        if self.outcome.restarts_on_same_agents:
             self.attempt += 1
             self._begin(allotment)
         else:
             self._leave()
 
-    def _next_allotment(self, membership: Membership) -> Allotment | None:
+    def _next_allotment(self, membership: Membership) -> DeviceAssignment | None:
         """Return the allotment of the next attempt; refuse the restart, and return None, where no layout fits what is left.
 
         Ranks that ended for other devices, and not of a failure, go on with those that they had then.
@@ -333,7 +333,7 @@ class RunController:
 
     # --- the end is wanted ---
 
-    def _stop(self, wish: Wish) -> None:
+    def _stop(self, wish: StopRequest) -> None:
         match self.phase:
             case Phase.JUDGING:
                 self._wish = wish

@@ -24,7 +24,7 @@ TRY_S = 2.0  # enough for a first packet that was lost to be sent again
 ANSWER_S = 1.5  # beyond that, for agents that are busy
 
 
-class Inquiry:
+class EvidenceCollection:
     """The inquiry into one attempt. A report may come before it is opened, and after it is closed."""
 
     def __init__(self, setup: Setup, first_server: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from launcher.control.events import ServerLost
 from launcher.core.events import DevicesChanged
-from launcher.core.records import Allotment, Elastic
+from launcher.core.records import DeviceAssignment, Elastic
 from launcher.core.verdict import Role, Verdict
 
 FAILURES = 2  # of a device's ranks, after which the device is left out
@@ -26,10 +26,10 @@ class Membership:
         self._failures: Counter[int] = Counter()
         self._losses: dict[int, list[float]] = {}  # when each server was lost lately
         self._returned: dict[int, float] = {}  # by server that has come back: when ranks are restarted for it
-        self.present: Allotment | None = None  # of the attempt that runs
+        self.present: DeviceAssignment | None = None  # of the attempt that runs
         self._ports: dict[int, int] = {}  # by server: held there for ranks to meet, where the next rank 0 is on it
 
-    def next(self, servers: Collection[int]) -> Allotment | None:
+    def next(self, servers: Collection[int]) -> DeviceAssignment | None:
         """Return what the next attempt gets of the devices of these servers; None where no layout fits so few."""
         free = [
             device
@@ -39,7 +39,7 @@ class Membership:
         layout = self._elastic.layouts[len(free)]
         if layout is None:
             return None
-        return Allotment(tuple(free[: layout.world_size]), layout, spare=tuple(free[layout.world_size :]))
+        return DeviceAssignment(tuple(free[: layout.world_size]), layout, spare=tuple(free[layout.world_size :]))
 
     def keeps_present(self, servers: Collection[int]) -> bool:
         """Return whether these servers have all devices of the present attempt."""
@@ -110,7 +110,7 @@ class Membership:
         self._returned.clear()
 
     @property
-    def returns_due_s(self) -> float | None:
+    def restart_for_returned_s(self) -> float | None:
         """When ranks are restarted for all servers that have come back by then (monotonic); None: not."""
         return min(self._returned.values(), default=None)
 

@@ -118,7 +118,7 @@ class Waiting:
 
 
 @frozen
-class TakenIn:
+class JoinAccepted:
     """A notice that the server has joined an elastic run, which goes on without it until it has use for its devices."""
 
 
@@ -162,7 +162,7 @@ class ChunkAck:
 
 
 @frozen
-class GivingUp:
+class AgentFailed:
     """A notice that this server's part of the run cannot continue; its ranks are being ended."""
 
     reason: str
@@ -237,8 +237,8 @@ class Done:
 
 AgentEvent = AttemptEnded | EvidenceReport | ProbeResult | SignalReceived  # each says of which server
 Message = (
-    Challenge | Hello | Welcome | Refused | Ready | Waiting | TakenIn | BeginAttempt | EventReport | CollectEvidence | ProbeReach | EndRanks
-    | AgentEvent | ForwardSignal | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
+    Challenge | Hello | Welcome | Refused | Ready | Waiting | JoinAccepted | BeginAttempt | EventReport | CollectEvidence | ProbeReach | EndRanks
+    | AgentEvent | ForwardSignal | AgentFailed | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
     | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}

@@ -9,7 +9,7 @@ from launcher.control.events import Pair
 from launcher.core import events
 from launcher.core.events import Cause
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment
+from launcher.core.records import DeviceAssignment
 from launcher.core.verdict import Verdict
 
 
@@ -26,7 +26,7 @@ class BeginAttempt:
 
     number: int
     master_port: int
-    allotment: Allotment | None = None  # of an elastic run
+    allotment: DeviceAssignment | None = None  # of an elastic run
 
     @property
     def event(self) -> events.AttemptStarted:

@@ -56,7 +56,7 @@ class Restarts:
 
 
 @frozen
-class Wish:
+class StopRequest:
     """The end of a run, as a person, an engine or a loss wants it."""
 
     cause: Cause
@@ -96,7 +96,7 @@ class Outcome:
         return self.restarts and self._verdict is None
 
     @property
-    def restarts_here(self) -> bool:
+    def restarts_on_same_agents(self) -> bool:
         """True if the same agents start the ranks again."""
         lacks_agents = self.lost and self._setup.supervision.elastic is None
         return self.restarts and not lacks_agents and not self._setup.engine_anew
@@ -116,7 +116,7 @@ class Outcome:
             self.refuse_restart(self.budget.refusal)
         self._refuse_impossible_restart()
         self._record_stopping(found.cause)
-        self._orders.append(EndRanks(found.cause, found.verdict, self.restarts_here))
+        self._orders.append(EndRanks(found.cause, found.verdict, self.restarts_on_same_agents))
         self.finish = Finish(found.cause, exit_code(found.cause))
 
     def resize(self) -> EndRanks:
@@ -124,7 +124,7 @@ class Outcome:
         self.restarts = True
         self._record_stopping(Cause.RESIZED)
         self.finish = Finish(Cause.FAILED, EXIT_FAILURE)  # if they cannot be started again
-        return EndRanks(Cause.RESIZED, restarts=self.restarts_here)
+        return EndRanks(Cause.RESIZED, restarts=self.restarts_on_same_agents)
 
     def blame(self, verdict: Verdict, *, restarts: bool) -> None:
         """Judge as a failure what seemed to be a wish."""
@@ -161,7 +161,7 @@ class Outcome:
         self._record_stopping(Cause.FAILED)
         self.finish = Finish(Cause.FAILED, error.exit_code, printable(error.message), error.hint)
 
-    def end_as_wanted(self, wish: Wish) -> EndRanks:
+    def end_as_wanted(self, wish: StopRequest) -> EndRanks:
         """Decide that the run ends as `wish` says; return how ranks are ended."""
         self.restarts = False
         self.stopped_by_server = self.is_by_engine(wish.by_server)

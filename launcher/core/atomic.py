@@ -27,7 +27,7 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """
     aside = _aside_of(path)
     try:
-        with told_as(path, aside):
+        with renamed_error(path, aside):
             yield aside
             with aside.open("rb") as written:
                 os.fsync(written.fileno())
@@ -69,7 +69,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     aside = _aside_of(path)
     try:
-        with told_as(path, aside):
+        with renamed_error(path, aside):
             aside.mkdir(parents=True)
             yield aside
             for file in aside.iterdir():
@@ -92,7 +92,7 @@ def name_directory(aside: Path, path: Path) -> None:
 
 
 @contextmanager
-def told_as(path: Path, aside: Path) -> Iterator[None]:
+def renamed_error(path: Path, aside: Path) -> Iterator[None]:
     """Have an OSError that names `aside`, or a file in it, name `path` or that file there: nobody knows the name of `aside`.
 
     One of a full disk, which names no file, names `path`.
@@ -143,7 +143,7 @@ def point_link(link: Path, target: str) -> None:
     """Make the symbolic link `link` point to `target` (relative to the link) in one step."""
     aside = _aside_of(link)
     try:
-        with told_as(link, aside):
+        with renamed_error(link, aside):
             aside.symlink_to(target)
             aside.replace(link)
     finally:

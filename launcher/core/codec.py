@@ -86,7 +86,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
     return parse_json(read_regular(path, max_bytes))
 
 
-def whole_number(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
     """Return `value` if it is an integer of at most 64 bits, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None

@@ -12,10 +12,10 @@ import signal
 from enum import Enum
 from typing import Any, get_args
 
-from launcher.core.codec import MAX_ERROR_CHARS, decode, encode, finite, parse_json, whole_number
+from launcher.core.codec import MAX_ERROR_CHARS, decode, encode, finite, integer, parse_json
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import ProcessId
-from launcher.core.records import Allotment
+from launcher.core.records import DeviceAssignment
 from launcher.core.verdict import Verdict
 
 SCHEMA = 2
@@ -85,7 +85,7 @@ class AttemptStarted:
 
     number: int
     master_port: int
-    allotment: Allotment | None = None  # None: all devices of the run
+    allotment: DeviceAssignment | None = None  # None: all devices of the run
 
 
 @frozen
@@ -285,7 +285,7 @@ def from_line(line: str | bytes) -> TimestampedEvent | None:
     try:
         fields: dict[str, Any] = parse_json(line)
         schema, name = fields.pop("schema"), fields.pop("event")
-        time_ns, server_index = (whole_number(fields.pop(key)) for key in ("time_ns", "server_index"))
+        time_ns, server_index = (integer(fields.pop(key)) for key in ("time_ns", "server_index"))
         kind = _KINDS.get(name)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a valid event: {line[:MAX_ERROR_CHARS]!r}") from error

@@ -34,7 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher.core.codec import real_number, whole_number
+from launcher.core.codec import integer, real_number
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
@@ -125,14 +125,14 @@ def _read(file: BinaryIO) -> tuple[Beat, int | None]:
             fields, _ = json.JSONDecoder().raw_decode(text)
             if isinstance(fields, dict):
                 beat = Beat(
-                    step=whole_number(fields.get("step")),
+                    step=integer(fields.get("step")),
                     busy_s=real_number(fields.get("busy_s")),
                     loss=real_number(fields.get("loss"), finite=False),
                     tokens_per_s=real_number(fields.get("tokens_per_s")),
-                    device_memory_bytes=whole_number(fields.get("device_memory_bytes")),
-                    last_step=whole_number(fields.get("last_step")),
+                    device_memory_bytes=integer(fields.get("device_memory_bytes")),
+                    last_step=integer(fields.get("last_step")),
                 )
-                return beat, whole_number(fields.get("pid"))
+                return beat, integer(fields.get("pid"))
     return Beat(), None
 
 
@@ -143,7 +143,7 @@ def plain(value: Any) -> float | None:
     with suppress(Exception):
         value = value.item()  # of torch, numpy, MindSpore; torch warns where float() meets a loss with a gradient
     with suppress(Exception):
-        return whole_number(operator.index(value))
+        return integer(operator.index(value))
     with suppress(Exception):
         return float(value)
     return None

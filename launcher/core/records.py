@@ -86,7 +86,7 @@ class Layout:
 
 
 @frozen
-class Allotment:
+class DeviceAssignment:
     """The devices of one attempt of an elastic run: rank i is on the device to which the rank table gives `devices[i]`."""
 
     devices: tuple[int, ...]  # Invariant: ascending, layout.world_size of them
@@ -95,9 +95,9 @@ class Allotment:
     spare: tuple[int, ...] = field(default=(), compare=False)
 
 
-def whole_allotment(layout: Layout) -> Allotment:
+def full_assignment(layout: Layout) -> DeviceAssignment:
     """Return the allotment in which every rank is on the device that the rank table gives it."""
-    return Allotment(tuple(range(layout.world_size)), layout)
+    return DeviceAssignment(tuple(range(layout.world_size)), layout)
 
 
 @frozen

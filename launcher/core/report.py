@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.core.codec import decode, encode, json_text, parse_json
 from launcher.core.events import SCHEMA, Cause, RankEnded
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment
+from launcher.core.records import DeviceAssignment
 from launcher.core.verdict import Verdict
 
 
@@ -41,7 +41,7 @@ class Attempt:
     exits: tuple[RankExit, ...]  # in the order in which they ended; ranks never started are missing
     verdict: Verdict | None = None  # where it failed or hung
     killed: int = 0  # processes that had to be killed after the grace period
-    allotment: Allotment | None = None  # None: all devices of the run
+    allotment: DeviceAssignment | None = None  # None: all devices of the run
 
 
 @frozen

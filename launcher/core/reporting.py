@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import heartbeat
-from launcher.core.codec import whole_number
+from launcher.core.codec import integer
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_HEARTBEAT_FILE, TLAUNCH_RUN_DIR
 from launcher.core.metrics import SCHEMA, append_fields
 from launcher.core.run_dir import RunDir
@@ -61,6 +61,6 @@ def metric(step: Any, **values: Any) -> None:
             for name, value in plain.items()
             if value is not None and (name not in WHOLE or math.isfinite(value))
         }
-        attempt = whole_number(int(os.environ.get(TLAUNCH_ATTEMPT) or 0))
+        attempt = integer(int(os.environ.get(TLAUNCH_ATTEMPT) or 0))
         known = {"schema": SCHEMA, "time_ns": time.time_ns(), "attempt": attempt, "step": int(number)}
         append_fields(RunDir(Path(run_dir)).metrics, {**known, **fields, **known})

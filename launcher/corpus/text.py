@@ -29,7 +29,7 @@ def read_lines(path: Path) -> Generator[str, None, None]:
     Raises:
         UnreadableError: the file is missing, unreadable, damaged or not UTF-8 (with the line).
     """
-    with told_as_unreadable(path), path.open("rb") as raw:
+    with as_unreadable_error(path), path.open("rb") as raw:
         yield from lines_of(raw, path)
 
 
@@ -39,7 +39,7 @@ def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
     Raises:
         UnreadableError: the file is damaged or not UTF-8 (with the line).
     """
-    with told_as_unreadable(path):
+    with as_unreadable_error(path):
         # Peeked instead of opened twice, so that a pipe can be read too.
         is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
         for number, line in enumerate(gzip.GzipFile(fileobj=raw) if is_packed else raw, start=1):
@@ -70,7 +70,7 @@ def normalised(text: str) -> str:
 
 
 @contextmanager
-def told_as_unreadable(path: Path) -> Iterator[None]:
+def as_unreadable_error(path: Path) -> Iterator[None]:
     """Turn errors of opening and reading `path` into an UnreadableError."""
     try:
         yield

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from launcher.core.frozen import frozen
 from launcher.core.records import (
-    Allotment,
     Cluster,
     Console,
+    DeviceAssignment,
     Layout,
     RankSpec,
     ResumedFrom,
@@ -107,7 +107,7 @@ def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
     return replace(cluster, servers=tuple(server for server in kept if server.devices))
 
 
-def servers_of_attempt(servers: Sequence[Server], allotment: Allotment | None) -> tuple[Server, ...]:
+def servers_of_attempt(servers: Sequence[Server], allotment: DeviceAssignment | None) -> tuple[Server, ...]:
     """Return all servers, with their devices and ranks in this attempt; an unused server has no devices."""
     if allotment is None:
         return tuple(servers)
@@ -121,7 +121,7 @@ def attempt_table(number: int) -> str:
     return f"rank_table.{number}.json"
 
 
-def attempt_request(request: Request, allotment: Allotment) -> Request:
+def attempt_request(request: Request, allotment: DeviceAssignment) -> Request:
     """Return the request cut to the devices and layout of `allotment`, without servers that have none of them."""
     cluster = allotted_cluster(request.cluster, allotment.devices)
     kept = _indices(cluster, request.cluster)
@@ -135,7 +135,9 @@ def attempt_request(request: Request, allotment: Allotment) -> Request:
     )
 
 
-def assemble_attempt(request: Request, allotment: Allotment, number: int, *, name: str, master_port: int) -> RunSpec:
+def assemble_attempt(
+    request: Request, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
+) -> RunSpec:
     """Return the spec of one attempt of an elastic run on the devices of `allotment`; servers keep their indices.
 
     Raises:

@@ -104,7 +104,7 @@ class ServerIndex:
         )
 
 
-def servers_here(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
+def local_servers(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
     """Return the servers of a table that match this machine. For many machines, use `ServerIndex`."""
     found = ServerIndex(servers, host.resolved).find(host.name, host.addresses, host.other_names)
     return tuple(servers[index] for index in found)
@@ -115,7 +115,7 @@ def doubt(server: Server, host: Host) -> str | None:
     address = address_of(server.server_id)
     # Names that no machine can have: a space, 0.0.0.0, 10.*.*.1.
     is_placeholder = _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
-    if is_placeholder or servers_here((server,), host):
+    if is_placeholder or local_servers((server,), host):
         return None
     name = escaped(server.server_id)
     return (
@@ -130,7 +130,7 @@ def is_everywhere(server: Server) -> bool:
     return server.server_id == "localhost" or (address is not None and address.is_loopback)
 
 
-def is_here(name: str) -> bool:
+def is_local(name: str) -> bool:
     """Return True if the name or address belongs to this machine. Resolves foreign names, which blocks."""
     host = read_host([name])
     address = address_of(name)
@@ -162,7 +162,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
                 hint=_hint_order(used),
             )
         return None
-    here = server in servers_here(used.servers, host)
+    here = server in local_servers(used.servers, host)
     if len(used.servers) == 1:
         # Only their number shows that ranks of one server were spread over several.
         spread = local_size is not None and local_size < len(server.devices)
@@ -183,7 +183,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
 
 
 def _described(used: Cluster, host: Host) -> str:
-    known = next((server.server_id for server in servers_here(used.servers, host)), None)
+    known = next((server.server_id for server in local_servers(used.servers, host)), None)
     if known is not None:
         return f"server {known}" if known == host.name else f"server {known} ({host.name})"
     alike = [server.server_id for server in used.servers if _fitting(server, host, alone=False)]

@@ -35,7 +35,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.engines.command import START_DIRECTORY, EngineCommand
-from launcher.engines.host_match import Host, servers_here
+from launcher.engines.host_match import Host, local_servers
 from launcher.engines.render.kinds import check_host_name, check_no_colon
 from launcher.logs.terminal import escaped
 
@@ -245,7 +245,7 @@ def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequen
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
     """Return the hostfile: one line per process, or for Hydra one line per server with its number of processes."""
-    here = servers_here(tuple(dict.fromkeys(servers)), host) if dialect is Dialect.OPEN_MPI_4 else ()
+    here = local_servers(tuple(dict.fromkeys(servers)), host) if dialect is Dialect.OPEN_MPI_4 else ()
     lines: list[str] = []
     for server, count in zip(servers, counts, strict=True):
         # Open MPI 4 knows the machine on which it runs only by its own name.

@@ -69,11 +69,11 @@ def check_library(
     if why is None:
         by_open_mpi_4 = by_names and is_of_open_mpi_4(environment)
         return variables_for(library, by_open_mpi_4=by_open_mpi_4)
-    engine = _engine_here(environment)
+    engine = _parent_engine(environment)
     named = "this step of srun" if engine is None else f"{_named(engine.version, engine.path)}"
     raise RefusedError(
         f"{whose} {_named(library.name, library.path)}, which does not work with {named}: {why}",
-        hint="; ".join(_ways_out(library, engine, environment)),
+        hint="; ".join(_remedies(library, engine, environment)),
     )
 
 
@@ -117,7 +117,7 @@ def _named(name: str, path: str) -> str:
     return escaped(f"{name} ({path})" if path else name)
 
 
-def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
+def _parent_engine(environment: Mapping[str, str]) -> Mpirun | None:
     """Return the mpirun that started this process, looking past tlaunch's own processes; None for srun.
 
     Slurm's daemon belongs to root and may be hidden from other users. In that case the environment shows it.
@@ -149,7 +149,7 @@ def _ancestors() -> Iterator[Path]:
             pid = found.parent
 
 
-def _ways_out(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[str, str]) -> Iterator[str]:
+def _remedies(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[str, str]) -> Iterator[str]:
     if engine is None:
         kinds = "pmix" if library.family == OPEN_MPI else "pmi2"
         yield f"use srun --mpi={kinds}, which this MPI supports; with `tlaunch run`: --engine-option --mpi={kinds}"

@@ -139,7 +139,7 @@ def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(int(count[1]) for count in counts if count for _ in range(int(count[2] or 1)))
 
 
-def short_here(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
+def shortage_warnings(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
     """Return warnings about `ranks` ranks on this node of a job; empty outside a job."""
     node, cpus = environment.get("SLURMD_NODENAME", ""), environment.get("SLURM_CPUS_ON_NODE", "")
     if not node or not environment.get("SLURM_JOB_ID") or not re.fullmatch(r"\d+", cpus, re.ASCII):

@@ -111,7 +111,7 @@ class Collapser(Stage[Alike, Shown]):
         while self._queues:
             chosen, sure = self._choice()
             known = sure and self._writing <= self._queues.keys() and not self._grows()
-            if not known and not self._due(chosen, now_ns):
+            if not known and not self._is_ready(chosen, now_ns):
                 return
             parts = [[first, *first.following] for first in (self._queues[rank].popleft() for rank in chosen)]
             self._chars -= sum(len(line.text) for part in parts for line in part)
@@ -127,7 +127,7 @@ class Collapser(Stage[Alike, Shown]):
         writing = ((rank, first) for rank, first in self._unended.items() if rank in self._writing)
         return any(self._queues[rank][0] is first for rank, first in writing)
 
-    def _due(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
+    def _is_ready(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
         """Return True if the first lines of these ranks have waited long enough."""
         if now_ns is None or self._chars > MAX_CHARS:
             return True
@@ -138,7 +138,7 @@ class Collapser(Stage[Alike, Shown]):
 
     def _choice(self) -> tuple[list[int], bool]:
         """Return the ranks whose first lines are alike and shown next, and whether that is certain or a best guess."""
-        most, *others = self._alike()
+        most, *others = self._groups()
         ahead = self._ahead(most) if others else []
         unknown = others[MAX_COMPARED:]
         for global_ranks in others[:MAX_COMPARED]:
@@ -149,7 +149,7 @@ class Collapser(Stage[Alike, Shown]):
                 return (global_ranks if pair[0] == 0 else min(most, global_ranks, key=self._came)), True
         return min([most, *unknown], key=self._came), not unknown
 
-    def _alike(self) -> list[list[int]]:
+    def _groups(self) -> list[list[int]]:
         """Return groups of ranks whose first lines are alike, largest first; among lines far apart, earliest first."""
         alike: dict[Identity, list[Alike]] = {}
         for _, queue in sorted(self._queues.items()):

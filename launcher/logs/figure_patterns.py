@@ -21,7 +21,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.IGNORECASE)
 
 
-def _beside_unit(unit: str, scales: str = "[km]?") -> re.Pattern[str]:
+def _with_unit(unit: str, scales: str = "[km]?") -> re.Pattern[str]:
     """Return an expression for a unit with a number before it, after it, or both."""
     return _compiled(
         rf"(?:{BEGINS}(?P<before>{NUMBER})\s*(?P<before_scale>{scales})\s*|{ALONE}[\"']?){unit}"
@@ -55,9 +55,9 @@ class FigurePatterns:
             rf"(?P<loss>{NUMBER}|nan|[-+]?inf){ENDS}"
         )
         per_second = rf"(?:/{SECOND}|_per_{SECOND}|\s+per\s+{SECOND})"
-        self.tokens = _beside_unit(rf"{TOKENS}{per_second}")
-        self.steps = _beside_unit(rf"{STEPS}{per_second}")
-        self.step_s = _beside_unit(rf"s/{STEPS}\b", scales="")  # 5 ms/step is not 5 million seconds
+        self.tokens = _with_unit(rf"{TOKENS}{per_second}")
+        self.steps = _with_unit(rf"{STEPS}{per_second}")
+        self.step_s = _with_unit(rf"s/{STEPS}\b", scales="")  # 5 ms/step is not 5 million seconds
         self.name_before = _compiled(r"(?P<name>[a-z][\w./-]{0,40})[\"']?\s?[:=]?\s?$")
         self.learning_rate = _compiled(rf"{ALONE}[\"']?(?:lr|learning[ _]rate){IS}{NUMBER}")
         self.other_data = _compiled(

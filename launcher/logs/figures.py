@@ -118,8 +118,8 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     if tutorial is None:
         return _of_text(line)
     if tutorial["epoch"] is not None:
-        return Figures(_whole(tutorial["step"]), epoch=float(tutorial["epoch"]), loss=_loss(line))
-    return Figures(_whole(tutorial["sample"]), _whole(tutorial["of"]), loss=_loss(line), counts_samples=True)
+        return Figures(_integer(tutorial["step"]), epoch=float(tutorial["epoch"]), loss=_loss(line))
+    return Figures(_integer(tutorial["sample"]), _integer(tutorial["of"]), loss=_loss(line), counts_samples=True)
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
@@ -175,10 +175,10 @@ def _of_text(line: str) -> Figures | None:
     if found is None:
         within = None if epoch is None else patterns.within_epoch.match(line, epoch.end())
         if within is not None:
-            step, last = _whole(within["step"] or within["counted"]), _whole(within["last"] or within["of"])
+            step, last = _integer(within["step"] or within["counted"]), _integer(within["last"] or within["of"])
             return Figures(step, last, epoch_value, loss, tokens, steps, within["samples"] is not None)
         return Figures(epoch=epoch_value, loss=loss) if epoch_value is not None and loss is not None else None
-    step, last = _whole(found["step"]), _whole(found["last"])
+    step, last = _integer(found["step"]), _integer(found["last"])
     is_alone = loss is None and tokens is None and steps is None and epoch_value is None
     if step is None or (is_alone and patterns.learning_rate.search(line) is None):
         return None
@@ -192,12 +192,14 @@ def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
     """
     patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
     if not text.strip() and forms.bare.match(bar["rest"]) and _loss(bar["rest"]) is None:
-        bare = Figures(_whole(bar["step"]), _whole(bar["last"]), steps_per_s=_steps_per_s(bar["rest"]), is_bare=True)
+        bare = Figures(
+            _integer(bar["step"]), _integer(bar["last"]), steps_per_s=_steps_per_s(bar["rest"]), is_bare=True
+        )
         return None if is_below or not 0 < (bare.steps_per_s or 0) <= MAX_BARE_STEPS_PER_S else bare
     loss = _loss(bar["rest"])
     if patterns.other_data.search(text) or (loss is None and not forms.about_training.search(text)):
         return None
-    step, last = _whole(bar["step"]), _whole(bar["last"])
+    step, last = _integer(bar["step"]), _integer(bar["last"])
     if forms.counts_epochs.search(text):
         return None if step is None else Figures(epoch=float(step), loss=loss)
     epoch = patterns.epoch.search(text)
@@ -211,7 +213,7 @@ def _by(pattern: Matcher, line: str) -> Figures | None:
         return None
     said = {name: text for name, text in match.groupdict().items() if text is not None}
     epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
-    figures = Figures(_whole(said.get("step")), _whole(said.get("last_step")), epoch, loss, tokens_per_s)
+    figures = Figures(_integer(said.get("step")), _integer(said.get("last_step")), epoch, loss, tokens_per_s)
     return None if figures == Figures() else figures
 
 
@@ -223,7 +225,7 @@ def _loss(line: str) -> float | None:
 
 
 def _tokens_per_s(line: str) -> float | None:
-    return _beside_unit(figure_patterns().tokens, line) if "tok" in line.lower() else None
+    return _number_of_unit(figure_patterns().tokens, line) if "tok" in line.lower() else None
 
 
 def _steps_per_s(line: str) -> float | None:
@@ -231,11 +233,11 @@ def _steps_per_s(line: str) -> float | None:
     if not ("s/" in lowered or "/s" in lowered or "per" in lowered):
         return None
     patterns = figure_patterns()
-    each_s = _beside_unit(patterns.step_s, line)
-    return 1 / each_s if each_s else _beside_unit(patterns.steps, line)
+    each_s = _number_of_unit(patterns.step_s, line)
+    return 1 / each_s if each_s else _number_of_unit(patterns.steps, line)
 
 
-def _beside_unit(pattern: re.Pattern[str], line: str) -> float | None:
+def _number_of_unit(pattern: re.Pattern[str], line: str) -> float | None:
     """Return the number of a unit: "900 tokens/s", "tokens/s: 900"; for "loss 4.09 tokens/s 900" the number after it."""
     for match in pattern.finditer(line):
         before, after = match["before"], match["after"]
@@ -263,7 +265,7 @@ def _word_before(line: str, place: int) -> str:
     return word[0].casefold() if word else ""
 
 
-def _whole(text: str | None) -> int | None:
+def _integer(text: str | None) -> int | None:
     digits = (text or "").replace(",", "")
     return int(digits) if digits.isdecimal() and len(digits) <= MAX_DIGITS else None
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from launcher.core.machine.proc import mounts
-from launcher.logs.lines import OVERWRITES, Begun, LineReader
+from launcher.logs.lines import OVERWRITES, LineReader, PartialLine
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, fair_shares
 
 LOOK_EVERY_S = 0.05  # between looks at files without inotify
@@ -43,7 +43,7 @@ class Follower:
 
         Does not block. Logs take turns. `ended`: the writers have ended, so an unfinished last line is also returned.
         """
-        for global_rank in self._changes.due(ended=ended):
+        for global_rank in self._changes.changed(ended=ended):
             block = b""
             while not block:
                 offset, chunk = self._logs[global_rank].read(CHUNK_BYTES)
@@ -58,9 +58,9 @@ class Follower:
             self._changes.nothing_new(global_rank)
         return None
 
-    def begun(self) -> dict[int, Begun]:
+    def partial(self) -> dict[int, PartialLine]:
         """Return the unfinished lines by global rank."""
-        return {global_rank: begun for global_rank, reader in self._readers.items() if (begun := reader.begun)}
+        return {global_rank: begun for global_rank, reader in self._readers.items() if (begun := reader.partial)}
 
     def wait(self, seconds: float) -> None:
         """Sleep until something may have been written, at most `seconds`."""
@@ -97,7 +97,7 @@ class Changes:
         self._seen: dict[int, tuple[_Signature | None, _Signature | None]] = {}  # of files that are not due
         self._next_look_s = self._next_survey_s = 0.0
 
-    def due(self, *, ended: bool = False) -> tuple[int, ...]:
+    def changed(self, *, ended: bool = False) -> tuple[int, ...]:
         """Return the ranks whose files should be read now. A file stays due until `nothing_new` is called.
 
         `ended`: the writers have ended. All files are then due once more.
@@ -114,7 +114,7 @@ class Changes:
         self._ended = ended
         return tuple(self._due)
 
-    def is_due(self, key: int) -> bool:
+    def has_changed(self, key: int) -> bool:
         return key in self._due
 
     def look_at(self, key: int) -> None:

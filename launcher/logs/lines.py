@@ -17,7 +17,7 @@ MAX_CHARACTER_BYTES = 4  # of UTF-8
 
 
 @frozen
-class Begun:
+class PartialLine:
     """The part of an unfinished line that has been read."""
 
     line_offset: int  # of the line's first byte
@@ -103,9 +103,9 @@ class LineReader:
         return [Line(self._global_rank, offset, rest, ends=False)] if rest else []
 
     @property
-    def begun(self) -> Begun | None:
+    def partial(self) -> PartialLine | None:
         """The unfinished line; None if the last line is finished."""
-        return Begun(self._line_offset, last_state(self._begun)) if self._begun else None
+        return PartialLine(self._line_offset, last_state(self._begun)) if self._begun else None
 
     def _piece(self, offset: int, raw: bytes) -> Line:
         return Line(self._global_rank, offset, raw, ends=False, overwritten=raw.endswith(OVERWRITES))

@@ -60,7 +60,7 @@ class SectionLines:
                 self._at = "beginning"
             case "beginning" if not line:
                 pass
-            case "beginning" | "text" if line and self._goes_on(line):
+            case "beginning" | "text" if line and self._continues(line):
                 self._at = "text"
             case "text" if not line:
                 self._at = "between"
@@ -69,6 +69,6 @@ class SectionLines:
                 return False
         return True
 
-    def _goes_on(self, line: str) -> bool:
+    def _continues(self, line: str) -> bool:
         known = _LINES_OF.get(self.title)
         return not _LOGGED.match(line) if known is None else known.match(line) is not None

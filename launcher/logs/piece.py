@@ -32,7 +32,7 @@ class Place:
 
 
 @frozen
-class Piece:
+class LogCursor:
     """The new lines of a log after a position."""
 
     place: Place | None  # after the lines; None if there is no log
@@ -42,7 +42,7 @@ class Piece:
     skipped_bytes: int = 0  # lines are missing before these, since more arrived than a piece holds
 
 
-def piece_after(log: Path, place: Place | None) -> Piece:
+def piece_after(log: Path, place: Place | None) -> LogCursor:
     """Return the lines after `place`, at most the last 128 KiB; from the log's end if it was never read.
 
     Never blocks. Raises OSError if the log exists and cannot be read.
@@ -55,10 +55,10 @@ def piece_after(log: Path, place: Place | None) -> Piece:
             begin = max(after, found.st_size - MAX_BYTES)
             text = bytes_between(descriptor, begin, found.st_size)
     except FileNotFoundError:
-        return Piece(None, is_anew=place is not None)
+        return LogCursor(None, is_anew=place is not None)
     if begin > after:  # usually in the middle of a line
         cut = text.find(b"\n") + 1
         begin, text = begin + cut, text[cut:]
     *lines, rest = text.split(b"\n")
     behind = Place(found.st_ino, begin + len(text) - len(rest))
-    return Piece(behind, tuple(lines), rest, is_anew, begin - after)
+    return LogCursor(behind, tuple(lines), rest, is_anew, begin - after)

@@ -302,7 +302,7 @@ class TracebackLines:
             self._header, self._raised, self._is_linked = text, None, False
             return header
         if self._prefix is None:
-            self.continues = self._raised is not None and self._goes_on(self._raised, text)
+            self.continues = self._raised is not None and self._continues(self._raised, text)
             if not self.continues:
                 self._raised, self._is_linked = None, False
             return None
@@ -318,7 +318,7 @@ class TracebackLines:
         """True if the next line may belong to the last one."""
         return self._header is not None or self._prefix is not None or self._raised is not None
 
-    def _goes_on(self, prefix: str, text: str) -> bool:
+    def _continues(self, prefix: str, text: str) -> bool:
         """Return True if a line after an exception belongs to its message or group, or leads to the next exception."""
         mark = outside_group(prefix)
         rest = without_prefix(mark, text)

@@ -68,7 +68,7 @@ class Box:
             yield Box(start, (min(step, self.size[0] - first), *self.size[1:]))
 
 
-def whole(shape: Sequence[int]) -> Box:
+def full_box(shape: Sequence[int]) -> Box:
     return Box((0,) * len(shape), tuple(shape))
 
 

@@ -63,11 +63,11 @@ class _Hook:
             except OSError:  # even that is not available
                 pass
         finally:
-            if self.headline is not None and not _is_wish(fields):
+            if self.headline is not None and not _is_requested(fields):
                 self.headline.print_failure(fields)
 
 
-def _is_wish(fields: dict[str, Any]) -> bool:
+def _is_requested(fields: dict[str, Any]) -> bool:
     """Return True if the rank ends because a user or an engine asked it to."""
     return fields["type"] == "KeyboardInterrupt" or fields["status"] in _STATUSES_OF_WISHES
 

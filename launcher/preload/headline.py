@@ -38,10 +38,10 @@ class Headline:
         hint = f"`tlaunch why {self._run}` shows more, `tlaunch logs {self._run} --rank {rank}` its log"
         lines = (f"error: rank {rank}: {what}", f"hint: {hint}")
         text = "".join(f"{_escaped(line)}\n" for line in lines).encode()
-        if _is_first(os.path.join(run_dir, FILE), text) and self._is_there():
+        if _is_first(os.path.join(run_dir, FILE), text) and self._is_open():
             os.write(self._descriptor, text)
 
-    def _is_there(self) -> bool:
+    def _is_open(self) -> bool:
         """Return True if the descriptor is still the engine's stderr; a program may have closed it."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._file)
@@ -49,7 +49,7 @@ class Headline:
             return False
 
     def _close(self) -> None:
-        if self._is_there():
+        if self._is_open():
             os.close(self._descriptor)
 
 

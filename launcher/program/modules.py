@@ -63,13 +63,13 @@ def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
     name, around, spec = "", list[ModuleSpec](), None
     for part in (*parts, "__main__"):
         if spec is not None and spec.submodule_search_locations is None:  # it is a module
-            return None if name == ".".join(parts) else _unless_elsewhere(f"{name}.{part}", [*around, spec])
+            return None if name == ".".join(parts) else _if_own_directory(f"{name}.{part}", [*around, spec])
         if spec is not None:
             around.append(spec)
             search = list(spec.submodule_search_locations or ())
         name = f"{name}.{part}" if name else part
         if (spec := _found(name, search)) is None:
-            return _unless_elsewhere(name, around)
+            return _if_own_directory(name, around)
     return None
 
 
@@ -82,7 +82,7 @@ def _found(name: str, search: list[str]) -> ModuleSpec | None:
     return None
 
 
-def _unless_elsewhere(name: str, around: Sequence[ModuleSpec]) -> str | None:
+def _if_own_directory(name: str, around: Sequence[ModuleSpec]) -> str | None:
     """Return `name` if no parent package can take its modules from elsewhere than its directory; else None."""
     for package in around:
         if package.origin is None:  # a directory without `__init__.py`

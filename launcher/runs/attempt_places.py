@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.core.records import Allotment
+from launcher.core.records import DeviceAssignment
 from launcher.logs.lines import Line
 from launcher.runs.record import RankPlace, Recorded
 
@@ -14,7 +14,7 @@ class AttemptPlaces:
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
-        self._allotments: dict[int, Allotment | None] = {}  # by attempt
+        self._allotments: dict[int, DeviceAssignment | None] = {}  # by attempt
         self._of_attempt: dict[int, Mapping[int, RankPlace]] = {}
 
     @property
@@ -22,7 +22,7 @@ class AttemptPlaces:
         """True where attempts may have different places."""
         return bool(self._recorded.devices)
 
-    def note(self, attempt: int, allotment: Allotment | None) -> None:
+    def note(self, attempt: int, allotment: DeviceAssignment | None) -> None:
         """Take note of what an attempt has that begins."""
         self._allotments[attempt] = allotment
         self._of_attempt.pop(attempt, None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher.core.codec import real_number, whole_number
+from launcher.core.codec import integer, real_number
 from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
 from launcher.core.metrics import SCHEMA, Record, Saved, StageShares, StepMetrics, Validation
@@ -60,7 +60,7 @@ def from_line(line: bytes) -> tuple[tuple[Record, ...], str | None]:
         if type(value) not in kinds and (value is not None or name in _COMMON):
             wrong = f"has {name} {_quoted(value)}, which is not {expected}"
             break
-    time_ns, attempt, step = (whole_number(fields.get(name)) for name in _COMMON)
+    time_ns, attempt, step = (integer(fields.get(name)) for name in _COMMON)
     if time_ns is None or attempt is None or step is None:
         return (), wrong or "has a number that is too large"
     return tuple(_records(time_ns, attempt, step, fields)), wrong
@@ -73,7 +73,7 @@ def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> I
         measured = (fields.keys() & _OF_A_STEP) or (fields.keys() & _OF_A_VALIDATION)
     is_validation = bool(measured & _OF_A_VALIDATION)
     numbers: dict[str, Any] = {name: real_number(fields.get(name)) for name in _MEASURES}
-    numbers |= {name: whole_number(fields.get(name)) for name in _COUNTS}
+    numbers |= {name: integer(fields.get(name)) for name in _COUNTS}
     if measured & (_OF_A_STEP_ALONE if is_validation or isinstance(saved, str) else _OF_A_STEP):
         yield StepMetrics(
             time_ns,

@@ -9,7 +9,7 @@ from launcher.core import events
 from launcher.core.events import COORDINATOR, Cause, TimestampedEvent
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import ProcessId
-from launcher.core.records import Allotment
+from launcher.core.records import DeviceAssignment
 from launcher.core.report import Attempt, RankExit
 from launcher.core.verdict import Verdict
 
@@ -116,7 +116,7 @@ class AttemptProgress:
     number: int = 0
     master_port: int = 0
     started_ns: int = 0
-    allotment: Allotment | None = None  # None: all devices of the run
+    allotment: DeviceAssignment | None = None  # None: all devices of the run
     starts: dict[int, RankStart] = field(default_factory=dict)  # by global rank
     exits: dict[int, RankExit] = field(default_factory=dict)  # by global rank, in the order in which they ended
     scheduler: SchedulerStart | None = None
@@ -279,7 +279,7 @@ class Progress:
         self.current.take(stamped)
         self.last_ns = max(self.last_ns, stamped.time_ns)  # servers' clocks are known within limits
 
-    def _ranks_of(self, allotment: Allotment | None) -> int:
+    def _ranks_of(self, allotment: DeviceAssignment | None) -> int:
         """Return the number of ranks of an attempt that count here."""
         if allotment is None:
             return self.rank_count

@@ -11,7 +11,7 @@ from launcher.core.events import AttemptStarted, Event, RankStarted, SchedulerSt
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.logs.arrivals import Arrivals
 from launcher.logs.follow import Changes, Follower
-from launcher.logs.lines import OVERWRITES, Begun, Line, LineReader, attempt_at, with_attempts
+from launcher.logs.lines import OVERWRITES, Line, LineReader, PartialLine, attempt_at, with_attempts
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Clock
 from launcher.runs.attempt_places import AttemptPlaces
@@ -165,7 +165,7 @@ class RankLog:
         _, _, attempt = attempt_at(offset, self._starts)
         for number in range((attempt or 0) + 1, self._all_starts.attempt + 1):  # a rank may have no part in some
             mark = mark_of(number)
-            at = 0 if chunk.startswith(mark) and self._reader.begun is None else chunk.find(b"\n" + mark) + 1
+            at = 0 if chunk.startswith(mark) and self._reader.partial is None else chunk.find(b"\n" + mark) + 1
             if at > 0 or chunk.startswith(mark):
                 self._all_starts.note(self._global_rank, offset + at, number)
                 return
@@ -189,9 +189,9 @@ class RankLog:
         return self._stamped(self._reader.last_line())
 
     @property
-    def begun(self) -> Begun | None:
+    def begun(self) -> PartialLine | None:
         """The unfinished line, as far as it was read; None if there is none."""
-        return self._reader.begun
+        return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
         """Skip all but the last unread bytes, at most `keep_lines` whole lines; return how many bytes were skipped."""
@@ -269,7 +269,7 @@ class RankLogs:
         """
         self.note_attempts()
         came_bytes, last_attempt = 0, -1
-        due = self._changes.due(ended=ended)
+        due = self._changes.changed(ended=ended)
         limit_bytes = min(CHUNK_BYTES, max(MIN_BYTES, at_once_bytes // max(1, len(due))))
         turns = [(0, global_rank) for global_rank in due]
         if self._starts.attempt:  # those first that are behind
@@ -297,7 +297,7 @@ class RankLogs:
 
     def is_read(self, global_rank: int) -> bool:
         """Return whether `new_lines` has given all that is known to have come."""
-        return not self._changes.is_due(global_rank)
+        return not self._changes.has_changed(global_rank)
 
     def follower(self) -> Follower:
         """Return a follower that gives what is unread as it is, instead of `new_lines`."""

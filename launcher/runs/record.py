@@ -17,7 +17,7 @@ from launcher.core import atomic
 from launcher.core.codec import decode, encode, json_text, read_json, real_number
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.records import DEFAULT_GRACE_S, Allotment, ResumedFrom, RunSpec, Supervision
+from launcher.core.records import DEFAULT_GRACE_S, DeviceAssignment, ResumedFrom, RunSpec, Supervision
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.preload.masking import masked, masked_argv
 
@@ -87,7 +87,7 @@ class Recorded:
     # Of an elastic run, all that it may use, by the ranks that the whole table gives them.
     devices: tuple[RankPlace, ...] = ()
 
-    def places_in(self, allotment: Allotment | None) -> tuple[RankPlace, ...]:
+    def places_in(self, allotment: DeviceAssignment | None) -> tuple[RankPlace, ...]:
         """Return the places of the ranks of an attempt, ascending by global rank."""
         if allotment is None or len(self.devices) <= max(allotment.devices):
             return self.places

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.atomic import point_link, told_as
+from launcher.core.atomic import point_link, renamed_error
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.runs.course import runs_before
@@ -91,7 +91,7 @@ class Removal:
         if name := continued_among([root], self._begun_meanwhile()).get(root):
             return f"{name} continues it"
         aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}{_REMOVED}")
-        with told_as(root, aside):
+        with renamed_error(root, aside):
             root.rename(aside)
         with suppress(OSError):
             RunDir(aside).run_json.rename(_mark(aside))

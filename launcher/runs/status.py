@@ -159,7 +159,7 @@ class RunState:
             return RankState.UNWATCHED
         if process is None:
             return RankState.WAITING
-        if not process.here:
+        if not process.is_local:
             agent = self.progress.agent
             elsewhere = self.state is State.ELSEWHERE or (agent is not None and process.host != agent.host)
             return RankState.RUNNING if elsewhere and not self.state.over else RankState.GONE
@@ -218,7 +218,7 @@ class RunStatusReader:
             return progress.state
         if progress.agent is None:
             return self._state_without_events()
-        if not progress.agent.here:
+        if not progress.agent.is_local:
             return State.ELSEWHERE
         # A head that outlives its agent ends what that left behind, and writes the report.
         return State.ENDING if head_lives else State.LOST

@@ -118,7 +118,7 @@ def run_at(root: Path) -> RunDir:
     parts = [RunDir(root, server_index) for server_index in found]
     for part in parts if len(parts) > 1 else ():
         first = next(EventReader(part.events).read(), None)
-        if first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here:
+        if first is not None and isinstance(first.event, AgentStarted) and first.event.agent.is_local:
             return part
     return parts[0] if parts else RunDir(root)
 

@@ -262,7 +262,7 @@ class _EventsSeen:
     def broke_off(self) -> bool:
         """True where agent and head are gone without a last event. Of another machine this cannot be known: False."""
         agent, head = self.progress.agent, self.progress.head
-        return agent is not None and agent.here and not agent.lives and (head is None or not head.lives)
+        return agent is not None and agent.is_local and not agent.lives and (head is None or not head.lives)
 
     def last_beats(self, run_dir: RunDir, now_ns: int) -> dict[int, int]:
         """Return the time of the last heartbeat of each rank without a known end, by global rank."""

@@ -20,7 +20,7 @@ from math import prod
 from typing import Literal
 
 from launcher.core.frozen import frozen
-from launcher.sharding.expression import Cutting
+from launcher.sharding.expression import Partition
 from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator, bytes_of
 from launcher.sharding.layout import TensorLayout, simplified
 from launcher.sharding.plan import Collective, ShardingPlan, operator_collectives
@@ -122,7 +122,7 @@ class OperatorCost:
     sums: frozenset[TensorLayout]  # the ranks that share these messages (`ranks_that_sum`)
 
 
-def operator_cost(graph: Graph, operator: Operator, cutting: Cutting, costs: Costs) -> OperatorCost:
+def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: Costs) -> OperatorCost:
     """Return the cost of an operator with this partition: compute, its own collectives, and the leaves that it uses first."""
     inputs = [
         (graph.by_name[name], prod(layout.cuts)) for name, layout in zip(operator.inputs, cutting.inputs, strict=True)

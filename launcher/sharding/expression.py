@@ -48,7 +48,7 @@ class Expression:
 
 
 @frozen
-class Cutting:
+class Partition:
     """An expression with its indices cut over all ranks: the device matrix, and the layouts of inputs and output.
 
     The matrix has an axis for each index, in order, and a last axis for ranks that compute the same, if the cuts use
@@ -112,12 +112,12 @@ class Cutting:
         return tuple(axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1 and index in indices)
 
 
-def cut(expression: Expression, cuts: Cuts, ranks: int) -> Cutting:
+def cut(expression: Expression, cuts: Cuts, ranks: int) -> Partition:
     """Cut the indices of an expression. The cuts must divide the sizes, and their product the number of ranks."""
-    return Cutting(expression, tuple((index, cuts.get(index, 1)) for index in expression.indices), ranks)
+    return Partition(expression, tuple((index, cuts.get(index, 1)) for index in expression.indices), ranks)
 
 
-def cuttings(expression: Expression, ranks: int) -> Iterator[Cutting]:
+def cuttings(expression: Expression, ranks: int) -> Iterator[Partition]:
     """Yield every way to cut an expression over at most `ranks` ranks; partitions that use all ranks come first.
 
     >>> relu = Expression((("i", "j"),), ("i", "j"), {"i": 4, "j": 6})
@@ -125,15 +125,15 @@ def cuttings(expression: Expression, ranks: int) -> Iterator[Cutting]:
     [((2, 2),), ((4, 1),), ((1, 2),), ((2, 1),), ((1, 1),)]
     """
 
-    def ways(indices: Sequence[str], left: int) -> Iterator[dict[str, int]]:
+    def divisions(indices: Sequence[str], left: int) -> Iterator[dict[str, int]]:
         if not indices:
             yield {}
             return
         first, *rest = indices
         for parts in range(1, left + 1):
             if left % parts == 0 and expression.sizes[first] % parts == 0:
-                for others in ways(rest, left // parts):
+                for others in divisions(rest, left // parts):
                     yield {first: parts, **others}
 
-    found = [cut(expression, cuts, ranks) for cuts in ways(expression.indices, ranks)]
+    found = [cut(expression, cuts, ranks) for cuts in divisions(expression.indices, ranks)]
     return iter(sorted(found, key=lambda each: (-each.used, each.strategy)))

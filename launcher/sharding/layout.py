@@ -72,7 +72,7 @@ class TensorLayout:
         return tuple(length // cut for length, cut in zip(shape, self.cuts, strict=True))
 
 
-def whole_on_all(dims: int, ranks: int) -> TensorLayout:
+def replicated(dims: int, ranks: int) -> TensorLayout:
     """Return the layout of a tensor that every rank holds in full."""
     return TensorLayout((ranks,), ((),) * dims)
 

@@ -17,7 +17,7 @@ from math import prod
 from typing import Literal
 
 from launcher.core.frozen import frozen
-from launcher.sharding.expression import Cutting
+from launcher.sharding.expression import Partition
 from launcher.sharding.graph import Graph, Leaf, Operator
 from launcher.sharding.layout import TensorLayout, group_along, groups_along
 from launcher.sharding.redistribution import BACKWARD, Step, steps_between
@@ -50,7 +50,7 @@ class Collective:
 @frozen
 class PlannedOperator:
     operator: Operator
-    cutting: Cutting
+    cutting: Partition
     steps: tuple[tuple[Step, ...], ...]  # the steps that bring each input into the required layout
 
 
@@ -144,7 +144,7 @@ class ShardingPlan:
         return {name: tuple(uses) for name, uses in found.items()}
 
 
-def plan_of(graph: Graph, cuttings: Mapping[str, Cutting], ranks: int) -> ShardingPlan:
+def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> ShardingPlan:
     """Return the plan with the given partition of each operator; `cuttings` must name all of them."""
     leaves = {name: first_layout(graph, name, cuttings) for name in (leaf.name for leaf in graph.leaves)}
     held = {**leaves, **{each.name: cuttings[each.name].output for each in graph.operators}}
@@ -162,13 +162,13 @@ def plan_of(graph: Graph, cuttings: Mapping[str, Cutting], ranks: int) -> Shardi
     return ShardingPlan(graph, ranks, planned, leaves)
 
 
-def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Cutting]) -> TensorLayout:
+def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Partition]) -> TensorLayout:
     """Return the layout of a leaf: the one that the first operator using it needs."""
     operator, number = graph.consumers[leaf][0]
     return cuttings[operator.name].inputs[number]
 
 
-def operator_collectives(graph: Graph, operator: Operator, cutting: Cutting) -> Iterator[Collective]:
+def operator_collectives(graph: Graph, operator: Operator, cutting: Partition) -> Iterator[Collective]:
     """Yield the communication of an operator itself: sums of its output and its inputs' gradients, and statistics."""
     devices, item_bytes = cutting.devices, operator.item_bytes
     is_trained = operator.name in graph.needs_gradient

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from launcher.sharding.expression import Cutting, cuttings
+from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.graph import Graph, Operator
 from launcher.sharding.layout import TensorLayout
 from launcher.sharding.plan import Collective, step_collectives
 from launcher.sharding.redistribution import steps_between
 
 
-def propagated(graph: Graph, given: Mapping[str, Cutting], ranks: int) -> dict[str, Cutting]:
+def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict[str, Partition]:
     """Return the partition of every operator, in the graph's order; `given` ones are kept.
 
     Without given ones, the first operator is cut along the first dim of its first input, as in data parallelism.
@@ -51,7 +51,7 @@ def propagated(graph: Graph, given: Mapping[str, Cutting], ranks: int) -> dict[s
     return {operator.name: known[operator.name] for operator in graph.operators}
 
 
-def _data_parallel(operator: Operator, ranks: int) -> Cutting:
+def _data_parallel(operator: Operator, ranks: int) -> Partition:
     """Return an operator's partition of only its first input's first dim, into as many parts as possible."""
     batch = operator.expression.inputs[0][0] if operator.expression.inputs[0] else None
     ways = cuttings(operator.expression, ranks)
@@ -70,15 +70,15 @@ def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
     return found
 
 
-def _chosen(graph: Graph, operator: Operator, known: Mapping[str, Cutting], ranks: int) -> Cutting:
-    def preference(way: Cutting) -> tuple[int, int, int, tuple[int, ...]]:
+def _chosen(graph: Graph, operator: Operator, known: Mapping[str, Partition], ranks: int) -> Partition:
+    def preference(way: Partition) -> tuple[int, int, int, tuple[int, ...]]:
         parts = tuple(count for _, count in way.cuts)
         return redistributed_bytes(graph, operator, way, known), -way.used, _changed(graph, operator, way, known), parts
 
     return min(cuttings(operator.expression, ranks), key=preference)
 
 
-def redistributed_bytes(graph: Graph, operator: Operator, way: Cutting, known: Mapping[str, Cutting]) -> int:
+def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
     """Return the bytes per rank for redistributions between an operator with this partition and decided operators."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
@@ -92,7 +92,7 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Cutting, known: M
     return sum(each.bytes for each in moved if each.kind != "slice" and each.phase == "forward")
 
 
-def _held(graph: Graph, operator: Operator, name: str, known: Mapping[str, Cutting]) -> TensorLayout | None:
+def _held(graph: Graph, operator: Operator, name: str, known: Mapping[str, Partition]) -> TensorLayout | None:
     """Return a leaf's layout as decided by another operator; None if only this one uses it."""
     for consumer, number in graph.consumers[name]:
         if consumer.name in known and consumer.name != operator.name:
@@ -100,7 +100,7 @@ def _held(graph: Graph, operator: Operator, name: str, known: Mapping[str, Cutti
     return None
 
 
-def _changed(graph: Graph, operator: Operator, way: Cutting, known: Mapping[str, Cutting]) -> int:
+def _changed(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
     """Return the number of dims that the operator cuts into another number of parts than a decided neighbour."""
     pairs = [
         (known[name].output.cuts, way.inputs[number].cuts)

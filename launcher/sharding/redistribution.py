@@ -15,7 +15,7 @@ from math import prod
 from typing import Literal
 
 from launcher.core.frozen import frozen
-from launcher.sharding.layout import TensorLayout, common_refinement, group_along, refined, simplified, whole_on_all
+from launcher.sharding.layout import TensorLayout, common_refinement, group_along, refined, replicated, simplified
 
 Kind = Literal["slice", "all_gather", "all_to_all"]
 # The backward step of each kind.
@@ -53,7 +53,7 @@ def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...
     source, target = simplified(source), simplified(target)  # so that the steps depend only on what ranks hold
     devices = common_refinement(source.devices, target.devices)
     if devices is None:  # 2 x 3 and 3 x 2 ranks: one side gathers, the other slices
-        whole = whole_on_all(len(source.axes), prod(source.devices))
+        whole = replicated(len(source.axes), prod(source.devices))
         return steps_between(source, whole) + steps_between(whole, target)
     current, wanted = refined(source, devices), refined(target, devices)
     steps: list[Step] = []

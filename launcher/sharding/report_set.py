@@ -70,7 +70,7 @@ class AlikeRanks:
         return tuple(report.rank for report in self.reports)
 
 
-def alike(reports: Sequence[StrategyReport]) -> list[AlikeRanks]:
+def equal_ranks(reports: Sequence[StrategyReport]) -> list[AlikeRanks]:
     """Return the ranks grouped by equal reports (except numbers), ordered by their first ranks."""
     groups: dict[Any, list[StrategyReport]] = {}
     for report in reports:

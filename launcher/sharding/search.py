@@ -20,7 +20,7 @@ from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 from launcher.sharding.cost import Cost, Costs
 from launcher.sharding.elimination import Factor, cheapest
-from launcher.sharding.expression import Cutting
+from launcher.sharding.expression import Partition
 from launcher.sharding.graph import Graph
 from launcher.sharding.layout import TensorLayout
 from launcher.sharding.tables import Tables, tables_of
@@ -31,8 +31,8 @@ TOLERANCE = 1e-9  # of sums computed in another order
 
 
 def searched(
-    graph: Graph, given: Mapping[str, Cutting], ranks: int, costs: Costs, memory_bytes: float | None = None
-) -> dict[str, Cutting]:
+    graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs, memory_bytes: float | None = None
+) -> dict[str, Partition]:
     """Return the partition of every operator in the cheapest choice, in the graph's order; `given` ones are kept.
 
     The result depends only on the arguments: ties are broken by the order of the partitions.

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.sharding.expression import Cutting, Expression, Strategy, cut
+from launcher.sharding.expression import Expression, Partition, Strategy, cut
 
 
 @frozen
@@ -22,7 +22,7 @@ class _Part:
     where: str  # "dim 1 of input 0"
 
 
-def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Cutting:
+def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Partition:
     """Return the partition that the user's strategy for the operator `name` describes.
 
     Raises:

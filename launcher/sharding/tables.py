@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.sharding.cost import Cost, Costs, OperatorCost, Passage, operator_cost, passage, passage_cost, takes_first
-from launcher.sharding.expression import Cutting, cuttings
+from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.graph import Graph, Leaf, Operator, bytes_of
 from launcher.sharding.layout import TensorLayout, simplified
 
@@ -24,21 +24,21 @@ class Edge:
 
 @frozen
 class Tables:
-    ways: Mapping[str, Sequence[Cutting]]
+    ways: Mapping[str, Sequence[Partition]]
     operators: Mapping[str, Sequence[OperatorCost]]
     edges: Sequence[Edge]
     fixed_s: Mapping[TensorLayout, float]  # the messages that sum parameter gradients, in a fixed order
 
 
-def tables_of(graph: Graph, given: Mapping[str, Cutting], ranks: int, costs: Costs) -> Tables:
+def tables_of(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs) -> Tables:
     """Return all costs of a graph on `ranks` ranks; an operator that is given has only one partition."""
-    alike: dict[Hashable, tuple[Sequence[Cutting], Sequence[OperatorCost]]] = {}
+    alike: dict[Hashable, tuple[Sequence[Partition], Sequence[OperatorCost]]] = {}
     ways, operators = {}, {}
     for operator in graph.operators:
         fixed = given.get(operator.name)
         kind = (_kind_of(graph, operator), fixed.cuts if fixed else None)
         if kind not in alike:
-            own = (fixed,) if fixed else _ways(operator, ranks)
+            own = (fixed,) if fixed else _candidates(operator, ranks)
             alike[kind] = own, [operator_cost(graph, operator, way, costs) for way in own]
         ways[operator.name], operators[operator.name] = alike[kind]
     sums = {each for _, found in alike.values() for cost in found for each in cost.sums}
@@ -47,7 +47,7 @@ def tables_of(graph: Graph, given: Mapping[str, Cutting], ranks: int, costs: Cos
     return Tables(ways, operators, list(_edges(graph, ways, costs)), fixed_s)
 
 
-def _ways(operator: Operator, ranks: int) -> Sequence[Cutting]:
+def _candidates(operator: Operator, ranks: int) -> Sequence[Partition]:
     found = tuple(cuttings(operator.expression, ranks))
     using_all = tuple(each for each in found if each.used == ranks)
     return using_all if len(found) > MAX_WAYS and using_all else found
@@ -92,7 +92,7 @@ def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
             yield leaf, _Side(first.name, its_number), _Side(operator.name, number)
 
 
-def _edges(graph: Graph, ways: Mapping[str, Sequence[Cutting]], costs: Costs) -> Iterator[Edge]:
+def _edges(graph: Graph, ways: Mapping[str, Sequence[Partition]], costs: Costs) -> Iterator[Edge]:
     layouts = _Layouts(ways)
     passages, tables = _Passages(costs), dict[Hashable, tuple[list[float], list[float]]]()
     for tensor, one, other in _links(graph):
@@ -111,7 +111,7 @@ def _edges(graph: Graph, ways: Mapping[str, Sequence[Cutting]], costs: Costs) ->
 class _Layouts:
     """The layouts at one end for all partitions of its operator, simplified; equal ones are one object."""
 
-    def __init__(self, ways: Mapping[str, Sequence[Cutting]]) -> None:
+    def __init__(self, ways: Mapping[str, Sequence[Partition]]) -> None:
         self._ways = ways
         self._same: dict[TensorLayout, TensorLayout] = {}
         self._of: dict[Hashable, list[TensorLayout]] = {}

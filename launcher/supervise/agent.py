@@ -83,7 +83,7 @@ class Agent:
         if link is not None:
             link.begin(self._disk)
         self._event_log = EventLog(
-            run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None, self._disk
+            run_dir.events, server_index, head.events_fd if head else None, link.report if link else None, self._disk
         )
         self._recorder = RunRecorder(spec.name, server_index, run_dir, self._event_log)
         self._services: LinkServices | None = None
@@ -169,7 +169,7 @@ class Agent:
         )
         timed = (self._attempts.monitor, self._proxy_control, self._control.reach_probes)
         due_s = [self._control.timeout_s, *(each.timeout_s for each in timed if each is not None)]
-        due_s += self._services.due_s if self._services else []
+        due_s += self._services.next_action_s if self._services else []
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
         self._control.listen()

@@ -103,7 +103,7 @@ class AttemptMonitor:
         for global_rank, pid in self._rank_group.running.items():
             if pid in pids:
                 self._progress_monitor.started(global_rank, pid)
-                if self.ender.begun:  # it was being forked when the end began
+                if self.ender.has_started:  # it was being forked when the end began
                     signal_rank(pid, signal.SIGTERM)
                 elif self._paused:
                     signal_rank(pid, signal.SIGSTOP)
@@ -130,9 +130,9 @@ class AttemptMonitor:
         else:
             self._progress_monitor.resume()
             self._lingering.resume()
-        for leader in self._rank_group.leaders if not (pauses and self.ender.begun) else ():
+        for leader in self._rank_group.leaders if not (pauses and self.ender.has_started) else ():
             signal_rank(leader, signal.SIGSTOP if pauses else signal.SIGCONT)
-        if not (pauses and self.ender.begun):
+        if not (pauses and self.ender.has_started):
             self._scheduler.pause(pauses=pauses)
 
     def forward(self, number: int) -> None:
@@ -147,7 +147,7 @@ class AttemptMonitor:
 
     def collect(self) -> None:
         """Collect evidence of a failure, here or on another server, unless that or the end has begun."""
-        if not self._collector and not self.ender.begun:
+        if not self._collector and not self.ender.has_started:
             self._rank_group.cancel()
             self._collector = load_collector()(self._run_dir, self._rank_group, self._event_log.record, self._hung)
 
@@ -160,7 +160,7 @@ class AttemptMonitor:
     def stage(self) -> AttemptStage:
         if self._collector:
             return AttemptStage.COLLECTED if self._collector.done else AttemptStage.COLLECTING
-        if self.ender.begun:
+        if self.ender.has_started:
             return AttemptStage.ENDING_LEFTOVERS if self.cause is Cause.FINISHED else AttemptStage.ENDING
         return AttemptStage.ENDED_WELL if self._rank_group.all_ended else AttemptStage.RUNNING
 
@@ -185,7 +185,7 @@ class AttemptMonitor:
         self._close_collector()
         self.cause, self.verdict = cause, verdict
         self.ender.may_repeat = restarts
-        if self.ender.begun:
+        if self.ender.has_started:
             if not restarts:
                 self.ender.forget_repeat()
             return
@@ -203,8 +203,8 @@ class AttemptMonitor:
             self.ender.timeout_s,
             self._spawner.timeout_s,
             patience_s,
-            None if self._collector or self.ender.begun else self._progress_monitor.timeout_s,
-            None if self._collector or self.ender.begun or self._paused else self._lingering.timeout_s,
+            None if self._collector or self.ender.has_started else self._progress_monitor.timeout_s,
+            None if self._collector or self.ender.has_started or self._paused else self._lingering.timeout_s,
             WAKE_EVERY_S if self._rank_group.leaders else None,
         )
         return min((seconds for seconds in due_s if seconds is not None), default=None)
@@ -213,7 +213,7 @@ class AttemptMonitor:
         """Do what is due. `childless`: this process has no child at all, so nothing is left."""
         if self._collector:
             self._collector.step()
-        elif not (self.ender.begun or self._rank_group.all_ended):
+        elif not (self.ender.has_started or self._rank_group.all_ended):
             lingers = not self._paused and self._lingering.look()
             if lingers or self._scheduler.is_missed:  # it could not be started, or no rank has failed alike
                 self.collect()
@@ -223,7 +223,7 @@ class AttemptMonitor:
             # Ranks of other servers that still run, and go on to end well, need the scheduler.
             if self._rank_group.all_ended and not (self._others and self.cause is Cause.FINISHED):
                 self._scheduler.kill()
-            if self.ender.begun:
+            if self.ender.has_started:
                 self.ender.step()
             else:
                 self._wait_for_leftovers()
@@ -232,7 +232,7 @@ class AttemptMonitor:
         """Return whether nothing of this attempt is left, or nothing that could be killed."""
         if self._collector:
             return False
-        if self.ender.in_vain:
+        if self.ender.is_unkillable:
             return True
         if not self._rank_group.all_ended or self._scheduler.is_ending:
             return False

@@ -18,7 +18,7 @@ from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.core.atomic import write_text
 from launcher.core.events import Cause, Trouble
 from launcher.core.frozen import frozen
-from launcher.core.records import RankSpec, whole_allotment
+from launcher.core.records import RankSpec, full_assignment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
@@ -124,7 +124,7 @@ class Attempts:
         if self._port.holder is None:
             self._port = HeldPort(master_port)
         spec, ranks = self._share.spec, self._share.ranks
-        if allotment is not None and allotment != whole_allotment(spec.layout):
+        if allotment is not None and allotment != full_assignment(spec.layout):
             assert self._share.specify is not None, "only an elastic run has other devices"
             spec, files = self._share.specify(allotment, number)
             self._write(files)
@@ -230,7 +230,7 @@ class Attempts:
         """Return whether ranks may wait for a disk that does not answer, here or on another server."""
         return self.disk.silent_s >= BUSY_S or (self._link is not None and self._link.other_disk_stalls)
 
-    def note_failure_elsewhere(self, cause: Cause, verdict: Verdict) -> None:
+    def note_remote_failure(self, cause: Cause, verdict: Verdict) -> None:
         """Have the report say what the last attempt failed of, although all ranks here had ended well before."""
         if self.over[-1].cause is Cause.FINISHED:
             self.over[-1] = replace(self.over[-1], cause=cause, verdict=verdict)

@@ -49,7 +49,7 @@ class LingeringRanks:
         for global_rank, pid in self._rank_group.running.items():
             since = self._since.get(pid)
             if since is not None:
-                self._tell(global_rank, pid)
+                self._report(global_rank, pid)
                 is_over |= now - since >= self._grace_s
             elif self._has_failed(global_rank, pid):
                 self._since[pid] = now
@@ -68,7 +68,7 @@ class LingeringRanks:
         failure = read_failure(path, pid)
         return failure is not None and failure.time_ns is not None  # else no hook of ours has written it
 
-    def _tell(self, global_rank: int, pid: int) -> None:
+    def _report(self, global_rank: int, pid: int) -> None:
         if pid in self._recorded:
             return
         from launcher.supervise.diagnosis.evidence import RankEvidence, summarize  # noqa: PLC0415 - as above

@@ -70,7 +70,7 @@ class Link:
             if self._mute is not None or self._channel.wants_write:
                 _wake(self._loop_end)
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self.send(EventReport(line))
 
     def take(self) -> list[Message]:

@@ -14,7 +14,7 @@ from launcher.supervise.link import Link
 
 if TYPE_CHECKING:
     from launcher.supervise.file_upload import FileUpload
-    from launcher.supervise.survey import Survey
+    from launcher.supervise.survey import StackCollection
 
 
 class LinkServices:
@@ -25,7 +25,7 @@ class LinkServices:
         self._run_dir = run_dir
         self._event_log = event_log
         self._upload: FileUpload | None = None  # if the coordinator does not see what ranks write
-        self._survey: Survey | None = None  # once a client has asked where ranks are
+        self._survey: StackCollection | None = None  # once a client has asked where ranks are
 
     def begin(self, global_ranks: Sequence[int], *, follows_another: bool) -> None:
         """Send what these ranks write, if the coordinator does not see it. `follows_another`: see FileUpload."""
@@ -35,7 +35,7 @@ class LinkServices:
             self._upload = FileUpload(self._run_dir, global_ranks, self.link, follows_another=follows_another)
 
     @property
-    def due_s(self) -> list[float | None]:
+    def next_action_s(self) -> list[float | None]:
         """The seconds until each part has something to do; None if it has not."""
         return [part.timeout_s for part in (self.link, self._upload, self._survey) if part is not None]
 
@@ -52,10 +52,10 @@ class LinkServices:
                 if self._upload.shares:
                     self._end_upload()
             elif isinstance(message, TakeStacks):
-                from launcher.supervise.survey import Survey  # noqa: PLC0415 - most runs need none of it
+                from launcher.supervise.survey import StackCollection  # noqa: PLC0415 - most runs need none of it
 
                 assert self.link is not None, "the question came by it"
-                self._survey = self._survey or Survey(self._run_dir, self.link.send)
+                self._survey = self._survey or StackCollection(self._run_dir, self.link.send)
                 self._survey.begin(message, running)
             else:
                 yield message

@@ -155,7 +155,7 @@ class MpiProxies:
                 happened += self._hear(self._callers[number])
         return happened
 
-    def tell_end(self, global_rank: int, status: int) -> None:
+    def report_end(self, global_rank: int, status: int) -> None:
         """Let a rank's member end; `status` as in `subprocess`. May be called again, or for one that has gone.
 
         Call it when nothing is left that needs time: the engine may kill all members once one has ended.
@@ -269,5 +269,5 @@ class ProxyControl:
     def release(self) -> None:
         """Let all members end well, for the engine needs not know how ranks ended. Call nothing else afterwards."""
         for rank in self.ranks:
-            self._members.tell_end(rank.global_rank, 0)
+            self._members.report_end(rank.global_rank, 0)
         self._members.close()

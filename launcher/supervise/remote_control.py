@@ -19,7 +19,7 @@ from launcher.control.events import (
     SignalReceived,
     ends_run,
 )
-from launcher.control.messages import GivingUp, Message
+from launcher.control.messages import AgentFailed, Message
 from launcher.control.orders import BeginAttempt, CollectEvidence, EndRanks, Finish, ForwardSignal, ProbeReach
 from launcher.control.outcome import exit_code
 from launcher.core.codec import encode
@@ -135,7 +135,7 @@ class RemoteControl:
     def on_launcher_lost(self) -> None:
         """End the ranks: the launcher that would hear how the run ends has gone."""
         if self._link is not None:
-            self._link.send(GivingUp("the process that started its agent was killed"))
+            self._link.send(AgentFailed("the process that started its agent was killed"))
         self._stop(EndRanks(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
@@ -198,7 +198,7 @@ class RemoteControl:
         self._event_log.record(Judged(verdict))
         self._record_stopping(order)
         if self._waits:
-            self._attempts.note_failure_elsewhere(order.cause, verdict)
+            self._attempts.note_remote_failure(order.cause, verdict)
         else:
             self._attempts.carry_out(order)
 

@@ -235,7 +235,7 @@ def _program(
     return Program(argv, environment, spec.cwd, run_dir.scheduler_log)
 
 
-def start_beside(spec: RunSpec, environment: Mapping[str, str]) -> None:
+def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
     """Start the scheduler beside this process, which is to become rank 0 and has that environment. Call it last.
 
     A child of this process starts it and sees to its end: nobody else would, since engines know of their ranks alone.

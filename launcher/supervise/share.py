@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment, RankSpec, RunSpec
+from launcher.core.records import DeviceAssignment, RankSpec, RunSpec
 from launcher.supervise.port import HeldPort
 
 # Gives the spec of an attempt of an elastic run, and the files that it needs in the run directory, by name.
-SpecifyAttempt = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
+SpecifyAttempt = Callable[[DeviceAssignment, int], tuple[RunSpec, Mapping[str, str]]]
 
 
 @frozen

@@ -46,7 +46,7 @@ class _Pace:
     judged: deque[tuple[float, float, bool]] = field(default_factory=lambda: deque(maxlen=STEPS))
     named: bool = False
 
-    def all_alike(self, slow: bool) -> bool:
+    def all_equal(self, slow: bool) -> bool:
         return len(self.judged) == STEPS and all(was_slow == slow for _, _, was_slow in self.judged)
 
 
@@ -92,9 +92,9 @@ class Slowness:
         usual_s, factor = limit
         own_s = pace.busy_s - pace.core_wait_s
         pace.judged.append((own_s, usual_s, own_s > max(MIN_S, factor * usual_s)))
-        if pace.named and pace.all_alike(slow=False):
+        if pace.named and pace.all_equal(slow=False):
             pace.named = False
-        if pace.named or not pace.all_alike(slow=True):
+        if pace.named or not pace.all_equal(slow=True):
             return None
         pace.named = True
         return Slow(

@@ -252,7 +252,7 @@ class Spawner:
                 self.forget()
             else:
                 self._untold = reason
-                self._tell_lost()
+                self._report_lost()
         results += self._not_wanted
         self._not_wanted.clear()
         server = self._preload.server
@@ -279,7 +279,7 @@ class Spawner:
     def note_ends(self, statuses: Mapping[int, int]) -> None:
         """Take note that these children have been reaped: from now on other processes may get their pids."""
         self._preload.note_ends(statuses)
-        self._tell_lost()
+        self._report_lost()
 
     def reason_of(self, pid: int) -> str | None:
         """Return why the process `pid`, already reaped, never became its program; None if it did."""
@@ -306,7 +306,7 @@ class Spawner:
         else:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
-    def _tell_lost(self) -> None:
+    def _report_lost(self) -> None:
         """Say why there is no fork server any more, but not where it never ran and ranks will say so themselves."""
         if self._untold is None or (not self._preload.imitable and self._preload.status is None):
             return

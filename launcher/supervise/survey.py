@@ -42,7 +42,7 @@ def answer_from(content: Any) -> SurveyAnswer:
     return decode(SurveyAnswer, content)
 
 
-class Survey:
+class StackCollection:
     """Any number of questions at once. Its owner calls `step` whenever `timeout_s` has passed.
 
     Nothing here blocks or raises: ranks need their agent, whatever clients ask.

@@ -181,7 +181,7 @@ class Ending:
         signal_everything(self._leaders(), signal.SIGTERM, self.spared)
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         return self._deadline is not None
 
     @property
@@ -190,7 +190,7 @@ class Ending:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     @property
-    def in_vain(self) -> bool:
+    def is_unkillable(self) -> bool:
         """True if something has outlived SIGKILL for longer than waiting for it makes sense."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 

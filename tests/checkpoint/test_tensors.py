@@ -14,7 +14,7 @@ from launcher.checkpoint.index import KINDS, DamagedError, NamedBox, read_index
 from launcher.checkpoint.merge import CONFIG, OPTIMIZER, merge
 from launcher.checkpoint.tensors import opened, pieces
 from launcher.checkpoint.ways import MODEL
-from launcher.mesh.boxes import Box, shared_runs, whole
+from launcher.mesh.boxes import Box, full_box, shared_runs
 from tests.checkpoints import TOKENS, elements, flip, numbered, tensors_in, write
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -46,7 +46,7 @@ def replaced(values, place, value):
 @st.composite
 def divided(draw, shapes):
     """The boxes of all parameters, in any order, in some files."""
-    boxes = [NamedBox(name, box) for name, shape in shapes.items() for box in draw(cuts(whole(shape)))]
+    boxes = [NamedBox(name, box) for name, shape in shapes.items() for box in draw(cuts(full_box(shape)))]
     files = {f"rank{number}.safetensors": [] for number in range(draw(st.integers(1, 3)))}
     for each in draw(st.permutations(boxes)):
         files[draw(st.sampled_from(sorted(files)))].append(each)
@@ -84,7 +84,7 @@ def test_any_cut_is_joined(data):
 def test_runs_that_two_boxes_share(data):
     """They are copied as the elements would be, one by one."""
     shape = data.draw(st.lists(st.integers(1, 5), max_size=3).map(tuple))
-    one, other = (data.draw(st.sampled_from(data.draw(cuts(whole(shape))))) for _ in range(2))
+    one, other = (data.draw(st.sampled_from(data.draw(cuts(full_box(shape))))) for _ in range(2))
     if (common := one.common(other)) is None:
         return
     [values, *_] = numbered({"x": shape})["x"]
@@ -101,7 +101,7 @@ def test_runs_that_two_boxes_share(data):
 def test_pieces_of_a_box(shape, most):
     """They follow each other, none is larger than it may be, and a long row is no exception."""
     [values, *_] = numbered({"x": tuple(shape)})["x"]
-    found = list(pieces(whole(shape), most))
+    found = list(pieces(full_box(shape), most))
     assert all(piece.count <= most for piece in found)
     assert [each for piece in found for each in elements(values, shape, piece)] == list(values)
 

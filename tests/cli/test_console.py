@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.cli.text.foot import StatusLine
+from launcher.cli.text.run_status_line import StatusLine
 
 from .transcript import normalised
 

@@ -15,7 +15,7 @@ from launcher.core.arrivals import RECORD
 from launcher.core.codec import encode
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.machine.proc import identify
-from launcher.core.records import Allotment, Elastic, Layout
+from launcher.core.records import DeviceAssignment, Elastic, Layout
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
 from launcher.logs.times import SECOND_NS
@@ -308,7 +308,7 @@ def elastic(recorded):
     layouts = [Layout(dp=count) for count in range(5)]
     starts = []
     for number, devices in enumerate([(0, 1, 2, 3), (2, 3), (0, 2, 3)]):
-        starts.append(AttemptStarted(number, 1, Allotment(devices, layouts[len(devices)])))
+        starts.append(AttemptStarted(number, 1, DeviceAssignment(devices, layouts[len(devices)])))
         for rank in range(len(devices)):
             before = ELASTIC[rank][: ELASTIC[rank].index(MARKS[number]) + 1] if number else []
             starts.append(RankStarted(rank, 1, 0, sum(len(f"{line}\n") for line in before)))

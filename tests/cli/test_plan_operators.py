@@ -16,7 +16,7 @@ from launcher.core.codec import encode
 from launcher.core.run_dir import strategy_name
 from launcher.core.text import printable
 from launcher.sharding.report import ReportCollective, ReportEdge, report_text
-from launcher.sharding.report_set import alike
+from launcher.sharding.report_set import equal_ranks
 from tests.sharding.reports import RANKS, report_of, write_reports
 
 from .transcript import transcript
@@ -87,7 +87,7 @@ def test_lines_fit_a_terminal(width, snapshot):
         "",
         *lines_of(report_of(0), width),
         "",
-        *lines_of_all(alike([report_of(0)]), width),
+        *lines_of_all(equal_ranks([report_of(0)]), width),
     ]
     assert max(map(columns_of, lines)) <= width
     assert "\n".join(lines) == snapshot

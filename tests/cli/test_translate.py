@@ -14,7 +14,7 @@ import pytest
 
 from launcher.checkpoint.index import KINDS, NamedBox
 from launcher.core.records import Layout
-from launcher.mesh.boxes import Box, whole
+from launcher.mesh.boxes import Box, full_box
 from launcher.trainer.decode.stdin_lines import MAX_LINE_BYTES
 from tests import checkpoints
 
@@ -60,7 +60,7 @@ def _trained(tmp_path_factory):
         directory / "step-7", shapes, values, files, step=7, layout=Layout(dp=1, mp=2, pp=1),
         settings=dataclasses.asdict(settings), tokens=tokenizer,
     )  # fmt: skip
-    in_one_file = {"model.safetensors": [NamedBox(name, whole(shape)) for name, shape in shapes.items()]}
+    in_one_file = {"model.safetensors": [NamedBox(name, full_box(shape)) for name, shape in shapes.items()]}
     checkpoints.write(
         directory / "step-8", shapes, values, in_one_file, step=8, layout=Layout(),
         settings=dataclasses.asdict(settings), tokens=tokenizer,
@@ -72,7 +72,7 @@ def _trained(tmp_path_factory):
 def _half(shape, number):
     """Half of the rows of a matrix; vectors are whole in the first file."""
     if len(shape) == 1:
-        return whole(shape) if number == 0 else None
+        return full_box(shape) if number == 0 else None
     rows = shape[0] // 2
     return Box((number * rows, 0), (rows if number == 0 else shape[0] - rows, shape[1]))
 

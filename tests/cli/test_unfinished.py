@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cli.text import foot
+from launcher.cli.text import run_status_line
 from launcher.cli.text.log_format import Format, LineOptions
-from launcher.logs.lines import Begun
+from launcher.logs.lines import PartialLine
 from launcher.runs.record import RankPlace
 from tests.conftest import PATIENCE_S
 
@@ -30,10 +30,10 @@ class Terminal:
         """A row in which lines of these ranks are to be shown, as they have been for long enough; and the lines."""
         ranks = range(len(states)) if ranks is None else ranks
         places = [RankPlace(rank, "10.0.0.1", 0, rank) for rank in range(8)]
-        row = foot.PartialLines(Format(LineOptions(), self.stream, places, range(8)), self.stream)
-        begun = {rank: Begun(0, state) for rank, state in zip(ranks, states, strict=True)}
+        row = run_status_line.PartialLines(Format(LineOptions(), self.stream, places, range(8)), self.stream)
+        begun = {rank: PartialLine(0, state) for rank, state in zip(ranks, states, strict=True)}
         assert not row.show(begun)  # it may be ended at the next moment
-        self.now_s += foot.SHOWN_AFTER_S
+        self.now_s += run_status_line.SHOWN_AFTER_S
         return row, begun
 
     def seen(self, *states, ranks=None):
@@ -64,7 +64,7 @@ def terminal(monkeypatch):
     os.set_blocking(shown, False)
     with os.fdopen(end, "w", encoding="utf-8") as stream:
         made = Terminal(shown, stream)
-        monkeypatch.setattr(foot, "time", SimpleNamespace(monotonic=lambda: made.now_s))
+        monkeypatch.setattr(run_status_line, "time", SimpleNamespace(monotonic=lambda: made.now_s))
         yield made
     os.close(shown)
 
@@ -101,7 +101,7 @@ def test_a_line_that_was_erased_is_drawn_again_at_once(terminal):
     """Not when the next state may be drawn: other ranks' lines may come all the time."""
     row, _ = terminal.begun(b"5%")
     for state in (b"6%", b"7%", b"8%"):
-        assert row.show({0: Begun(0, state)})
+        assert row.show({0: PartialLine(0, state)})
         row.erase()
     assert terminal.read() == "[0] 6%\r\x1b[K" * 3
 
@@ -110,9 +110,9 @@ def test_a_terminal_that_takes_nothing_is_left_as_it_is(terminal):
     """Ctrl-S: nobody waits, and what is seen is drawn anew when it goes on."""
     row, _ = terminal.begun(b"5%")
     termios.tcflow(terminal.stream.fileno(), termios.TCOOFF)
-    assert not row.show({0: Begun(0, b"6%")})
+    assert not row.show({0: PartialLine(0, b"6%")})
     termios.tcflow(terminal.stream.fileno(), termios.TCOON)
-    assert row.show({0: Begun(0, b"7%")})
+    assert row.show({0: PartialLine(0, b"7%")})
     assert terminal.read() in {"[0] 6%", "[0] 7%"}
 
 
@@ -129,4 +129,4 @@ def test_a_line_that_was_ended_is_not_drawn_again(terminal):
     assert row.show({1: both[1]})
     assert "half" not in terminal.read()
     row.erase()
-    assert not row.show({1: Begun(9, b"just begun")})
+    assert not row.show({1: PartialLine(9, b"just begun")})

@@ -21,7 +21,7 @@ from launcher.core.events import (
     RankStarted,
     TimestampedEvent,
 )
-from launcher.core.records import Allotment, Cluster, Elastic, Layout, Supervision
+from launcher.core.records import Cluster, DeviceAssignment, Elastic, Layout, Supervision
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
 from launcher.preload.frames import HEADER
 from launcher.runs.progress import Progress
@@ -284,7 +284,7 @@ def test_one_server_of_several_speaks_for_its_own_ranks(tmp_path, culprit, snaps
 def test_whose_rank_it_was_is_known_by_its_attempt(tmp_path, culprit, is_here):
     """In an elastic run that goes on without the second device, rank 1 is on the second server."""
     verdict = Verdict(culprit, Confidence.CERTAIN, "r", (Failure(culprit, Role.CAUSE, "x", "y", status=1),))
-    attempt = AttemptStarted(1, 1, Allotment((0, 2, 3), Layout(dp=3)))
+    attempt = AttemptStarted(1, 1, DeviceAssignment((0, 2, 3), Layout(dp=3)))
     progress = told(2, attempt, RankStarted(1, 7), RankEnded(1, 7, 1), Judged(verdict), AgentEnded(Cause.FAILED, 1))
     spec = SimpleNamespace(
         run_dir=tmp_path,

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.cluster.agent_setup import AgentSetup, awaited_begin
 from launcher.cluster.coordinator_files import (
-    AskerEndpoint,
+    ControlEndpoint,
     leave_mark,
     read_endpoint,
     remove_mark,
@@ -35,7 +35,7 @@ def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected
     membership = Session(channel, WELCOME)
     if is_shared:
         (run_dir.root / "a-mark").touch()
-        write_endpoint(run_dir, AskerEndpoint((("10.0.0.1", 1),), "the key"))
+        write_endpoint(run_dir, ControlEndpoint((("10.0.0.1", 1),), "the key"))
     assert membership.compare_files(run_dir) is is_shared
     assert read_endpoint(run_dir) is not None
     coordinator.send(Refused("another server lacks the program"))

@@ -51,11 +51,11 @@ def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless
     barrier = JoinBarrier(opened.plan, opened.registration, 0)
     starts = [agents.wait(first, program=SAME)]
     opened.attend(lambda: opened.registration.peers[0].ready)
-    assert barrier.in_vain(None) is None
+    assert barrier.failure(None) is None
     starts.append(agents.wait(second, program={**SAME, "util.py": "x"}))
     opened.attend(lambda: opened.registration.complete)
     if same_program:
-        assert "util.py differs" in barrier.in_vain(None).message
+        assert "util.py differs" in barrier.failure(None).message
     else:
         assert opened.registration.unlike() is None
     for peer in opened.registration.peers.values():

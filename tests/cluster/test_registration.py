@@ -18,7 +18,7 @@ from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
 from launcher.cluster.connections import Connections
 from launcher.cluster.join import AgentInfo, Endpoint, PassingRefusalError, RunOverError, join
 from launcher.control import messages
-from launcher.control.messages import BeginAttempt, Challenge, Finish, Refused, TakenIn, Waiting, Welcome
+from launcher.control.messages import BeginAttempt, Challenge, Finish, JoinAccepted, Refused, Waiting, Welcome
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
 from launcher.core.resources import fingerprint
@@ -81,7 +81,7 @@ def test_a_server_that_has_joined_learns_that_the_run_is_over(opened, agents):
     """Which is no failure of its own: it has the run's exit code."""
     membership = come(opened, agents)
     start = agents.wait(membership)
-    opened.registration.peers[0].send(TakenIn())
+    opened.registration.peers[0].send(JoinAccepted())
     opened.registration.peers[0].send(Finish(Cause.STOPPED, 130, "stopped by SIGINT"))
     opened.attend(start.done)
     assert isinstance(start.exception(), RunOverError)

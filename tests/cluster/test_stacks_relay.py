@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from launcher.cluster import stacks
-from launcher.cluster.coordinator_files import AskerEndpoint, read_endpoint, remove_endpoint, write_endpoint
+from launcher.cluster.coordinator_files import ControlEndpoint, read_endpoint, remove_endpoint, write_endpoint
 from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
 from launcher.control.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
@@ -26,7 +26,7 @@ def ask():
     """A future of what an asker with a key hears."""
     with ThreadPoolExecutor() as pool:
         yield lambda house, key=KEY, ranks=None: pool.submit(
-            ask_stacks, AskerEndpoint((("127.0.0.1", house.port),), key), ranks
+            ask_stacks, ControlEndpoint((("127.0.0.1", house.port),), key), ranks
         )
 
 
@@ -141,7 +141,7 @@ def test_words_that_belong_to_no_question_are_not_kept(running):
 
 def test_an_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
     run_dir = RunDir(tmp_path)
-    endpoint = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
+    endpoint = ControlEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
     write_endpoint(run_dir, endpoint)
     assert read_endpoint(run_dir) == endpoint
     assert run_dir.endpoint.stat().st_mode & 0o777 == 0o600
@@ -156,4 +156,4 @@ def test_an_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
 def test_a_machine_where_no_coordinator_listens_is_reported_with_its_reason():
     refused = r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
     with pytest.raises(CoordinatorUnreachableError, match=refused):
-        ask_stacks(AskerEndpoint((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)
+        ask_stacks(ControlEndpoint((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)

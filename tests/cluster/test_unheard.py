@@ -9,7 +9,7 @@ import pytest
 
 from launcher.cluster import unheard
 from launcher.cluster.agent_connection import listen
-from launcher.cluster.unheard import Unheard, longest_s, tell_freed
+from launcher.cluster.unheard import LostAgents, longest_s, report_freed
 from launcher.control.messages import Freed, proof_of
 from tests.conftest import PATIENCE_S
 
@@ -23,13 +23,15 @@ def _patient(monkeypatch):
 def connect():
     """A future of whether the coordinator in a house has heard."""
     with ThreadPoolExecutor() as pool:
-        yield lambda port, agent, token="token": pool.submit(tell_freed, ("127.0.0.1", port), token, agent, PATIENCE_S)
+        yield lambda port, agent, token="token": pool.submit(
+            report_freed, ("127.0.0.1", port), token, agent, PATIENCE_S
+        )
 
 
 def test_the_wait_lasts_until_ranks_have_ended_by_themselves():
     """As long as an agent takes to find out that it is alone, then the grace of its ranks, and some more."""
     assert longest_s(15.0, 20.0) > 15.0 + 20.0
-    lost = Unheard()
+    lost = LostAgents()
     assert lost.until == 0
     before = time.monotonic()
     lost.note("a", 50.0)
@@ -80,7 +82,7 @@ def test_it_connects_until_it_is_heard(house, connect):
     opened.attend(lambda: opened.registration.unheard.until == 0)
     assert freed.result() is True
     opened.close()
-    assert tell_freed(("127.0.0.1", port), "token", "a", 1000.0) is False
+    assert report_freed(("127.0.0.1", port), "token", "a", 1000.0) is False
 
 
 def test_an_engine_that_ends_the_agent_does_not_end_what_connects(opened):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.records import Allotment, Cluster, Device, Elastic, Layout, Server, Supervision
+from launcher.core.records import Cluster, Device, DeviceAssignment, Elastic, Layout, Server, Supervision
 from launcher.engines.assemble import Request, assemble, assemble_attempt, draft, used_cluster
 from tests.servers import uniform
 
@@ -87,7 +87,7 @@ def test_ranks_on_one_other_server_alone_are_not_bound():
         first: [
             rank.cpus
             for rank in assemble_attempt(
-                wanted, Allotment((first, first + 1), Layout(dp=2)), 1, name="n", master_port=29500
+                wanted, DeviceAssignment((first, first + 1), Layout(dp=2)), 1, name="n", master_port=29500
             ).ranks
         ]
         for first in (0, 2)

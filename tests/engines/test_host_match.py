@@ -12,7 +12,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, RankSpec
 from launcher.engines import host_match
-from launcher.engines.host_match import Host, check_server, doubt, own_interface, read_host, servers_here
+from launcher.engines.host_match import Host, check_server, doubt, local_servers, own_interface, read_host
 from tests.servers import server
 
 
@@ -22,7 +22,7 @@ def host(name="h1", addresses=("10.77.0.1", "127.0.0.1", "fe80::1"), **resolved)
 
 
 def is_here(one, host, *others):
-    return one in servers_here((one, *others), host)
+    return one in local_servers((one, *others), host)
 
 
 TWO = Cluster((server("10.77.0.1"), server("10.77.0.2", first=2)))
@@ -72,8 +72,8 @@ def test_an_address_of_two_servers_proves_nothing(name):
 
     one, other = bridged("10.77.0.1"), bridged("10.77.0.2", 2)
     here = host(addresses=("10.77.0.1", "172.17.0.1", "127.0.0.1"))
-    assert servers_here((one, other), here) == (one,)
-    assert servers_here((bridged("10.9.0.1"), bridged("10.9.0.2", 2)), here) == ()
+    assert local_servers((one, other), here) == (one,)
+    assert local_servers((bridged("10.9.0.1"), bridged("10.9.0.2", 2)), here) == ()
     loopback = bridged("10.77.0.2", 2, "127.0.0.1")
     assert not is_here(loopback, here, one)
     assert not is_here(loopback, here)
@@ -81,10 +81,10 @@ def test_an_address_of_two_servers_proves_nothing(name):
 
 def test_a_short_name_that_two_servers_have_proves_nothing():
     one, other = server("h1.a.org"), server("h1.b.org", 2)
-    assert servers_here((one, other), host("h1")) == ()
-    assert servers_here((one, other), host("h1.a.org")) == (one,)
+    assert local_servers((one, other), host("h1")) == ()
+    assert local_servers((one, other), host("h1.a.org")) == (one,)
     told_apart = server("h1.b.org", 2, host_ip="10.77.0.1")
-    assert servers_here((one, told_apart), host("h1")) == (told_apart,)
+    assert local_servers((one, told_apart), host("h1")) == (told_apart,)
     with pytest.raises(RefusedLayoutError, match=r"matches several servers: h1\.a\.org, h1\.b\.org, and"):
         check(Cluster((one, other)), 0, host("h1"))
 
@@ -99,8 +99,8 @@ def test_what_others_call_a_machine_counts_as_its_own_name_does():
     """Slurm's name of a node; it is given beside the machine's own, if it differs."""
     node, stranger = Host("h1", frozenset(), (), ("n7",)), Host("h1", frozenset(), (), ("n9",))
     table = Cluster((server("n7"), server("n8.example.org", 2)))
-    assert servers_here(table.servers, node) == (table.servers[0],)
-    assert servers_here((server("h1"), server("h2", 2)), node) == (server("h1"),)
+    assert local_servers(table.servers, node) == (table.servers[0],)
+    assert local_servers((server("h1"), server("h2", 2)), node) == (server("h1"),)
     assert check(table, 0, node) is None
     with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), and the rank table has ranks 2-3 on"):
         check(table, 2, node)
@@ -196,4 +196,4 @@ def test_servers_reach_each_other_by_the_interface_of_their_addresses(names, ind
      ("192.0.2.1", False), ("no-such-host.invalid", False)],
 )  # fmt: skip
 def test_this_machine_is_here_by_its_names_and_by_loopback(name, here):
-    assert host_match.is_here(name) is here
+    assert host_match.is_local(name) is here

@@ -13,8 +13,8 @@ from launcher.engines.slurm_allocation import (
     cluster_of,
     cpus_per_node,
     read_allocation,
-    short_here,
     short_of_cpus,
+    shortage_warnings,
 )
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 from tests.conftest import executable
@@ -128,13 +128,16 @@ def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(given, cpus):
 def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
     """Of several nodes the worst is named, and others are counted. A CPU for each rank is enough."""
     on_n1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
-    [said] = short_here(on_n1, 8)
+    [said] = shortage_warnings(on_n1, 8)
     assert all(part in said for part in ("1 CPU on n1 for 8 ranks", "--exclusive", "--cpus-per-task=8"))
     [said] = short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
     assert "1 CPU on n3 for 4 ranks, and too few on 1 more" in said
     for cpus in (2, 3):
-        assert short_here({**on_n1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
+        assert shortage_warnings({**on_n1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
         assert short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
     # A shell of salloc on another machine, on no node of the job, knows the job, and has that machine's CPUs.
     for missing in ({}, *({name} for name in on_n1)):
-        assert short_here({name: value for name, value in on_n1.items() if missing and name not in missing}, 8) == ()
+        assert (
+            shortage_warnings({name: value for name, value in on_n1.items() if missing and name not in missing}, 8)
+            == ()
+        )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from launcher.mesh import boxes
-from launcher.mesh.boxes import Box, bounding, boxes_of_run, whole
+from launcher.mesh.boxes import Box, bounding, boxes_of_run, full_box
 
 
 def some_shape(numbers):
@@ -29,7 +29,7 @@ def test_a_run_is_made_of_few_boxes(seed):
         elements = np.arange(prod(shape)).reshape(shape)
         made = boxes_of_run(start, stop, shape)
 
-        found = [element for box in made for element in elements[box.within(whole(shape))].ravel()]
+        found = [element for box in made for element in elements[box.within(full_box(shape))].ravel()]
         assert found == list(range(start, stop))
         assert len(made) <= 2 * len(shape) - 1
 
@@ -48,13 +48,13 @@ def test_what_boxes_have_in_common(seed):
         shape = some_shape(numbers)
         elements = np.arange(prod(shape)).reshape(shape)
         one, other = (some_box(numbers, shape) for _ in range(2))
-        first, second = elements[one.within(whole(shape))], elements[other.within(whole(shape))]
+        first, second = elements[one.within(full_box(shape))], elements[other.within(full_box(shape))]
         both = set(first.ravel()) & set(second.ravel())
         common = one.common(other)
 
         assert (common is None) == (not both)
         if common is not None:
-            assert set(elements[common.within(whole(shape))].ravel()) == both
+            assert set(elements[common.within(full_box(shape))].ravel()) == both
             assert (first[common.within(one)] == second[common.within(other)]).all()
             assert common.count == len(both)
 
@@ -78,8 +78,8 @@ def test_a_box_in_rows(seed):
         box, most = some_box(numbers, shape), numbers.randint(1, 30)
         elements = np.arange(prod(shape)).reshape(shape)
         rows = list(box.rows(most))
-        found = [element for each in rows for element in elements[each.within(whole(shape))].ravel()]
-        assert found == elements[box.within(whole(shape))].ravel().tolist()
+        found = [element for each in rows for element in elements[each.within(full_box(shape))].ravel()]
+        assert found == elements[box.within(full_box(shape))].ravel().tolist()
         assert all(each.count <= most or each.size[0] == 1 for each in rows)
         assert bounding(rows) == box
 

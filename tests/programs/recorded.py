@@ -93,7 +93,7 @@ def train(name, chosen, directory):
             if step == 2:
                 counted = [[kind, what, number] for (kind, what), number in counts.items()]
                 (directory / name / f"counts{rank}.json").write_text(json.dumps(counted))
-        facts = {"flat_bytes": session.optimizer.layout.size * 4, "losses": losses, "told": recorder.told()}
+        facts = {"flat_bytes": session.optimizer.layout.size * 4, "losses": losses, "told": recorder.first_line()}
         (directory / name / f"facts{rank}.json").write_text(json.dumps(facts))
 
 

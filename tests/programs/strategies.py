@@ -17,7 +17,7 @@ import torch._dynamo  # else each rank imports it where it makes an optimizer of
 from ranks import fork_ranks
 from shard_networks import NETWORKS, inputs_of, network_of
 
-from launcher.mesh.boxes import whole as box_of
+from launcher.mesh.boxes import full_box as box_of
 from launcher.sharding.cost import Costs
 from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
@@ -199,10 +199,10 @@ def largest_difference(name, mode, chosen, groups, recorder):
             sharded.sum_gradients()
         told = planned(plan, groups)
         assert recorder.seen == told, (recorder.seen, told)
-        gradients = sharded.whole_gradients()
+        gradients = sharded.full_gradients()
         optimizer.step()
         differences.append(abs(sharded.mean_over_copies(loss).item() - whole_loss))
-        for ours, theirs in ((gradients, whole_gradients), (sharded.whole_parameters(), whole_weights)):
+        for ours, theirs in ((gradients, whole_gradients), (sharded.full_parameters(), whole_weights)):
             assert ours.keys() == theirs.keys()
             differences += [float((value - theirs[path]).abs().max()) for path, value in ours.items()]
     held = dict(sharded.named_buffers())
@@ -226,7 +226,7 @@ def local_statistics(groups):
         loss = whole(*(share_of(each, part, groups.ranks) for each in inputs_of(name, 0))) / groups.ranks
         loss.backward()
     theirs = {path: parameter.grad for path, parameter in named(whole.named_parameters())}
-    return max(float((value - theirs[path]).abs().max()) for path, value in sharded.whole_gradients().items())
+    return max(float((value - theirs[path]).abs().max()) for path, value in sharded.full_gradients().items())
 
 
 def evaluated(groups):

@@ -4,13 +4,13 @@ import pytest
 
 from launcher.core.events import Cause
 from launcher.core.metrics import StepMetrics
-from launcher.core.records import Allotment, Layout
+from launcher.core.records import DeviceAssignment, Layout
 from launcher.core.report import Attempt
 from launcher.runs.changes import changes_of
 
 
 def attempt(number, devices, cause=Cause.RESIZED):
-    allotment = None if devices is None else Allotment(devices, Layout(dp=len(devices)))
+    allotment = None if devices is None else DeviceAssignment(devices, Layout(dp=len(devices)))
     return Attempt(number, 29500, 0, 0, cause, (), allotment=allotment)
 
 

@@ -14,7 +14,7 @@ from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
 from launcher.sharding.plan_report import plan_report
 from launcher.sharding.report import read_report, report_text
-from launcher.sharding.report_set import alike, read_all, reported_ranks
+from launcher.sharding.report_set import equal_ranks, read_all, reported_ranks
 
 from .networks import quickstart
 from .reports import GRAPH, RANKS, report_of, tutorials_plan, write_reports
@@ -118,11 +118,11 @@ def test_a_pipe_is_no_report(tmp_path):
 def test_ranks_that_do_the_same_are_told_once(tmp_path):
     """They differ in their groups and parts; one that computes other operators stands alone."""
     write_reports(tmp_path)
-    [group] = alike(read_all(tmp_path))
+    [group] = equal_ranks(read_all(tmp_path))
     assert (group.ranks, group.but_for) == (tuple(range(RANKS)), ("groups", "parts of tensors"))
     other = replace(report_of(5), operators=report_of(5).operators[:3], edges=(), collectives=())
     (tmp_path / strategy_name(5)).write_text(report_text(other))
-    assert [group.ranks for group in alike(read_all(tmp_path))] == [(0, 1, 2, 3, 4, 6, 7), (5,)]
+    assert [group.ranks for group in equal_ranks(read_all(tmp_path))] == [(0, 1, 2, 3, 4, 6, 7), (5,)]
 
 
 def test_the_newest_attempt_counts(tmp_path):

@@ -138,7 +138,7 @@ def test_a_member_may_come_before_its_agent(name, start, wait_until):
         (refused,) = hear(members, 1)
         assert "has a member already" in refused.reason
         assert said(second) == "None"
-        members.tell_end(0, 5)
+        members.report_end(0, 5)
         assert said(first) == "5"
 
 

@@ -7,7 +7,7 @@ import pytest
 from launcher.control.messages import TakeStacks
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
-from launcher.supervise.survey import Survey, answer_from
+from launcher.supervise.survey import StackCollection, answer_from
 from tests.conftest import wait_until
 
 
@@ -18,7 +18,7 @@ def sent():
 
 @pytest.fixture
 def survey(tmp_path, sent):
-    with closing(Survey(RunDir(tmp_path), sent.append)) as made:
+    with closing(StackCollection(RunDir(tmp_path), sent.append)) as made:
         yield made
 
 

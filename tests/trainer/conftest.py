@@ -42,7 +42,7 @@ def write_own():
     from launcher.checkpoint.index import INDEX, KINDS, TOKENIZER, Index, NamedBox, index_text
     from launcher.checkpoint.tensors import write_digested
     from launcher.core.records import Layout
-    from launcher.mesh.boxes import boxes_of_run, whole
+    from launcher.mesh.boxes import boxes_of_run, full_box
     from launcher.recipes.load import load_settings
     from launcher.recipes.transformer.config import TransformerSettings
     from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_tensors
@@ -62,7 +62,7 @@ def write_own():
                 first, last = (0, count // 3) if rank == 0 else (count // 3, count)
                 boxes += [NamedBox(name, box) for box in boxes_of_run(first, last, shape)]
             values = [
-                state[kind][each.name][each.box.within(whole(shapes[each.name]))] for kind in KINDS for each in boxes
+                state[kind][each.name][each.box.within(full_box(shapes[each.name]))] for kind in KINDS for each in boxes
             ]
             files[f"rank{rank}.safetensors"] = write_tensors(
                 directory / f"rank{rank}.safetensors", boxes, dtype, values
@@ -79,7 +79,7 @@ def write_own():
 def read_own():
     """Gives a function that returns what a checkpoint holds in one file, by kind and parameter, once it is whole."""
     from launcher.checkpoint.index import KINDS, damage_of, read_index
-    from launcher.mesh.boxes import whole
+    from launcher.mesh.boxes import full_box
     from launcher.trainer.checkpoint.files import StoredTensors
 
     def read(path):
@@ -88,7 +88,7 @@ def read_own():
         stored = StoredTensors(path, index.files, index.dtype)
         tensors = {}
         for name, shape in index.shapes.items():
-            [(_, tensors[name])] = stored.pieces(name, whole(shape))
+            [(_, tensors[name])] = stored.pieces(name, full_box(shape))
         return {kind: {name: found[number] for name, found in tensors.items()} for number, kind in enumerate(KINDS)}
 
     return read

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from launcher.checkpoint.index import KINDS, NamedBox
-from launcher.mesh.boxes import Box, boxes_of_run, whole
+from launcher.mesh.boxes import Box, boxes_of_run, full_box
 from launcher.trainer.checkpoint import files
 from launcher.trainer.checkpoint.files import NUMPY_DTYPES, StoredTensors, assemble, write_tensors
 
@@ -33,7 +33,7 @@ def written(directory, tensors, boxes, dtype="F32"):
             directory / name,
             each,
             dtype,
-            [kind[box.name][box.box.within(whole(kind[box.name].shape))] for kind in tensors for box in each],
+            [kind[box.name][box.box.within(full_box(kind[box.name].shape))] for kind in tensors for box in each],
         )
         for name, each in boxes.items()
     }
@@ -82,7 +82,7 @@ def test_any_box_is_read(tmp_path, seed):
             for here, values in stored.pieces(name, wanted):
                 found[here] = values[kind]
                 times[here] += 1
-            assert np.array_equal(found, expected[name][wanted.within(whole(shape))])
+            assert np.array_equal(found, expected[name][wanted.within(full_box(shape))])
             assert (times == 1).all()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from launcher.mesh.boxes import Box, whole
+from launcher.mesh.boxes import Box, full_box
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.optimizer import adamw, momentum
@@ -208,7 +208,7 @@ def test_momentum_is_that_of_torch(clip_norm, decay, kernel, monkeypatch):
     moments = {name: reference.state[parameter]["momentum_buffer"] for name, parameter in theirs.named_parameters()}
     for each in optimizer.owned_boxes():
         weight, moment = each.values
-        here = each.box.within(whole(moments[each.name].shape))
+        here = each.box.within(full_box(moments[each.name].shape))
         torch.testing.assert_close(moment, moments[each.name][here], rtol=1e-12, atol=1e-14)
         assert torch.equal(weight, ours.get_parameter(each.name)[here])
 
@@ -249,7 +249,7 @@ SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple
 def test_ranks_own_every_element_once(shapes, dp, groups, data):
     """Groups follow each other from the last parameter to the first; all that a rank owns is in its state once."""
     placed = {
-        str(index): Placement(shape, whole(shape), copies=data.draw(st.sampled_from((1, 2, 4))))
+        str(index): Placement(shape, full_box(shape), copies=data.draw(st.sampled_from((1, 2, 4))))
         for index, shape in enumerate(map(torch.Size, shapes))
     }
     layout = arrange(placed, dp=dp, groups=groups)

@@ -13,7 +13,7 @@ import torch
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.sharding.report import read_report
-from launcher.sharding.report_set import alike, read_all
+from launcher.sharding.report_set import equal_ranks, read_all
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.place import place_from_environment
@@ -184,7 +184,7 @@ def test_layouts_of_the_model(recorded):
     edges = {(edge.source, edge.target) for edge in report.edges}
     assert {("source", "source_embedding.word"), ("memory", "decoder.1.cross_attention.key")} <= edges
     assert ("decoder.1.add_2", "decoder_norm") in edges
-    assert [group.ranks for group in alike(read_all(recorded / "dp2-mp2"))] == [(0, 1, 2, 3)]
+    assert [group.ranks for group in equal_ranks(read_all(recorded / "dp2-mp2"))] == [(0, 1, 2, 3)]
 
 
 @pytest.mark.distributed
@@ -223,7 +223,7 @@ def test_recording_changes_nothing(tmp_path):
     for step in range(1, 4):
         with recorder.step(step, is_last=step == 3):
             loss = watched.train_step(examples(6), 1e-3, step=step).loss
-        told.append(recorder.told())
+        told.append(recorder.first_line())
         assert loss == plain.train_step(examples(6), 1e-3, step=step).loss
     assert all(map(torch.equal, plain.model.parameters(), watched.model.parameters()))
     assert told == ["", f"strategy: {tmp_path / 'strategy' / 'rank0.json'}", ""]
@@ -247,7 +247,7 @@ def test_a_report_that_cannot_be_written_ends_no_training(tmp_path):
     recorder = recorder_of(session, tmp_path / "strategy" / "rank0.json")
     with recorder.step(1, is_last=True):
         session.train_step(examples(2), 1e-3, step=1)
-    assert "no strategy report" in recorder.told()
+    assert "no strategy report" in recorder.first_line()
 
 
 def test_a_module_that_is_called_again_is_an_operator_again():

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 from launcher.sharding.expression import cuttings
 from launcher.trainer.own.cut.operator_graph import trace
 from launcher.trainer.own.cut.operators import record, shapes
-from launcher.trainer.own.cut.operators.record import Site
+from launcher.trainer.own.cut.operators.record import OpContext
 
 RANKS = 4
 
@@ -82,17 +82,17 @@ def assembled(traced, operator, way, values):
     found = torch.full(operator.shape, torch.nan, dtype=torch.float64)
     sums = {}
     for rank in range(way.ranks):
-        local = traced.calls[operator.name].local(Site(way, rank, shapes_in, operator.shape))
+        local = traced.calls[operator.name].local(OpContext(way, rank, shapes_in, operator.shape))
         boxes = [layout.box_of(rank, shape) for layout, shape in zip(way.inputs, shapes_in, strict=True)]
         parts = [
-            values[name][box.within(whole(values[name].shape))]
+            values[name][box.within(full_box(values[name].shape))]
             for name, box in zip(operator.inputs, boxes, strict=True)
         ]
         output, box = local(*parts), way.output.box_of(rank, operator.shape)
         assert tuple(output.shape) == box.size
         repeated = tuple(place for axis, place in enumerate(coordinate(way.devices, rank)) if axis >= len(way.cuts))
         sums.setdefault((box.start, repeated), []).append(output)
-        found[box.within(whole(operator.shape))] = sum(sums[box.start, repeated])
+        found[box.within(full_box(operator.shape))] = sum(sums[box.start, repeated])
     assert len({len(parts) for parts in sums.values()}) == 1
     return found
 

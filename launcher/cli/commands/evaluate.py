@@ -88,14 +88,14 @@ def evaluate(
         facts = {"model": called, "sentences": len(lines), "beam": how.beam, "alpha": how.alpha}
         write_out(json.dumps({**facts, **found["scores"]}, indent=2, ensure_ascii=False) + "\n")
     else:
-        write_out(_told(called, len(lines), how, found["scores"]))
+        write_out(_score_text(called, len(lines), how, found["scores"]))
     if output is not None:  # at last: where it cannot be written, the scores are told all the same
         content = "".join(f"{text}\n" for text in found["hypotheses"]).encode(errors="replace")
         put(str(output), content, hint="--output FILE")
     return EXIT_OK
 
 
-def _told(called: str, count: int, how: Decoding, scores: Mapping[str, Mapping[str, Any]]) -> str:
+def _score_text(called: str, count: int, how: Decoding, scores: Mapping[str, Mapping[str, Any]]) -> str:
     names = {"BLEU": "bleu", "BLEU, tokenized": "bleu_tokenized", "chrF": "chrf"}
     lines = [f"{printable(called)}: {counted(count, 'sentence')}, beam {how.beam}, alpha {how.alpha:g}"]
     for title, name in names.items():

@@ -37,7 +37,7 @@ from launcher.engines.mpi_match import check_library
 from launcher.runs.engine_ranks import announcement, join_run, note_process
 from launcher.supervise.fork_server import bootstrap_argv
 from launcher.supervise.port import check_port
-from launcher.supervise.scheduler import meeting_place, start_beside
+from launcher.supervise.scheduler import meeting_place, start_scheduler
 from launcher.supervise.spawn import become, overlaid, write_environment
 
 EPILOG = """\b
@@ -115,7 +115,7 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)
     run_dir, global_rank = joined.run_dir, joined.rank.global_rank
     if joined.starts_scheduler:
-        start_beside(joined.spec, joined.environment)
+        start_scheduler(joined.spec, joined.environment)
     argv = joined.rank.argv
     if joined.program.python is not None:
         stderr = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.options.chosen_run import json_option, places_elsewhere
+from launcher.cli.options.chosen_run import json_option, other_run_directories
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text import run_text as run_words
 from launcher.cli.text.columns import counted, duration, fitted
@@ -86,7 +86,7 @@ def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> 
 
 def _places(runs_dir: Path, *, everywhere: bool) -> tuple[Path, ...]:
     has_runs = bool(run_names(runs_dir))
-    elsewhere = places_elsewhere(runs_dir, asked=everywhere) if everywhere or not has_runs else ()
+    elsewhere = other_run_directories(runs_dir, asked=everywhere) if everywhere or not has_runs else ()
     return (runs_dir, *elsewhere) if has_runs or not elsewhere else elsewhere
 
 

@@ -8,7 +8,7 @@ import click
 
 from launcher.cli.launch import start
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.precedence import given_last, told
+from launcher.cli.options.precedence import given_last, project_file_notes
 from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.run_options import RunOptions
 from launcher.cli.text.stdout import say
@@ -53,7 +53,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     """
     chosen = RunOptions(**(given_last(context, options) if context.default_map else options))
     if (chosen.dry_run or chosen.verbose) and not chosen.quiet:
-        for line in told(context, chosen):
+        for line in project_file_notes(context, chosen):
             say(line)
     context.exit(start.run(chosen).exit_code)
 

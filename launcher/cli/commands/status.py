@@ -136,7 +136,7 @@ def _lines(
     if ranks:
         yield ""
         columns = _columns(state)
-        rows = grouped(ranks, _tells_apart(ranks, state)) if wants_groups else [(rank,) for rank in ranks]
+        rows = grouped(ranks, _group_key(ranks, state)) if wants_groups else [(rank,) for rank in ranks]
         header = [column.name for column in columns]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         table = [cells(row, columns) for row in rows]
@@ -201,7 +201,7 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
     )
 
 
-def _tells_apart(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
+def _group_key(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
     """Return what tells apart ranks that do not belong in one row."""
     slow = state.progress.current.slow if state.state.going_on else {}
     return alike(

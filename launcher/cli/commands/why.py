@@ -17,7 +17,7 @@ from launcher.cli.text.run_text import as_json, describe_run, described, not_exi
 from launcher.cli.text.saved_text import how_to_resume
 from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
-from launcher.cli.text.summary import LAST_LINES, culprit_log_tail, log_elsewhere, not_begun, quoted, tells_enough
+from launcher.cli.text.summary import LAST_LINES, culprit_log_tail, quoted, remote_log, shows_traceback, start_failure
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.codec import json_text
 from launcher.core.errors import UnreadableError
@@ -82,7 +82,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
         if failed:
             yield ""
             yield "the next attempt could not start:"
-        yield from not_begun(state.progress.not_begun)
+        yield from start_failure(state.progress.not_begun)
     if state.engine is not None:
         verdict = self_reported_verdict(state)
         found = "no rank has noted a failure" if verdict is None else "ranks have noted failures themselves"
@@ -114,7 +114,7 @@ def _failed(attempt: Attempt, state: RunState) -> bool:
 def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen) -> Iterator[str]:
     yield from render(verdict, _place(attempt, state), screen=screen)
     if verdict.culprit is not None:
-        yield from _log(verdict.culprit, attempt.number, state, with_end=not tells_enough(verdict))
+        yield from _log(verdict.culprit, attempt.number, state, with_end=not shows_traceback(verdict))
 
 
 def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
@@ -147,7 +147,7 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
     path = state.run_dir.train_log(culprit)
     if state.part is not None and culprit not in state.part and not path.exists():
         with suppress(UnreadableError):
-            yield log_elsewhere(culprit, read_recorded(state.run_dir).places[0].server_id)
+            yield remote_log(culprit, read_recorded(state.run_dir).places[0].server_id)
         return
     yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
     if attempt == state.attempts[-1].number == state.progress.current.number and with_end:

@@ -11,7 +11,7 @@ from launcher.cluster.agent_setup import awaited_begin, check_table, get_ready, 
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
 from launcher.cluster.mpi_ranks import ProcessPlace, check_server, gather, open_endpoint
-from launcher.cluster.unheard import longest_s, tell_freed_apart
+from launcher.cluster.unheard import longest_s, report_freed_in_background
 from launcher.core import env
 from launcher.core.errors import TlaunchError
 from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
@@ -55,7 +55,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
     if observer.frees and supervision.max_restarts and not something_left():
         # Ranks may be started again elsewhere, and wait for nothing but the end of those that were here.
         limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
-        tell_freed_apart(membership.address, endpoint.token, membership.nonce, limit_s)
+        report_freed_in_background(membership.address, endpoint.token, membership.nonce, limit_s)
 
 
 def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:

@@ -49,7 +49,7 @@ class Detached:
     def is_parent(self) -> bool:
         return self._child is not None
 
-    def tell_started(self) -> None:
+    def report_started(self) -> None:
         """Report in the child that the run has begun. Later calls do nothing."""
         if self._pipe_fd >= 0:
             with suppress(OSError):  # the parent was killed: its child is as detached as can be
@@ -116,7 +116,7 @@ class Announcing:
         self._detached = detached
 
     def event(self, stamped: TimestampedEvent) -> None:
-        self._detached.tell_started()
+        self._detached.report_started()
         self._observer.event(stamped)
 
     def interrupted(self, number: int, *, at_once: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launcher.core.devices import devices_named
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.records import Allotment, Cluster, Elastic, Layout, RunSpec, Server, whole_allotment
+from launcher.core.records import Cluster, DeviceAssignment, Elastic, Layout, RunSpec, Server, full_assignment
 from launcher.core.text import shell_word
 from launcher.engines.assemble import Request, allotted_cluster, assemble_attempt, attempt_table
 from launcher.mesh.elastic import elastic_layouts
@@ -48,28 +48,28 @@ def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) 
     from launcher.cli.text.membership_text import attempt_text  # as below
 
     allotment = _first(elastic, len(servers))
-    if allotment is not None and allotment == whole_allotment(layout):
+    if allotment is not None and allotment == full_assignment(layout):
         yield attempt_text(0, allotment, servers)
 
 
-def first_allotment(request: Request) -> Allotment | None:
+def first_allotment(request: Request) -> DeviceAssignment | None:
     """Return the devices and the layout that the first attempt of an elastic run has, once all servers have come.
 
     None where each rank is on the device that the rank table gives it, as in a run that is not elastic.
     """
     elastic = request.supervision.elastic
     allotment = None if elastic is None else _first(elastic, len(request.cluster.servers))
-    return None if allotment == whole_allotment(request.layout) else allotment
+    return None if allotment == full_assignment(request.layout) else allotment
 
 
-def _first(elastic: Elastic, server_count: int) -> Allotment | None:
+def _first(elastic: Elastic, server_count: int) -> DeviceAssignment | None:
     from launcher.control.membership import Membership  # other runs need none of it
 
     return Membership(elastic).next(range(server_count))
 
 
 def attempt_spec(
-    request: Request, table_format: str, allotment: Allotment, number: int, *, name: str, master_port: int
+    request: Request, table_format: str, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
 ) -> tuple[RunSpec, Mapping[str, str]]:
     """Return the spec of an attempt on other devices than the whole run, and their table in `table_format`."""
     spec = assemble_attempt(request, allotment, number, name=name, master_port=master_port)

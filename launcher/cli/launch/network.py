@@ -13,7 +13,7 @@ from launcher.core.errors import TlaunchError
 from launcher.core.machine.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by_names, names_of
 from launcher.core.records import Server
 from launcher.engines.assemble import Request
-from launcher.engines.host_match import Host, own_interface, read_host, servers_here
+from launcher.engines.host_match import Host, local_servers, own_interface, read_host
 from launcher.engines.mpi_match import variables_under
 
 
@@ -28,7 +28,7 @@ def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
         return prepared
     host = host or read_host(name for server in servers for name in names_of(server))
     said = prepared.options.server
-    fitting = [server for server in servers if server.server_id == said] if said else servers_here(servers, host)
+    fitting = [server for server in servers if server.server_id == said] if said else local_servers(servers, host)
     here = servers.index(fitting[0]) if len(fitting) == 1 else None  # which server this machine is, where that is sure
     interface = None if here is None else own_interface(servers, here)
     request = replace(

@@ -264,9 +264,9 @@ def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
     if not options.by_engine and (name := prepared.program.alone_in_mpi) is not None:
         yield f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi makes them one job"
     if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
-        from launcher.engines.slurm_allocation import short_here  # others need none of it
+        from launcher.engines.slurm_allocation import shortage_warnings  # others need none of it
 
-        yield from short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
+        yield from shortage_warnings(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
 
 
 def doubt_of_table(prepared: Prepared, host: Host | None = None) -> str | None:

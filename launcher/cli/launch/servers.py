@@ -26,10 +26,10 @@ from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say
 from launcher.cluster.agent_connection import RANK_TABLE, listen
 from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
-from launcher.cluster.coordinator_files import AskerEndpoint, write_endpoint
+from launcher.cluster.coordinator_files import ControlEndpoint, write_endpoint
 from launcher.cluster.job import COMMAND, Job, Plan, to_text
 from launcher.cluster.join import AgentInfo, Endpoint, RunOverError, Session, join
-from launcher.control.messages import TakenIn, Waiting
+from launcher.control.messages import JoinAccepted, Waiting
 from launcher.core.codec import json_text
 from launcher.core.devices import device_name
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
@@ -39,7 +39,7 @@ from launcher.core.resources import START
 from launcher.core.run_dir import RunDir
 from launcher.core.text import shell_words
 from launcher.engines.command import EngineCommand
-from launcher.engines.host_match import Host, read_host, servers_here
+from launcher.engines.host_match import Host, local_servers, read_host
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.slurm import cpus_notes
 from launcher.engines.slurm_allocation import read_allocation
@@ -92,7 +92,7 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
                 say(line)
         port = listener.getsockname()[1]
         write_endpoint(
-            RunDir(spec.run_dir), AskerEndpoint(tuple((address, port) for address in reachable(host)), plan.key)
+            RunDir(spec.run_dir), ControlEndpoint(tuple((address, port) for address in reachable(host)), plan.key)
         )
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
@@ -193,9 +193,9 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
             membership.close()
             return wait_for_start(detached, part.spec, options)
     if detached is not None:
-        detached.tell_started()  # the other servers may be started from the same shell after this one
+        detached.report_started()  # the other servers may be started from the same shell after this one
 
-    def tell(news: Waiting | TakenIn) -> None:
+    def report(news: Waiting | JoinAccepted) -> None:
         if options.quiet:
             return
         if isinstance(news, Waiting):
@@ -206,7 +206,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
             )
 
     try:
-        begin = awaited_begin(part, membership, tell)
+        begin = awaited_begin(part, membership, report)
     except RunOverError as over:
         say(over.message)
         return LaunchOutcome(over.exit_code, part.spec.run_dir)
@@ -306,7 +306,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     if said is not None:
         check_server_id(said, ids)
         return ids.index(said)
-    fitting = servers_here(servers, host)
+    fitting = local_servers(servers, host)
     if len(fitting) == 1:
         return servers.index(fitting[0])
     what = "could be any of" if fitting else "is not one of"

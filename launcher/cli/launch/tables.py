@@ -102,7 +102,7 @@ def sample_hinted(path: Path) -> Iterator[None]:
     try:
         yield
     except UnreadableError as error:
-        if _is_there(path) or _sample(path.name) is None:
+        if _exists(path) or _sample(path.name) is None:
             raise
         raise UnreadableError(error.message, hint=f"did you mean {SAMPLES / path.name}, a sample?") from None
 
@@ -112,7 +112,7 @@ def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
 
     `tell` gets a note of that: the name is also that of many a tutorial's own table, asked for from another directory.
     """
-    if path.parent != SAMPLES or _is_there(path):
+    if path.parent != SAMPLES or _exists(path):
         return path
     sample = _sample(path.name)
     if sample is None:
@@ -131,8 +131,8 @@ def is_sample(table: Path) -> bool:
 
 def _sample(name: str) -> Path | None:
     sample = data_dir(SAMPLES.name) / name
-    return sample if name and _is_there(sample) else None
+    return sample if name and _exists(sample) else None
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long

@@ -61,7 +61,7 @@ def progress_regex_option(command: Command) -> Command:
     )(command)  # fmt: skip
 
 
-def places_elsewhere(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
+def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
     """Return the other directories of runs that are known; none where a person has said which one is meant, unless `asked`."""
     source = click.get_current_context().get_parameter_source("runs_dir")
     if source is not ParameterSource.DEFAULT and not asked:
@@ -78,7 +78,7 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
         UsageError: several runs' names begin so.
     """
     places = _places(runs_dir, run)
-    return _told(_found(runs_dir, places, run), runs_dir, places)
+    return _reported(_found(runs_dir, places, run), runs_dir, places)
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
@@ -90,10 +90,10 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
     places = _places(runs_dir, run)
     active = _active(places, unwatched=True) if run is None else ()
     if not active:
-        return _told(_found(runs_dir, places, run), runs_dir, places)
+        return _reported(_found(runs_dir, places, run), runs_dir, places)
     if others := active[1:]:
         say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others, runs_dir)}")
-    return _told(active[0].run_dir, runs_dir, places)
+    return _reported(active[0].run_dir, runs_dir, places)
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
@@ -122,7 +122,7 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     if run is not None and not means_latest(run):
         if (why := _linked_by_another(run_dir, run, places)) is not None:
             confirm(f"{why}, to {run_dir.root}: stop that run?", why, f"tlaunch stop {shell_word(str(run_dir.root))}")
-        return _told(run_dir, runs_dir, places)
+        return _reported(run_dir, runs_dir, places)
     for why in filter(None, (_where(run_dir, runs_dir), _whose(run_dir) if os.geteuid() == ROOT else None)):
         confirm(f"{why}: stop it?", f"{why}, and RUN is not given", f"tlaunch stop {as_argument(run_dir)}")
     return run_dir
@@ -142,10 +142,10 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
         if why is not None and not yes:
             line = f"tlaunch rerun {shell_word(str(run_dir.root))}"
             confirm(f"{why}, to {run_dir.root}: run that again?", why, line)
-        return _told(run_dir, runs_dir, places)
+        return _reported(run_dir, runs_dir, places)
     why = None if yes else _where(run_dir, runs_dir)
     if why is None:
-        return _told(run_dir, runs_dir, places)
+        return _reported(run_dir, runs_dir, places)
     confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"tlaunch rerun {as_argument(run_dir)}")
     return run_dir
 
@@ -223,7 +223,7 @@ def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
         UsageError: several runs' names begin so.
     """
     here = (runs_dir,)
-    elsewhere = places_elsewhere(runs_dir)
+    elsewhere = other_run_directories(runs_dir)
     if not elsewhere:
         return here
     if run is None or means_latest(run):
@@ -240,7 +240,7 @@ def _found(runs_dir: Path, places: tuple[Path, ...], run: str | None) -> RunDir:
     return find_run(place, run, lambda words: say(f"note: {words}"))
 
 
-def _told(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
+def _reported(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
     """Return the run, after a note that says where it is if it was not found here."""
     if places != (runs_dir,):
         say(f"note: this is {run_dir.root.name} in {run_dir.root.parent}; {runs_dir} has no such run")

@@ -26,12 +26,12 @@ def complete_runs(context: click.Context, _parameter: click.Parameter, begun: st
 
     Runs of other directories are completed where commands would find them: where there are none here.
     """
-    return _begun(_names(context), begun)
+    return _matching(_names(context), begun)
 
 
 def complete_active_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
     """Return what `complete_runs` does, but of runs without a report alone: they may be active. None is looked at closer."""
-    return _begun(_names(context, only_active=True), begun)
+    return _matching(_names(context, only_active=True), begun)
 
 
 def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
@@ -50,7 +50,7 @@ def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
     )
 
 
-def _begun(names: Sequence[str], begun: str) -> list[Any]:
+def _matching(names: Sequence[str], begun: str) -> list[Any]:
     """Return the names that start with `begun`, except those that bash would split or expand, or take for an option."""
     whole = [name for name in names if name.startswith(begun)]
     given = dict.fromkeys(chain.from_iterable(given_names(names).values()))

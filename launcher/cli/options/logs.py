@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from launcher.cli.text.log_format import LineOptions
-from launcher.cli.text.log_prefix import prefix_fields, tells_place, tells_time
+from launcher.cli.text.log_prefix import prefix_fields, shows_rank, shows_time
 from launcher.cli.text.run_text import self_reported_verdict
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -131,15 +131,15 @@ class LogOptions:
     def timed(self) -> bool:
         """True where it matters when lines came that carry no time."""
         asked = self.since is not None or self.until is not None or self.merged or self.as_json
-        return not self.environment and (asked or self.timestamps or tells_time(self.prefix or ""))
+        return not self.environment and (asked or self.timestamps or shows_time(self.prefix or ""))
 
     @property
     def plain(self) -> bool:
         """True where lines are shown one after the other as they are, unread."""
         arranged = self.merged or self.collapsed or self.as_json or self.errors
         prefix = self.prefix or ""
-        timed = self.timestamps or tells_time(prefix)
-        return not (self.selects or arranged or timed or (self.by_attempt and tells_place(prefix)))
+        timed = self.timestamps or shows_time(prefix)
+        return not (self.selects or arranged or timed or (self.by_attempt and shows_rank(prefix)))
 
     def selector(self) -> Selector:
         """Return what selects lines. Raises UsageError for what is no time, level or expression."""

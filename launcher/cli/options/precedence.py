@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.cli.options.project_file import ProjectFile
 
 
-def told(context: click.Context, chosen: RunOptions) -> Iterator[str]:
+def project_file_notes(context: click.Context, chosen: RunOptions) -> Iterator[str]:
     """Yield a line about what of a run's options the project's file has given, secrets masked."""
     file: ProjectFile | None = context.meta.get(PROJECT_FILE)
     if file is None:

@@ -91,7 +91,7 @@ class ProjectFile:
             elif section == names:  # else it may be an option that this command has no use for
                 raise UsageError(
                     f"{self.where('.'.join((*section, key)))}: tlaunch {' '.join(names)} has no option {key}",
-                    hint=_called_here(key, options) or did_you_mean(near(key, options)),
+                    hint=_own_name(key, options) or did_you_mean(near(key, options)),
                 )
         return {str(options[key].name): self._checked(options[key], *named) for key, named in values.items()}
 
@@ -226,7 +226,7 @@ def give_defaults(context: click.Context, name: str, command: click.Command, pla
     context.default_map = {name: file.defaults((*groups, name), command)}
 
 
-def _called_here(key: str, options: Collection[str]) -> str | None:
+def _own_name(key: str, options: Collection[str]) -> str | None:
     """Return what an option of torchrun or msrun is called here, if the command has it."""
     found = counterpart(f"--{key}")
     name = None if found is None or found.here is None else found.here.removeprefix("--")

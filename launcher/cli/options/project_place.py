@@ -21,12 +21,12 @@ ProjectPlace = tuple[str, str, str | None]
 def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
     """Return what `project_file_here` finds. It is called once for each command line."""
     if PLACE not in meta:
-        meta[PLACE] = project_file_here()
+        meta[PLACE] = find_project_file()
     place: ProjectPlace | None = meta[PLACE]
     return place
 
 
-def project_file_here() -> ProjectPlace | None:
+def find_project_file() -> ProjectPlace | None:
     """Return the project file's path, the prefix of its tables, and the `.git` that makes it apply here, if it is above.
 
     Return None if there is no such file.

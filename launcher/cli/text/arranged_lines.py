@@ -9,7 +9,7 @@ from itertools import chain
 
 from launcher.cli.text.log_format import Format
 from launcher.logs.collapse import Collapser, Shown
-from launcher.logs.lines import OVERWRITES, Begun, Line
+from launcher.logs.lines import OVERWRITES, Line, PartialLine
 from launcher.logs.log_file import fair_shares
 from launcher.logs.merge import Merger, merge
 from launcher.logs.select import Selector
@@ -58,7 +58,7 @@ class ArrangedFeed:
             return self._format.lines(shown)
         return (self._format.end() or None) if ended else None
 
-    def begun(self) -> dict[int, Begun]:
+    def partial(self) -> dict[int, PartialLine]:
         return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.begun)}
 
     def begin_with_last(self, count: int) -> None:

@@ -107,7 +107,7 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
-def whole_duration(seconds: float) -> str:
+def duration_in_seconds(seconds: float) -> str:
     """Return a duration as `duration` does, without fractions of a second: for what counts them.
 
     >>> whole_duration(4.7)

@@ -12,9 +12,9 @@ from contextlib import suppress
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import awaited, counted, server_list
-from launcher.cli.text.foot import Foot
 from launcher.cli.text.log_stream import Feed, feed_of, format_of, truncated
 from launcher.cli.text.membership_text import membership_lines
+from launcher.cli.text.run_status_line import RunStatusLine
 from launcher.cli.text.stdout import StreamWriter, as_people_call_it
 from launcher.cli.text.style import screen_of
 from launcher.core.errors import EXIT_OK
@@ -66,7 +66,7 @@ class Console:
         # Of one server's part of an elastic run, its ranks are known when an attempt begins.
         self._feed = feed_of(spec, shown if devices is None else (), shape, self._say_truncated)
         self._former: list[Feed] = []  # of attempts that have ended, whose last lines are still to be shown
-        self._foot = Foot(spec, self.progress, shape, self.shown_dir)
+        self._foot = RunStatusLine(spec, self.progress, shape, self.shown_dir)
         self._stdout = StreamWriter(sys.stdout)
         self._interrupted = False
         self._at_once = False  # every rank is killed, without grace
@@ -83,19 +83,19 @@ class Console:
             case Stopping() as stopping:
                 self._say_stopping(stopping)
             case Leftovers(count=count):
-                self._tell(
+                self._report(
                     f"every rank ended well; ending {counted(count, 'process', 'processes')} that they left, killed if "
                     f"they take more than {self._spec.supervision.grace_s:g} s"
                 )
             case Trouble(message=message):
-                self._tell(shortened(f"warning: {message}"))
+                self._report(shortened(f"warning: {message}"))
             case Slow() | Hung() | NotExiting() as observed:
-                self._tell(_about_ranks(observed))
+                self._report(_about_ranks(observed))
             case Awaiting(server_ids=server_ids, limit_s=limit_s) if server_ids:
-                self._tell(awaited(server_list(server_ids), limit_s))
+                self._report(awaited(server_list(server_ids), limit_s))
             case AttemptStarted() | DevicesChanged() | Joined() as event:
                 for line in membership_lines(event, self._spec):
-                    self._tell(line)
+                    self._report(line)
                 self._show_own_ranks(event)
             case _:
                 pass
@@ -115,9 +115,9 @@ class Console:
         self._asked_elsewhere = ""
         more = self._show_lines(time.monotonic() + AT_ONCE_S)
         if self._shows_foot:
-            self._foot.show(self._feed.begun() if self._foot.wants_lines else {}, killed=self._at_once)
+            self._foot.show(self._feed.partial() if self._foot.wants_lines else {}, killed=self._at_once)
             for line in self._foot.hint():
-                self._tell(line)
+                self._report(line)
         return more
 
     # --- the rest ---
@@ -146,7 +146,7 @@ class Console:
         if isinstance(event, RankEnded):
             self._feed.rank_ended(event.global_rank)
         elif self._shows_foot:
-            self._foot.tell_start()  # ranks may have ended before the next tick
+            self._foot.report_start()  # ranks may have ended before the next tick
 
     def _say_truncated(self, global_rank: int, what: Truncation) -> None:
         self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))
@@ -170,7 +170,7 @@ class Console:
         for line in closing if not (self._quiet and ended_well) else ():
             self.say(line)
 
-    def _tell(self, news: str) -> None:
+    def _report(self, news: str) -> None:
         if not self._quiet:
             self.say(news)
 

@@ -85,20 +85,20 @@ class Format:
         if self._beginnings is not None and not (block := self._beginnings.of_block(global_rank, block)):
             return b""
         if self._begun is None and block.endswith(b"\n"):
-            return self._whole_lines(global_rank, block)
+            return self._complete_lines(global_rank, block)
         goes_on = self._begun == (global_rank, -1)
         before = b"" if goes_on else self.end()
-        text = self._whole_lines(global_rank, block).removeprefix(
+        text = self._complete_lines(global_rank, block).removeprefix(
             self.encoded(self.prefix(global_rank)) if goes_on else b""
         )
-        self._begun = (global_rank, -1) if self._is_begun(block, ends=block.endswith(b"\n")) else None
+        self._begun = (global_rank, -1) if self._continues(block, ends=block.endswith(b"\n")) else None
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
 
     def end(self) -> bytes:
         """Return the end of a line that was begun and not ended; mostly nothing."""
         return self.encoded(self._end())
 
-    def _whole_lines(self, global_rank: int, block: bytes) -> bytes:
+    def _complete_lines(self, global_rank: int, block: bytes) -> bytes:
         prefix = self.prefix(global_rank)
         if self._for_people or self._style or not self._is_utf8 or not certainly_printable(block):
             lines = printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
@@ -136,14 +136,14 @@ class Format:
         before = (
             "" if self._begun == (line.global_rank, line.offset) else f"{self._end()}{self._prefixes.of_line(line)}"
         )
-        is_begun = self._is_begun(line.raw, ends=line.ends)
+        is_begun = self._continues(line.raw, ends=line.ends)
         self._begun = (line.global_rank, line.offset + len(line.raw)) if is_begun else None
         return f"{before}{self.safe(self._shown(line))}{'' if is_begun else NEWLINE}"
 
     def _shown(self, line: Line) -> str:
         return without_mark(shown(line), line.global_rank) if self._prefixes.names_rank else shown(line)
 
-    def _is_begun(self, raw: bytes, *, ends: bool) -> bool:
+    def _continues(self, raw: bytes, *, ends: bool) -> bool:
         """Return whether this rank's next text continues the line; each state of a progress bar is a line."""
         return not (ends or self._for_people or OVERWRITES in raw)
 

@@ -25,10 +25,10 @@ class Prefixes:
         self._template, self._screen = template, screen
         self.names_rank = any(name == "global_rank" for name, _ in prefix_fields(template))
         self._fields = _prefix_fields(places)
-        self._places_of = places_of if tells_place(template) else None
+        self._places_of = places_of if shows_rank(template) else None
         self._fields_of: dict[int | None, tuple[Mapping[int, RankPlace], Mapping[int, Fields]]] = {}  # by attempt
         self._of_ranks: Mapping[int, str] | None = None  # by global rank; None: each line's own
-        if not tells_time(template) and self._places_of is None:
+        if not shows_time(template) and self._places_of is None:
             self._of_ranks = {
                 rank: self.painted(rank, template.format(**fields)) for rank, fields in self._fields.items()
             }
@@ -68,12 +68,12 @@ def prefix_fields(template: str) -> list[tuple[str, str]]:
     return [(name, look or "") for _, name, look, _ in string.Formatter().parse(template) if name is not None]
 
 
-def tells_time(template: str) -> bool:
+def shows_time(template: str) -> bool:
     """Return whether lines have different prefixes, with their time. Raises ValueError if it is no template."""
     return any(name == "time" for name, _ in prefix_fields(template))
 
 
-def tells_place(template: str) -> bool:
+def shows_rank(template: str) -> bool:
     """Return whether a prefix tells where its line's rank is. Raises ValueError if it is no template."""
     return any(name in PLACE_FIELDS for name, _ in prefix_fields(template))
 

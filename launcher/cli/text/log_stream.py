@@ -23,7 +23,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
 from launcher.logs.collapse import Shown
 from launcher.logs.follow import Follower
-from launcher.logs.lines import Begun, Line
+from launcher.logs.lines import Line, PartialLine
 from launcher.logs.log_file import GrowingLog, Truncation
 from launcher.logs.terminal import printable_lines
 from launcher.logs.tracebacks import Folded
@@ -52,7 +52,7 @@ class Feed(Protocol):
         With `ended` no rank writes any more: an unfinished last line counts, and no line waits for others.
         """
 
-    def begun(self) -> Mapping[int, Begun]:
+    def partial(self) -> Mapping[int, PartialLine]:
         """Return what was read of lines that are not ended, by global rank."""
 
     def rank_ended(self, global_rank: int) -> None:
@@ -76,7 +76,7 @@ class PlainFeed:
     def __init__(self, follower: Follower, shape: Format) -> None:
         self._follower, self._format = follower, shape
         self._before = b""
-        self.begun = follower.begun
+        self.partial = follower.partial
         self.wait = follower.wait
         self.close = follower.close
 

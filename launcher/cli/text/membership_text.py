@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from launcher.cli.text.columns import counted, duration
 from launcher.core.devices import device_name
 from launcher.core.events import AttemptStarted, DevicesChanged, Joined
-from launcher.core.records import Allotment, RunSpec, Server, whole_allotment
+from launcher.core.records import DeviceAssignment, RunSpec, Server, full_assignment
 from launcher.core.text import some_of
 from launcher.logs.terminal import printable
 from launcher.runs.changes import Change
@@ -21,8 +21,8 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
     match event:
         case AttemptStarted(number=number, allotment=None) if number:
             yield f"restart {number} of {spec.supervision.max_restarts}"
-        case AttemptStarted(number=number, allotment=Allotment() as allotment):
-            if number or allotment != whole_allotment(spec.layout):
+        case AttemptStarted(number=number, allotment=DeviceAssignment() as allotment):
+            if number or allotment != full_assignment(spec.layout):
                 yield attempt_text(number, allotment, servers)
         case DevicesChanged(left_out=left_out, taken_back=taken_back, reason=reason):
             parts = ((left_out, "left out"), (taken_back, "taken back"))
@@ -35,7 +35,7 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
             pass
 
 
-def attempt_text(number: int, allotment: Allotment, servers: Sequence[Server]) -> str:
+def attempt_text(number: int, allotment: DeviceAssignment, servers: Sequence[Server]) -> str:
     """Return the layout of an attempt, the devices of the cluster that it does without, and those that are spare. Safe to show."""
     layout, used = allotment.layout, set(allotment.devices)
     text = f"attempt {number}: {layout} micro_batches={layout.micro_batches} on {counted(len(used), 'device')}"

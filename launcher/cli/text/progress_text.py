@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from launcher.cli.text.columns import columns_of, duration, number, whole_duration
+from launcher.cli.text.columns import columns_of, duration, duration_in_seconds, number
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
@@ -103,16 +103,16 @@ class ProgressText:
         """Return lines of rank 0 without those of its steps, where its heartbeat tells of them and of their end."""
         if not STEP_LINE.search(lines):
             return lines
-        if not self._tells_steps:  # a heartbeat comes before the line of its step
+        if not self._knows_steps:  # a heartbeat comes before the line of its step
             lead = min(starts, default=0) if self._lead is None else self._lead
             figures = self._reader.look(lead, starts[lead].event.log_offset if lead in starts else 0)
             if figures.known and not figures.from_log:
                 self._lead = lead
                 self._note(figures)
-        return STEP_LINE.sub(b"", lines) if self._tells_steps else lines
+        return STEP_LINE.sub(b"", lines) if self._knows_steps else lines
 
     @property
-    def _tells_steps(self) -> bool:
+    def _knows_steps(self) -> bool:
         return self._figures.last_step is not None and not self._figures.from_log
 
     @property
@@ -233,7 +233,7 @@ def about_silence(silent_s: Mapping[int, float], running: int, argument: str) ->
 
     The second is what to type, with `argument` for RUN, so that no terminal cuts it.
     """
-    seconds = whole_duration(max(silent_s.values()))
+    seconds = duration_in_seconds(max(silent_s.values()))
     if len(silent_s) == running > 1:
         return f"all ranks have been silent for {seconds}; where they are:", f"  tlaunch stacks {argument}"
     who, verb = ("it is", "has") if len(silent_s) == 1 else ("they are", "have")

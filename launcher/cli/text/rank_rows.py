@@ -55,11 +55,11 @@ class Column(Generic[T]):
     joined: Joined = span
 
 
-def grouped(rows: Iterable[T], alike: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
+def grouped(rows: Iterable[T], group_key: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
     """Return the rows that are alike together, those first that are like few others."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
-        groups.setdefault(alike(row), []).append(row)
+        groups.setdefault(group_key(row), []).append(row)
     return [tuple(group) for group in sorted(groups.values(), key=len)]
 
 

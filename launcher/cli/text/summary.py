@@ -47,7 +47,7 @@ def render(
         if attempt.verdict is not None:  # of the attempt before, which was to be repeated
             yield from _failure(progress, spec, shown_dir, server_index, screen)
             yield "it was to start again, and could not:"
-        yield from not_begun(progress.not_begun)
+        yield from start_failure(progress.not_begun)
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
     elif ending.cause is Cause.STOPPED:
@@ -79,7 +79,7 @@ def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterat
     yield screen.paint(f"next: {', '.join(others)} or {last}", FAINT)
 
 
-def not_begun(event: NotBegun) -> Iterator[str]:
+def start_failure(event: NotBegun) -> Iterator[str]:
     """Yield the lines of an error, as of one that is found before a run is made."""
     yield from (printable(line) for line in f"error: {event.message}".split("\n"))
     if event.hint is not None:
@@ -123,7 +123,7 @@ def _going_on(spec: RunSpec) -> Iterator[str]:
 # --- the last lines of the culprit's log, for `tlaunch why` too ---
 
 
-def tells_enough(verdict: Verdict) -> bool:
+def shows_traceback(verdict: Verdict) -> bool:
     """Return whether the verdict shows its culprit's traceback, which the end of the log would repeat."""
     failure = verdict_text.culprit_failure(verdict)
     return failure is not None and bool(failure.traceback)
@@ -143,7 +143,7 @@ def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[
     return [line for line in lines if not _BELOW_PROGRAM.fullmatch(line)][-LAST_LINES:]
 
 
-def log_elsewhere(global_rank: int, first_server: str) -> str:
+def remote_log(global_rank: int, first_server: str) -> str:
     """Return where to look for the log of a rank of another server, with which no disk is shared. Safe to show."""
     return one_line(f"log of rank {global_rank}: on server {first_server}, which has the logs of all ranks")
 
@@ -167,7 +167,7 @@ def _failure(
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
         return
-    is_here = partial(_is_here, progress, spec, server_index)
+    is_here = partial(_ran_on, progress, spec, server_index)
     if screen.columns is not None:
         yield ""  # lines of rank 0 may stand above, which is seldom to blame
     yield from verdict_text.render(
@@ -199,7 +199,7 @@ def _restarts(progress: Progress) -> Iterator[str]:
         yield times
 
 
-def _is_here(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:
+def _ran_on(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:
     """Return whether the rank ran on that server in the last attempt; None stands for all servers."""
     if server_index is None:
         return True
@@ -229,11 +229,11 @@ def _log_of(
     """Yield the log's last lines, unless a traceback has been shown already. `is_here`: it is no rank of another server."""
     run_dir = RunDir(spec.run_dir)
     if not is_here and not run_dir.train_log(culprit).exists():
-        yield log_elsewhere(culprit, spec.ranks[0].server_id)
+        yield remote_log(culprit, spec.ranks[0].server_id)
         return
     words = f"log of rank {culprit}: {RunDir(shown_dir).train_log(culprit)}"
     is_known = is_here or not progress.current.number  # only its own server knows which part of it is this attempt's
-    if tells_enough(verdict) or not is_known:
+    if shows_traceback(verdict) or not is_known:
         yield words
         return
     try:

@@ -14,7 +14,7 @@ from launcher.checkpoint.tensors import opened, state_bytes
 from launcher.checkpoint.ways import MODEL
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
-from launcher.cli.training.resume import checkpoints_meant
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import read_json
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.logs.terminal import escaped
@@ -38,7 +38,7 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
         _check_program(_program_of(model / CONFIG), model)
         yield model, str(model)
         return
-    checkpoint = checkpoints_meant(runs_dir, reference)[0]
+    checkpoint = resolve_checkpoints(runs_dir, reference)[0]
     index = read_index(checkpoint)
     _check_program(index.program, checkpoint)
     with tempfile.TemporaryDirectory(prefix="tlaunch-model-") as directory:

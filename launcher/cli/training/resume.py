@@ -26,7 +26,7 @@ from launcher.runs.store import find_run, means_latest, run_names
 SHOWN = 8  # names of checkpoints
 
 
-def checkpoint_meant(
+def resolve_checkpoint(
     options: RunOptions,
     program: str,
     settings: Mapping[str, Any],
@@ -53,14 +53,14 @@ def checkpoint_meant(
         _, newest = max(fitting, key=lambda pair: (_written_ns(pair[1]), pair[0]), default=(0, None))
         return None if newest is None else newest.parent  # where others stand if its files are damaged
     assert options.resume is not None, "it was asked for"
-    newest, *others = checkpoints_meant(options.runs_dir, options.resume)
+    newest, *others = resolve_checkpoints(options.runs_dir, options.resume)
     for path, index in readable([newest, *others]):
         check_settings(path, index, program, settings, named, defaults=defaults)
         break
     return newest.parent if others else newest
 
 
-def checkpoints_meant(runs_dir: Path, reference: str) -> list[Path]:
+def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
     """Return the checkpoint at a path, those in a directory, or those of a run, the newest first.
 
     A path is looked for in the directory of runs, too: `latest/checkpoints/step-500`.

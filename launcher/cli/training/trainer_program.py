@@ -94,10 +94,10 @@ def _resumed(
     """Return the words that name the checkpoint which --resume means, the training that goes on from it, and notes."""
     if options.resume is None:
         return (), None, ()
-    from launcher.cli.training.resume import checkpoint_meant, continued  # most runs begin at the beginning
+    from launcher.cli.training.resume import continued, resolve_checkpoint  # most runs begin at the beginning
 
     named = named_settings(options.config, chosen)
-    checkpoint = checkpoint_meant(options, recipe, asdict(settings), named, asdict(defaults))
+    checkpoint = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
     if checkpoint is None:
         return (
             (),

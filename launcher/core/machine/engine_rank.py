@@ -141,10 +141,10 @@ def _read(
     size = next((name for name in names.size if environment.get(name)), "")
     rank = EngineRank(
         engine=names.engine,
-        global_rank=_whole(names.rank, environment) or 0,
-        world_size=_whole(size, environment),
-        local_rank=_whole(names.local_rank, environment),
-        local_world_size=_whole(names.local_size, environment) if names.local_size else local_size,
+        global_rank=_integer(names.rank, environment) or 0,
+        world_size=_integer(size, environment),
+        local_rank=_integer(names.local_rank, environment),
+        local_world_size=_integer(names.local_size, environment) if names.local_size else local_size,
         job=job,
         node=node,
     )
@@ -153,7 +153,7 @@ def _read(
     return rank
 
 
-def _whole(name: str, environment: Mapping[str, str]) -> int | None:
+def _integer(name: str, environment: Mapping[str, str]) -> int | None:
     text = environment.get(name, "")
     if not text:
         return None

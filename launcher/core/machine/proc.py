@@ -83,14 +83,14 @@ class ProcessId:
     boot: str
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """True for a process of this machine since its last boot: `lives` is meaningful only then."""
         return (self.host, self.boot) == (socket.gethostname(), boot_id())
 
     @property
     def lives(self) -> bool:
         """True if the process still runs on this machine."""
-        found = stat(self.pid) if self.here else None
+        found = stat(self.pid) if self.is_local else None
         return found is not None and found.started == self.started and found.living
 
 

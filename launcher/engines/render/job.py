@@ -60,7 +60,7 @@ class SecretVariable:
 
 
 @frozen
-class Wishes:
+class JobOptions:
     """The options that only job files have. Templates see each as a variable."""
 
     flavor: str = ""
@@ -83,7 +83,7 @@ class Wishes:
 class Job:
     """The variables of a template, with the fields of `wishes`."""
 
-    wishes: Wishes
+    wishes: JobOptions
     version: str
     name: str  # of the run, without its time
     layout: Layout
@@ -117,7 +117,7 @@ class Job:
 def job_of(
     request: Request,
     name: str,
-    wishes: Wishes,
+    wishes: JobOptions,
     nodes: Nodes,
     *,
     dp: int | None,

@@ -86,7 +86,7 @@ def no_equals_sign_in_program(job: Job) -> None:
         )
 
 
-def msrun_numbers_ranks_alike(job: Job) -> None:
+def check_msrun_numbering(job: Job) -> None:
     """Raise if msrun cannot start this table: it numbers ranks and devices from 0, equally many per server."""
     count = len(job.servers[0].ranks)
     for server in sorted(job.servers, key=lambda one: one.ranks[0].global_rank):
@@ -157,7 +157,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("mpirun", {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"}, "bash", is_script=True,
              limits=(plain_host_names, no_address_of_ipv6, no_lone_colon, a_shell_exports_secrets)),
         Kind("msrun", {"": "msrun.sh.j2"}, "bash", is_script=True,
-             limits=(msrun_numbers_ranks_alike, msrun_starts_by_python, a_shell_exports_variables)),
+             limits=(check_msrun_numbering, msrun_starts_by_python, a_shell_exports_variables)),
         Kind("slurm", {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, "sbatch", is_script=True,
              limits=(plain_host_names, no_lone_colon_for_srun, a_shell_exports_secrets)),
         Kind("kubernetes", {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, "kubectl apply -f", in_image=True,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.core.codec import read_json, whole_number
+from launcher.core.codec import integer, read_json
 from launcher.core.frozen import frozen
 from launcher.logs.log_file import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in, tracebacks_above
@@ -79,7 +79,7 @@ def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
 
 
 def _record(fields: dict[str, Any]) -> FailureRecord | None:
-    pid, status = whole_number(fields.get("pid")), whole_number(fields.get("status"))
+    pid, status = integer(fields.get("pid")), integer(fields.get("status"))
     time_ns = fields.get("time_ns")
     if pid is None or isinstance(time_ns, bool) or not isinstance(time_ns, int | float):
         return None

@@ -29,7 +29,7 @@ from launcher.checkpoint.index import (
 from launcher.checkpoint.same_settings import check_settings
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.text import some_of
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 from launcher.trainer.checkpoint.files import StoredTensors
 from launcher.trainer.checkpoint.state import NONE, State, Training, check_finite, shapes_of
 from launcher.trainer.parallel.world import World
@@ -210,5 +210,5 @@ def _read(
         return
     kept = StoredTensors(checkpoint, {BUFFERS: files[BUFFERS]}, index.dtype, KINDS_OF_BUFFERS)
     for name, buffer in buffers.items():
-        for here, [values] in kept.pieces(name, whole(buffer.shape)):
+        for here, [values] in kept.pieces(name, full_box(buffer.shape)):
             buffer[here].copy_(torch.from_numpy(values.copy()))

@@ -41,11 +41,11 @@ from launcher.checkpoint.index import (
 )
 from launcher.checkpoint.tensors import write_digested
 from launcher.checkpoint.ways import PlannedFile
-from launcher.core.atomic import name_directory, told_as, write_text
+from launcher.core.atomic import name_directory, renamed_error, write_text
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 from launcher.trainer.checkpoint.files import (
     LOOK_S,
     SEEN_WITHIN_S,
@@ -130,7 +130,7 @@ class Writing:
     def _run(self) -> None:
         try:
             for phase, work in zip(PHASES, (self._write_part, self._assemble, self._commit), strict=True):
-                with told_as(self._final, self._aside):
+                with renamed_error(self._final, self._aside):
                     work()
                 self._done = phase + 1
                 self._is_over[phase].set()
@@ -211,7 +211,7 @@ class Writing:
         if training.tokenizer is not None:
             files[TOKENIZER] = write_digested(self._aside / TOKENIZER, [training.tokenizer], synced=True)
         if buffers := self._part.buffers:
-            boxes = [NamedBox(name, whole(buffer.shape)) for name, buffer in buffers.items()]
+            boxes = [NamedBox(name, full_box(buffer.shape)) for name, buffer in buffers.items()]
             values = (buffer.numpy() for buffer in buffers.values())
             path = self._aside / BUFFERS
             files[BUFFERS] = write_tensors(path, boxes, self._dtype, values, kinds=KINDS_OF_BUFFERS)

@@ -30,7 +30,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.resources import cache_dir, writable_dir
 from launcher.corpus.dataset import content_digest, is_empty, no_filled_pairs, split_pairs
-from launcher.corpus.text import lines_of, told_as_unreadable
+from launcher.corpus.text import as_unreadable_error, lines_of
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.data.tokens import (
     BOUND,
@@ -144,7 +144,7 @@ def _remove_damaged(path: Path) -> None:
 
 
 def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool) -> None:
-    with told_as_unreadable(text.file):
+    with as_unreadable_error(text.file):
         raw = text.file.open("rb")
     with raw, (directory / IDS).open("wb") as ids, (directory / BOUNDS).open("wb") as bounds:
         filled = _FilledPairs(split_pairs(lines_of(raw, text.file), text.file, normalise=normalise))
@@ -256,7 +256,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _as_it_is(path: Path) -> Text:
-    with told_as_unreadable(path):
+    with as_unreadable_error(path):
         found = path.stat()
     return Text(str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.mesh.boxes import Box, whole
+from launcher.mesh.boxes import Box, full_box
 from launcher.trainer.parallel.collectives import Group
 
 
@@ -30,8 +30,8 @@ class Placement:
         """Return the placement of a parameter that all ranks of `model_parallel` hold whole; without it, one rank alone."""
         full = torch.Size(full_shape)
         if model_parallel is None:
-            return cls(full, whole(full))
-        return cls(full, whole(full), copies=model_parallel.size, is_first=model_parallel.index == 0)
+            return cls(full, full_box(full))
+        return cls(full, full_box(full), copies=model_parallel.size, is_first=model_parallel.index == 0)
 
     @classmethod
     def cut(cls, full_shape: Sequence[int], dim: int, start: int, stop: int) -> Placement:

@@ -114,8 +114,8 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         seconds = spent.seconds
         self._heart.stepped(batch.step, batch.last_step, seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
         say_of_all(program.line(batch, result, seconds), program.world)
-        for told in filter(None, (self._profiler.stepped(is_last=batch.is_last), self._recorder.told())):
-            say_of_all(told, program.world)
+        for log_line in filter(None, (self._profiler.stepped(is_last=batch.is_last), self._recorder.first_line())):
+            say_of_all(log_line, program.world)
 
     def end(self) -> str:
         """End the profile where the training is over before it; return what to say of it, or nothing."""

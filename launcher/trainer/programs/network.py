@@ -60,7 +60,7 @@ class NetworkTraining(ABC):
         """Go on from `buffers`, which were read from a checkpoint."""
 
     @abstractmethod
-    def whole_model(self, make: Callable[[], nn.Module]) -> nn.Module:
+    def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
         """Return the model, of which `make` returns one, to be evaluated; `train_again` ends that. All ranks must call it."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class NetworkTraining(ABC):
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
         """Return what records a step for `tlaunch plan operators`, where there is a path."""
 
-    def told(self) -> str:
+    def strategies_line(self) -> str:
         """Return the line of the log about strategies; nothing where there are none."""
         return ""
 
@@ -97,7 +97,7 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
         how = f"{' '.join((layout, *more))}, {mode} on {self.world.device.type}"
         return f"layout: {how}, {held} parameters on this rank"
 
-    def whole_parameters(self) -> dict[str, Tensor] | None:
+    def full_parameters(self) -> dict[str, Tensor] | None:
         """Return all parameters on rank 0; None elsewhere. All ranks must call it."""
         return gather(self.world, self._training.parameters, lambda place: self._training.placements(place.mp))
 

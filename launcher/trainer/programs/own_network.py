@@ -136,13 +136,13 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         schedule = schedule_of(self.settings.parallel.schedule, world.pp.index, world.pp.size, count)
         losses_M = self._run(schedule, self._samples, batch.samples, step=batch.step)
         if self._compares_losses:
-            self._check_alike(losses_M.sum())
+            self._check_equal(losses_M.sum())
         norm = self.optimizer.step(learning_rate, votes)
         # After the step, as in the bundled Transformer's session: collectives must begin in the same order on all ranks.
         loss = float(all_reduce(all_reduce(losses_M.sum(), world.dp, what="mean loss"), world.pp, what="mean loss"))
         return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
 
-    def _check_alike(self, loss: Tensor) -> None:
+    def _check_equal(self, loss: Tensor) -> None:
         """Refuse code that computes another loss on each model-parallel rank, which no trace has shown.
 
         Raises:

@@ -88,7 +88,7 @@ class Quickstart(NetworkProgram[Rows]):
     def begin(self) -> None:
         say_of_all(self.layout_line(), self.world)
         if self.world.is_first:
-            say(self._training.told())
+            say(self._training.strategies_line())
 
     def batches(self, first_step: int) -> Iterator[Rows]:
         per_epoch = self.settings.data.steps_per_epoch
@@ -106,7 +106,7 @@ class Quickstart(NetworkProgram[Rows]):
         return line_of(batch, result.loss)
 
     def weights(self) -> dict[str, Tensor] | None:
-        return self.whole_parameters()
+        return self.full_parameters()
 
     def _initial(self, name: str, shape: torch.Size) -> Tensor:
         settings = self.settings

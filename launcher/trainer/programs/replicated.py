@@ -106,7 +106,7 @@ class ReplicatedTraining(NetworkTraining):
     def take_buffers(self) -> None:
         """Do nothing: the model's own buffers are the ones that were read."""
 
-    def whole_model(self, make: Callable[[], nn.Module]) -> nn.Module:
+    def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
         del make
         return self.model.eval()
 

@@ -100,7 +100,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
         if not self.world.is_first:
             return
         say(f"data: {len(self._images)} images, {len(self._test)} to validate with, of {self._origin}")
-        if told := self._training.told():
+        if told := self._training.strategies_line():
             say(told)
 
     def batches(self, first_step: int) -> Iterator[TrainingBatch]:
@@ -141,7 +141,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
     def validate(self) -> Validated:
         """Return the mean loss over the test images, told with the share whose label has the largest logit."""
         self.settle()
-        model = self._training.whole_model(partial(resnet50, self.settings.model.classes))
+        model = self._training.full_model(partial(resnet50, self.settings.model.classes))
         place = self.world.place
         sums_2 = torch.zeros(2, dtype=torch.float64)
         # All ranks take shares: in modes that cut operators, too.
@@ -159,7 +159,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
 
     def weights(self) -> dict[str, Tensor] | None:
         self.settle()
-        found = self.whole_parameters()
+        found = self.full_parameters()
         if found is None:
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}

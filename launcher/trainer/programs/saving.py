@@ -93,7 +93,7 @@ class Saving:
             way=config.files,
             on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
             on_unremoved=_said_once(directory),
-            on_unwritable=None if config.on_failure == "stop" else _say_that_it_goes_on,
+            on_unwritable=None if config.on_failure == "stop" else _warn_and_continue,
         )
 
     def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
@@ -178,7 +178,7 @@ class Saving:
             if self._config.on_failure == "stop":
                 raise
             if is_first and goes_on:
-                _say_that_it_goes_on(str(error))
+                _warn_and_continue(str(error))
             elif is_first:
                 say(str(error))
             return
@@ -186,7 +186,7 @@ class Saving:
             self._metrics.saved(step, "checkpoint")
 
 
-def _say_that_it_goes_on(trouble: str) -> None:
+def _warn_and_continue(trouble: str) -> None:
     say(f"{trouble}; the training goes on")
 
 
@@ -194,10 +194,10 @@ def _said_once(checkpoints: Path) -> Callable[[OSError], None]:
     """Return a function that says why checkpoints stay, the first time alone: the next ones most likely stay as well."""
     told: list[OSError] = []
 
-    def tell(error: OSError) -> None:
+    def report(error: OSError) -> None:
         if not told:
             where = error.filename or checkpoints
             say(f"older checkpoints, or parts of some, cannot be removed: {where}: {error.strerror or error}")
         told.append(error)
 
-    return tell
+    return report

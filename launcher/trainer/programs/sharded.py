@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 from launcher.sharding.cost import Costs
 from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
 from launcher.sharding.plan_report import plan_report
@@ -140,7 +140,7 @@ class ShardedTraining(NetworkTraining):
         held = {name: self.network.box_held(name) for name in self.buffers}
         sums, counts = ({name: torch.zeros_like(buffer) for name, buffer in self.buffers.items()} for _ in range(2))
         for name, box in held.items():
-            here = box.within(whole(self.buffers[name].shape))
+            here = box.within(full_box(self.buffers[name].shape))
             sums[name][here] = self._part(name)
             counts[name][here] = 1
         flat = torch.cat([each.view(-1) for each in (*sums.values(), *counts.values())])
@@ -151,16 +151,16 @@ class ShardedTraining(NetworkTraining):
             self.buffers.items(), (found / holders).split([each.numel() for each in sums.values()]), strict=True
         ):
             buffer.copy_(mean.view_as(buffer))
-            self._part(name).copy_(buffer[held[name].within(whole(buffer.shape))])
+            self._part(name).copy_(buffer[held[name].within(full_box(buffer.shape))])
 
     def take_buffers(self) -> None:
         for name, buffer in self.buffers.items():
-            self._part(name).copy_(buffer[self.network.box_held(name).within(whole(buffer.shape))])
+            self._part(name).copy_(buffer[self.network.box_held(name).within(full_box(buffer.shape))])
 
-    def whole_model(self, make: Callable[[], nn.Module]) -> nn.Module:
+    def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
         with torch.device("meta"):
             model = make()
-        state: dict[str, Tensor] = {**self.network.whole_parameters(), **self.buffers}
+        state: dict[str, Tensor] = {**self.network.full_parameters(), **self.buffers}
         for name, buffer in model.named_buffers():
             state.setdefault(name, torch.zeros(buffer.shape, dtype=buffer.dtype, device=self._world.device))
         model.load_state_dict(state, assign=True)
@@ -188,7 +188,7 @@ class ShardedTraining(NetworkTraining):
 
         return StepRecorder(path, place.global_rank, report_of, None)
 
-    def told(self) -> str:
+    def strategies_line(self) -> str:
         """Return the line of the log about the strategies: of all operators, or of the first ones and how many there are."""
         strategies = self.network.strategies
         shown = [f"{name} {written(strategy)}" for name, strategy in islice(strategies.items(), TOLD)]

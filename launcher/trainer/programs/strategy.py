@@ -67,7 +67,7 @@ class StepRecorder:
             yield
         self._told = keep_report(self._path, self._report_of(recorder, number))
 
-    def told(self) -> str:
+    def first_line(self) -> str:
         """Return what there is to say of it, once; nothing most of the time."""
         told, self._told = self._told, ""
         return told

@@ -36,7 +36,7 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number():
     me = identify(os.getpid())
     assert me.lives
     assert not ProcessId(me.pid, me.started + 1, me.host, me.boot).lives
-    assert not ProcessId(me.pid, me.started, "elsewhere", me.boot).here
+    assert not ProcessId(me.pid, me.started, "elsewhere", me.boot).is_local
     assert not ProcessId(me.pid, me.started, me.host, "another boot").lives
 
 

@@ -16,7 +16,7 @@ from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import A_PATH
 from launcher.cli.text.stdout import write_out
-from launcher.cli.training.resume import checkpoints_meant
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import printable
@@ -59,7 +59,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are
     compared with their digests first. The path of what was written is printed to stdout.
     """
-    path = checkpoints_meant(runs_dir, checkpoint)[0]
+    path = resolve_checkpoints(runs_dir, checkpoint)[0]
     check_new(output, path)
     index = read_index(path)
     check_convertible(path, index)

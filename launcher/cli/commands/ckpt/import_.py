@@ -14,7 +14,7 @@ from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_optio
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import NAME_OR_PATH, IntRange
 from launcher.cli.text.stdout import write_out
-from launcher.cli.training.resume import checkpoints_meant
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable
 
@@ -59,7 +59,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
     stdout.
     """
     _check_kind(path, form)
-    known = checkpoints_meant(runs_dir, like)[0]
+    known = resolve_checkpoints(runs_dir, like)[0]
     check_new(output)
     index = read_index(known)
     check_convertible(known, index)

@@ -17,7 +17,7 @@ from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.stdout import say, write_out
-from launcher.cli.training.resume import checkpoints_meant
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
 from launcher.core.run_dir import LATEST, RunDir
@@ -56,7 +56,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
     compared with their digests, as `tlaunch ckpt verify` does.
     """
     if run is not None:
-        paths = checkpoints_meant(runs_dir, run)
+        paths = resolve_checkpoints(runs_dir, run)
     else:
         names = reversed(run_names(runs_dir))
         paths = [path for name in names for path in checkpoints_in(RunDir(runs_dir.absolute() / name).checkpoints)]
@@ -86,7 +86,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
     That is step, layout, files, and every parameter with its shape; with --json the settings, too. It is read from the index:
     no other file is compared with its digest, as `tlaunch ckpt verify` does.
     """
-    path = checkpoints_meant(runs_dir, checkpoint)[0]
+    path = resolve_checkpoints(runs_dir, checkpoint)[0]
     index = read_index(path)
     if strategy:  # of the index: older checkpoints have no such file
         write_out(strategy_text(index))
@@ -124,7 +124,9 @@ def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
     That is done for all checkpoints of the runs and directories that are named. Where a file is damaged, say whether a training can go on from that checkpoint all the same.
     """
     damaged = 0
-    for path in dict.fromkeys(path for name in checkpoints or (LATEST,) for path in checkpoints_meant(runs_dir, name)):
+    for path in dict.fromkeys(
+        path for name in checkpoints or (LATEST,) for path in resolve_checkpoints(runs_dir, name)
+    ):
         problems = list(map(printable, findings(path)))
         damaged += bool(problems)
         write_out("".join(f"{line}\n" for line in problems or [f"{printable(str(path))}: whole"]))

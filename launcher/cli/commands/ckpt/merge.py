@@ -17,7 +17,7 @@ from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say, write_out
-from launcher.cli.training.resume import checkpoints_meant
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import printable
@@ -63,7 +63,7 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None
         raise UsageError(
             f"--average {average} --optimizer: an average of weights has no moments", hint="leave --optimizer out"
         )
-    paths = checkpoints_meant(runs_dir, checkpoint)
+    paths = resolve_checkpoints(runs_dir, checkpoint)
     check_new(output, paths[0])
     if average is not None:
         with _averaged_with_bar(paths, average, checkpoint) as averaged:

@@ -21,7 +21,7 @@ from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
-from launcher.cli.training.resume import checkpoints_meant
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
 from launcher.core.files import bytes_in
 from launcher.core.machine.owner import ROOT, called, is_own, uids_of_file
@@ -52,7 +52,7 @@ Exit codes: 0; 1 no checkpoint is whole, or one cannot be removed; 2 wrong usage
 @runs_dir_option
 def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
     """Remove all but the newest whole checkpoints of a run or in a directory."""
-    found = checkpoints_meant(runs_dir, run)
+    found = resolve_checkpoints(runs_dir, run)
     if any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
         raise UsageError(f"{run} is a single checkpoint", hint=f"the directory that it is in: {found[0].parent}")
     if means_latest(run) and os.geteuid() == ROOT:  # whom the system keeps from nothing

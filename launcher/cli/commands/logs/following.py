@@ -9,8 +9,8 @@ from pathlib import Path
 
 from launcher.cli.commands.logs.chosen import ChosenLogs
 from launcher.cli.text.arranged_lines import ArrangedFeed
-from launcher.cli.text.foot import PartialLines
 from launcher.cli.text.log_stream import Feed, PlainFeed, Writer
+from launcher.cli.text.run_status_line import PartialLines
 from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import say
 from launcher.core.errors import EXIT_FAILURE, UnreadableError
@@ -66,7 +66,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
             writer.check_reader()
             looked_s, state = time.monotonic(), watch.look()
             _note_ends(feed, state, noted)
-            if _is_gone(watch.run_dir.root):
+            if _is_missing(watch.run_dir.root):
                 unfinished.close()
                 _show_rest(feed, writer)
                 raise UnreadableError(
@@ -85,7 +85,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
         elif text is None:
             if unfinished.wanted:
                 ended = state.progress.current.exits
-                unfinished.show({rank: line for rank, line in feed.begun().items() if rank not in ended})
+                unfinished.show({rank: line for rank, line in feed.partial().items() if rank not in ended})
             feed.wait(LOOK_S)
 
 
@@ -103,7 +103,7 @@ def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None
     noted |= ends
 
 
-def _is_gone(directory: Path) -> bool:
+def _is_missing(directory: Path) -> bool:
     """Return whether there certainly is no such directory."""
     try:
         directory.stat()

@@ -20,7 +20,7 @@ from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable, ranges
 from launcher.sharding.report import StrategyReport
-from launcher.sharding.report_set import alike, read_all, read_of_rank, reported_ranks
+from launcher.sharding.report_set import equal_ranks, read_all, read_of_rank, reported_ranks
 
 EPILOG = """\b
 Examples:
@@ -83,7 +83,7 @@ def operators(
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         lines = (
-            lines_of_all(alike(reports), width, only_collectives=collectives)
+            lines_of_all(equal_ranks(reports), width, only_collectives=collectives)
             if all_ranks
             else lines_of(reports[0], width, only_collectives=collectives)
         )

@@ -39,7 +39,7 @@ from launcher.core.errors import UsageError
 from launcher.core.resources import START_BY_NAME
 from launcher.core.text import printable, shell_word
 from launcher.engines.assemble import Request
-from launcher.engines.render.job import Job, Wishes, job_of, with_workers
+from launcher.engines.render.job import Job, JobOptions, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
 from launcher.engines.render.nodes import Nodes, pods_note
 from launcher.engines.render.templates import fill
@@ -147,7 +147,7 @@ render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
 render.groups, render.rare = RUN_GROUPS, RARE
 
 
-def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
+def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
     """Take out of `options` what is only for job files."""
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
@@ -168,7 +168,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     # Other servers have this tlaunch at the same place where they share a file system; an image has its own.
     beside = Path(sys.executable).parent / "tlaunch"
     run_options = tuple(words_for_run(context, options, runs=flavor == "run", what=what))
-    return Wishes(
+    return JobOptions(
         flavor=flavor,
         run_options=run_options,
         tlaunch=str(beside) if beside.exists() and not kind.in_image else "tlaunch",
@@ -185,7 +185,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     )
 
 
-def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
+def _job(kind: Kind, wishes: JobOptions, options: dict[str, Any]) -> Job:
     cwd = options.pop("cwd")
     node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
     chosen = RunOptions(**options, **UNSUPERVISED)
@@ -223,7 +223,7 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     )
 
 
-def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: Wishes) -> Request:
+def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: JobOptions) -> Request:
     """Return the request with the directories of the place where the job is started; with a volume, runs are on it."""
     if cwd is not None or kind.in_image:
         where = Path(cwd or ".")

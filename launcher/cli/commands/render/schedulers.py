@@ -21,7 +21,7 @@ from launcher.cli.options.types import IntRange
 from launcher.cli.run_options import RunOptions, flag, user_environment, words_of_option
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster
-from launcher.engines.render.job import Claim, SecretVariable, Wishes
+from launcher.engines.render.job import Claim, JobOptions, SecretVariable
 from launcher.engines.render.nodes import Nodes, nodes_for, unnamed_cluster
 from launcher.engines.render.templates import sbatch
 from launcher.engines.slurm_allocation import answer_of
@@ -173,7 +173,7 @@ def check_resource(resource: str | None) -> None:
         )
 
 
-def asked_of_slurm(prepared: Prepared, wishes: Wishes, *, pinned: bool) -> Nodes:
+def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> Nodes:
     """Return the nodes that a job asks for.
 
     Raises:

@@ -16,7 +16,7 @@ from launcher.cli.commands.report.text import notes
 from launcher.cli.commands.status import GROUPED_FROM
 from launcher.cli.commands.top.measured import time_spent
 from launcher.cli.commands.top.sampler import Row, Sampler
-from launcher.cli.commands.top.screen import columns_at, how_many_run, tells_apart
+from launcher.cli.commands.top.screen import columns_at, group_key, how_many_run
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
 from launcher.cli.text.stdout import as_argument
@@ -24,7 +24,7 @@ from launcher.cli.text.verdict_text import headline
 from launcher.core.errors import UsageError
 from launcher.core.metrics import Record
 from launcher.core.run_dir import RunDir
-from launcher.logs.piece import Piece, Place, piece_after
+from launcher.logs.piece import LogCursor, Place, piece_after
 from launcher.logs.terminal import shortened
 from launcher.runs.course import own_course, whole_course
 from launcher.runs.logged_metrics import LoggedSteps
@@ -38,7 +38,7 @@ MAX_ATTEMPTS = 5  # before the present one: the last of them are told
 EACH, GROUP = "rank", "group"  # kinds of rows: what their names begin with
 
 
-class CourseReader:
+class HistoryReader:
     """Looks at the course of a training again and again; of metrics.jsonl it reads what is new."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
@@ -85,7 +85,7 @@ class LiveView:
         self.run_dir = run_dir
         self.rank_count = 0
         self.over = False  # nothing more will come
-        self._sampler, self._course = Sampler(run_dir, progress_regex), CourseReader(run_dir, progress_regex)
+        self._sampler, self._course = Sampler(run_dir, progress_regex), HistoryReader(run_dir, progress_regex)
         self._parts: dict[str, tuple[int, Any]] = {}
         self._number = 0  # of the last look
         self._news = threading.Condition()
@@ -134,7 +134,7 @@ class LiveView:
         try:
             piece = piece_after(self.run_dir.train_log(global_rank), place)
         except OSError as error:
-            piece, trouble = Piece(place), f"it cannot be read: {error.strerror or error}"
+            piece, trouble = LogCursor(place), f"it cannot be read: {error.strerror or error}"
         else:
             trouble = "" if piece.place else "there is no log yet"
         return {
@@ -173,7 +173,7 @@ class LiveView:
         culprit = state.verdict.culprit if state.verdict else None
         columns = columns_at(state.looked_ns)
         yield "columns", [column.name for column in columns]
-        for kind, groups in ((GROUP, grouped(rows, tells_apart(rows))), (EACH, [(row,) for row in rows])):
+        for kind, groups in ((GROUP, grouped(rows, group_key(rows))), (EACH, [(row,) for row in rows])):
             names = []
             for group in groups:
                 first = group[0]

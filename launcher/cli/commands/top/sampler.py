@@ -60,7 +60,7 @@ class Sampler:
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}
-        pids = {look.process.pid for look in ranks if look.process and look.process.here and look.state in alive}
+        pids = {look.process.pid for look in ranks if look.process and look.process.is_local and look.state in alive}
         usages, now_s = usage_of(pids), time.monotonic()
         starts = state.progress.current.starts
         offsets = {rank: start.event.log_offset for rank, start in starts.items()}

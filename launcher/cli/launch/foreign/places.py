@@ -22,7 +22,7 @@ _SERVER_COUNT = re.compile(r"(?P<fewest>[1-9][0-9]{0,5})(?::(?P<most>[1-9][0-9]{
 
 
 @frozen
-class Places:
+class ServerAddresses:
     """The servers and devices of the ranks, as options of tlaunch say them."""
 
     options: tuple[str, ...] = ()
@@ -37,18 +37,18 @@ def says_places(line: Line) -> bool:
     return line.has_rank_table or bool(line.of(*_OF_PLACES))
 
 
-def places_of(line: Line, *, of_mpi: bool) -> Places | None:
+def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
     """Return where the ranks of a line are; None where it says that in a way that tlaunch has no options for."""
     if line.has_rank_table:
         names = ", ".join(each.name for each in line.of(*_OF_PLACES))
-        return Places(several=True, notes=(f"{names}: found from the rank table",) if names else ())
+        return ServerAddresses(several=True, notes=(f"{names}: found from the rank table",) if names else ())
     engine = () if line.engine else ("--engine", "mpi")
     if line.of("server file", "servers"):
         return _of_file(line, engine) if line.of("server file") else _of_hosts(line, engine, of_mpi=of_mpi)
     return _of_numbers(line, engine, of_mpi=of_mpi)
 
 
-def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> Places | None:
+def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
     """Return the places of which only the numbers of ranks and servers are known."""
     count = _SERVER_COUNT.fullmatch(line.value_of("server count") or "1")
     if count is None:
@@ -84,7 +84,7 @@ def _fit(ranks: int, servers: int, devices: int | None, *, equally: bool) -> boo
     return ranks == devices * servers or (not equally and devices * (servers - 1) < ranks < devices * servers)
 
 
-def _of_file(line: Line, engine: tuple[str, ...]) -> Places | None:
+def _of_file(line: Line, engine: tuple[str, ...]) -> ServerAddresses | None:
     """Return the places that a file of hosts and slots lists; where there are fewer ranks, they have the first slots."""
     file, devices, ranks = line.value_of("server file"), line.number_of("devices"), line.number_of("ranks")
     if file is None or line.of("server count", "servers"):
@@ -96,19 +96,19 @@ def _of_file(line: Line, engine: tuple[str, ...]) -> Places | None:
     elif ranks and not line.has_own(*_LAYOUT):
         fewer = ("--dp", str(ranks), "--allow-idle-devices")
         notes.append(f"{TABLE} holds all slots of {file}, of which --dp takes the first {ranks}")
-    return Places((*engine, *_BY_TABLE, *fewer), table_of_file(file), True, True, tuple(notes))
+    return ServerAddresses((*engine, *_BY_TABLE, *fewer), table_of_file(file), True, True, tuple(notes))
 
 
-def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> Places | None:
+def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
     """Return the places of mpirun's `h1:4,h2`."""
     counts = _counts(line.value_of("servers") or "", line.number_of("devices"), line.number_of("ranks"))
     if "" in counts or line.of("server count"):
         return None
     if set(counts) <= _THIS_MACHINE:
-        return Places((*engine * of_mpi, "--devices", str(sum(counts.values()))))
+        return ServerAddresses((*engine * of_mpi, "--devices", str(sum(counts.values()))))
     same = len(set(counts.values())) == 1
     each = str(next(iter(counts.values()))) if same else ",".join(map(str, counts.values()))
-    return Places((*engine, *_BY_TABLE), _generate(",".join(counts), each), True, True)
+    return ServerAddresses((*engine, *_BY_TABLE), _generate(",".join(counts), each), True, True)
 
 
 def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str, int]:
@@ -133,7 +133,7 @@ def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str,
     return used
 
 
-def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engine: tuple[str, ...]) -> Places:
+def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engine: tuple[str, ...]) -> ServerAddresses:
     """Return the places on one machine, or on the nodes of Slurm's allocation, for which there is no rank table."""
     devices = ("--devices", "N" if per_server is None else str(per_server))
     notes: tuple[str, ...] = (_FILL_IN,) if per_server is None else ()
@@ -144,12 +144,12 @@ def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engi
         notes += ("ranks start where it is typed; inside an allocation, --engine slurm starts them on its nodes",)
     if line.launcher == "srun" and by_slurm and not line.engine:
         engine = ("--engine", "slurm")
-    return Places((*engine, *devices), several=by_slurm, notes=notes)
+    return ServerAddresses((*engine, *devices), several=by_slurm, notes=notes)
 
 
 def _of_names(
     line: Line, count: re.Match[str], servers: int, per_server: int | None, engine: tuple[str, ...]
-) -> Places:
+) -> ServerAddresses:
     """Return the places on servers that have to be named by a rank table, of which the line names the first at most."""
     shown, ranks = "N" if per_server is None else str(per_server), line.number_of("ranks")
     if per_server and ranks and servers <= MAX_NAMED and ranks % per_server:  # the last one has fewer
@@ -169,7 +169,7 @@ def _of_names(
     port = _port(first) if line.of("first server")[-1:] and not from_one else None
     meeting = ("--coordinator-port", port) if port and not line.has_own("--coordinator-port") else ()
     table = _generate(",".join((*names, *others)), shown)
-    return Places((*engine, *_BY_TABLE, *elastic, *meeting), table, True, from_one, tuple(notes))
+    return ServerAddresses((*engine, *_BY_TABLE, *elastic, *meeting), table, True, from_one, tuple(notes))
 
 
 def _generate(servers: str, devices: str) -> tuple[str, ...]:

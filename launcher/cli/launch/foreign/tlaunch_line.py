@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from launcher.cli.launch.foreign.lines import Line, Typed, names_program
 from launcher.cli.launch.foreign.options import TABLE, Subject
-from launcher.cli.launch.foreign.places import Places, places_of, says_places
+from launcher.cli.launch.foreign.places import ServerAddresses, places_of, says_places
 from launcher.core.frozen import frozen
 from launcher.core.text import shell_words
 from launcher.preload.masking import MASK
@@ -46,7 +46,7 @@ def tlaunch_line(
     if is_cut or line.of("unclear"):
         return None
     of_mpi = line.launcher == "mpirun" and bool(program) and not are_arguments  # its ranks are of one MPI job
-    places = Places() if again and not says_places(line) else places_of(line, of_mpi=of_mpi)
+    places = ServerAddresses() if again and not says_places(line) else places_of(line, of_mpi=of_mpi)
     if places is None:
         return None
     is_mpi = "mpi" in (*places.options, *line.own)

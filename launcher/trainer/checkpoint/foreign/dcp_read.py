@@ -19,7 +19,7 @@ from torch import Tensor
 from launcher.checkpoint.dcp import Chunk, StoredTensor, read_metadata
 from launcher.core.errors import UnreadableError
 from launcher.core.files import open_regular
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 from launcher.trainer.checkpoint.foreign.dcp_write import MODEL, MOMENTS, OPTIMIZER, STATE, STEP
 from launcher.trainer.checkpoint.foreign.state import ForeignState, ForeignTensor
 
@@ -74,7 +74,7 @@ def _read(directory: Path, name: str, stored: StoredTensor) -> Tensor:
     found = torch.empty(stored.shape, dtype=getattr(torch, stored.dtype))
     is_read = torch.zeros(stored.shape, dtype=torch.bool)
     for chunk in stored.chunks:
-        here = chunk.box.within(whole(stored.shape))
+        here = chunk.box.within(full_box(stored.shape))
         if is_read[here].any():
             raise UnreadableError(f"{directory}: two chunks of {name} hold the same elements")
         is_read[here] = True

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from launcher.checkpoint.index import Index, NamedBox, PartFile
 from launcher.checkpoint.tensors import whole_files
 from launcher.core.atomic import new_directory
-from launcher.mesh.boxes import Box, whole
+from launcher.mesh.boxes import Box, full_box
 from launcher.trainer.checkpoint.files import StoredTensors
 from launcher.trainer.checkpoint.foreign.progress import Progress, tell
 from launcher.trainer.checkpoint.foreign.state import dtype_of
@@ -106,7 +106,7 @@ class _BoxPlanner(DefaultSavePlanner):
         return torch.from_numpy(found[kind])
 
     def _add_number(self, path: tuple[str, ...], number: Tensor) -> None:
-        self._add(path, number.dtype, (), whole(()), lambda: number)
+        self._add(path, number.dtype, (), full_box(()), lambda: number)
 
     def _add(
         self, path: tuple[str, ...], dtype: torch.dtype, shape: tuple[int, ...], box: Box, read: Callable[[], Tensor]

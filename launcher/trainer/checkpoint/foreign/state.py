@@ -35,7 +35,7 @@ from launcher.core.errors import RefusedError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import counted, some_of
-from launcher.mesh.boxes import whole
+from launcher.mesh.boxes import full_box
 from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_tensors
 from launcher.trainer.checkpoint.foreign.progress import Progress
 
@@ -147,7 +147,7 @@ def write_checkpoint(
     if problem := damage_of(like_path, TOKENIZER, like.files[TOKENIZER]):
         with hinted(like_path):
             raise DamagedError(problem)
-    boxes = [NamedBox(name, whole(shape)) for name, shape in like.shapes.items()]
+    boxes = [NamedBox(name, full_box(shape)) for name, shape in like.shapes.items()]
     with new_directory(output) as aside:
         tokenizer = write_digested(aside / TOKENIZER, [(like_path / TOKENIZER).read_bytes()], synced=False)
         tensors = write_tensors(aside / MODEL, boxes, like.dtype, _values(state, like, progress), synced=False)

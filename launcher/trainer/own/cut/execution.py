@@ -14,7 +14,7 @@ from launcher.trainer.own.cut.communication import Function, redistribution, sum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced
 from launcher.trainer.own.cut.operators.products import TAKES_BIAS
-from launcher.trainer.own.cut.operators.record import Local, Site
+from launcher.trainer.own.cut.operators.record import Local, OpContext
 
 
 @frozen
@@ -121,10 +121,10 @@ class _Stages:
                 found[-1].append(sum_of_gradients(groups.along(planned.cutting.devices, axes)))
         return found
 
-    def _site(self, planned: PlannedOperator) -> Site:
+    def _site(self, planned: PlannedOperator) -> OpContext:
         graph, cutting = self._plan.graph, planned.cutting
         states = tuple(self._held[state.name] for state in self._traced.calls[planned.operator.name].states)
-        site = Site(
+        site = OpContext(
             cutting,
             self._groups.rank,
             tuple(graph.by_name[name].shape for name in planned.operator.inputs),

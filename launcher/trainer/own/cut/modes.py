@@ -16,7 +16,7 @@ from launcher.recipes.strategies import (
     STAND_ALONE,
 )
 from launcher.sharding.cost import Costs
-from launcher.sharding.expression import Cutting, Strategy, cut
+from launcher.sharding.expression import Partition, Strategy, cut
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
 from launcher.sharding.strategy import cutting_of, written
@@ -34,7 +34,7 @@ def cuttings_for(
     search_mode: str = DYNAMIC_PROGRAMMING,
     costs: Costs | None = None,
     memory_bytes: float | None = None,
-) -> dict[str, Cutting]:
+) -> dict[str, Partition]:
     """Return how every operator is cut over so many ranks: in hybrid_parallel, those of one copy.
 
     `strategies`, by the names of operators or modules, take precedence over those that the network's modules have been given.
@@ -70,7 +70,7 @@ def cuttings_for(
     return propagated(graph, known, ranks)
 
 
-def data_parallel(traced: Traced, ranks: int) -> dict[str, Cutting]:
+def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
     """Return the cutting of every operator by the batch, the first dim of what the network is called with.
 
     What has no batch, as what is computed of parameters alone, every rank computes whole.
@@ -82,7 +82,7 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Cutting]:
     batch_dims: dict[str, int | None] = {
         leaf.name: 0 if leaf.name in traced.inputs and leaf.shape else None for leaf in graph.leaves
     }
-    found: dict[str, Cutting] = {}
+    found: dict[str, Partition] = {}
     for operator in graph.operators:
         expression = operator.expression
         dims = [(dims, batch_dims[name]) for dims, name in zip(expression.inputs, operator.inputs, strict=True)]

@@ -14,7 +14,7 @@ from launcher.sharding.expression import Expression, Strategy
 from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator
 from launcher.trainer.own.cut.operation import Operation, given_strategies
 from launcher.trainer.own.cut.operators import norms
-from launcher.trainer.own.cut.operators.record import Local, Site, State, Value
+from launcher.trainer.own.cut.operators.record import Local, OpContext, State, Value
 from launcher.trainer.own.cut.operators.table import (
     FUNCTIONS,
     Described,
@@ -31,7 +31,7 @@ from launcher.trainer.own.trace import LINE, Tracing, attribute_of, class_name, 
 class Call:
     """The computation of an operator of the graph: what this rank computes, and the states that the operator has."""
 
-    local: Callable[[Site], Local]
+    local: Callable[[OpContext], Local]
     states: tuple[State, ...] = ()
 
 
@@ -240,7 +240,7 @@ class _Trace:
         inputs: Sequence[Value],
         expression: Expression,
         output: Tensor,
-        local: Callable[[Site], Local],
+        local: Callable[[OpContext], Local],
         *,
         flops: int = 0,
         suffix: str = "",

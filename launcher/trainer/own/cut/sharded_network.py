@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from launcher.core.errors import UsageError
-from launcher.mesh.boxes import Box, whole
+from launcher.mesh.boxes import Box, full_box
 from launcher.sharding.expression import Strategy
-from launcher.sharding.layout import whole_on_all
+from launcher.sharding.layout import replicated
 from launcher.sharding.plan import ShardingPlan
 from launcher.sharding.redistribution import steps_between
 from launcher.trainer.own.cut.communication import redistribution
@@ -60,7 +60,7 @@ class ShardedNetwork(nn.Module):
                 self._held[name] = shared
             else:
                 assert shares is None or name not in traced.parameters, f"both hold the same part of {name}"
-                part = given(name).detach()[box.within(whole(sources[name].shape))].to(device)
+                part = given(name).detach()[box.within(full_box(sources[name].shape))].to(device)
                 part = part.clone(memory_format=torch.contiguous_format)
                 self._held[name] = nn.Parameter(part) if name in traced.parameters else part
             _hold(self, name, self._held[name])
@@ -101,7 +101,7 @@ class ShardedNetwork(nn.Module):
                 values[place] = None
         assert output is not None, "a graph has an operator"
         if self._sums and output.requires_grad:
-            output.register_hook(self._gone_back)
+            output.register_hook(self._after_backward)
         return output
 
     def _check_call(self, inputs: Sequence[Tensor]) -> None:
@@ -116,7 +116,7 @@ class ShardedNetwork(nn.Module):
         if len(inputs) != len(self._inputs):
             raise UsageError(f"the network takes {len(self._inputs)} inputs, and it is called with {len(inputs)}")
 
-    def _gone_back(self, _gradient: Tensor) -> None:
+    def _after_backward(self, _gradient: Tensor) -> None:
         is_first, self._unsummed = self._unsummed is None, self._versions()
         if not is_first or not self._sums_copies:
             return
@@ -192,11 +192,11 @@ class ShardedNetwork(nn.Module):
         """Return what is held of a parameter or buffer, if it is that part."""
         return self._held[name] if self._boxes.get(name) == box else None
 
-    def whole_parameters(self) -> dict[str, Tensor]:
+    def full_parameters(self) -> dict[str, Tensor]:
         """Return all parameters, whole. All ranks must call it."""
         return {name: self._gathered(name, self._held[name]) for name in self._traced.parameters}
 
-    def whole_gradients(self) -> dict[str, Tensor]:
+    def full_gradients(self) -> dict[str, Tensor]:
         """Return the gradients of all parameters, whole, once they are summed. All ranks must call it."""
         found = {}
         for name in self._traced.parameters:
@@ -208,7 +208,7 @@ class ShardedNetwork(nn.Module):
     def _gathered(self, name: str, tensor: Tensor) -> Tensor:
         layout = self._plan.leaves[name]
         tensor = tensor.detach()
-        for step in steps_between(layout, whole_on_all(len(layout.axes), self._plan.ranks)):
+        for step in steps_between(layout, replicated(len(layout.axes), self._plan.ranks)):
             tensor = redistribution(step, self._groups, has_gradient=False)(tensor)
         return tensor.clone()
 
@@ -223,7 +223,7 @@ class ShardedNetwork(nn.Module):
         for planned in self._plan.operators:
             for state in self._traced.calls[planned.operator.name].states:
                 shape = tuple(state.meta.shape)
-                box = whole(shape)
+                box = full_box(shape)
                 if state.like is not None:
                     box = planned.cutting.inputs[state.like].box_of(rank, shape)
                 if seen.setdefault(state.name, box) != box:
@@ -264,7 +264,7 @@ def _gradient_of(parameter: nn.Parameter) -> Tensor:
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
     """Return a rank's part of a tensor that is whole, or is that part already."""
     if tuple(tensor.shape) == shape:
-        return tensor if box.size == shape else tensor[box.within(whole(shape))]
+        return tensor if box.size == shape else tensor[box.within(full_box(shape))]
     if tuple(tensor.shape) == box.size:
         return tensor
     raise UsageError(

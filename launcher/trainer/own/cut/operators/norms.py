@@ -12,8 +12,8 @@ from torch.nn import functional
 from launcher.sharding.expression import Expression
 from launcher.trainer.own.cut.operators.record import (
     Local,
+    OpContext,
     Recorder,
-    Site,
     State,
     Value,
     broadcast_dims,
@@ -93,7 +93,7 @@ def batch_norm(
     shared = ("n",) if uses_batch and is_shared else ()
     expression = Expression((dims, ("c",), ("c",)), dims, {"n": x.shape[0], "c": x.shape[1]}, shared)
 
-    def local(site: Site) -> Local:
+    def local(site: OpContext) -> Local:
         mean, variance, count = site.states or (None, None, None)
 
         def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

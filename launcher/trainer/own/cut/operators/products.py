@@ -18,8 +18,8 @@ from launcher.trainer.own.cut.operators.elementwise import bias_add
 from launcher.trainer.own.cut.operators.record import (
     BATCHES,
     Local,
+    OpContext,
     Recorder,
-    Site,
     Value,
     broadcast_dims,
     everywhere,
@@ -108,7 +108,7 @@ def embedding(
     sizes = {**sizes_of(dims, ids.shape), "v": weight.shape[0], "k": weight.shape[1]}
     expression = Expression((dims, ("v", "k")), (*dims, "k"), sizes)
 
-    def local(site: Site) -> Local:
+    def local(site: OpContext) -> Local:
         box = site.input_box(1)
         first, rows = box.start[0], box.size[0]
         padding = padding_idx

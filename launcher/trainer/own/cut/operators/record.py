@@ -15,7 +15,7 @@ from torch import Tensor
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
-from launcher.sharding.expression import Cutting, Expression
+from launcher.sharding.expression import Expression, Partition
 from launcher.trainer.parallel.collectives import ALONE, Group
 
 Dims = tuple[str | None, ...]  # of a tensor, the index of each dim
@@ -44,10 +44,10 @@ class State:
 
 
 @frozen
-class Site:
+class OpContext:
     """The rank on which an operator is computed, and how the operator is cut."""
 
-    cutting: Cutting
+    cutting: Partition
     rank: int
     input_shapes: tuple[tuple[int, ...], ...]  # of the whole tensors
     shape: tuple[int, ...]  # of the whole output
@@ -71,7 +71,7 @@ class Recorder(Protocol):
         inputs: Sequence[Value],
         expression: Expression,
         output: Tensor,
-        local: Callable[[Site], Local],
+        local: Callable[[OpContext], Local],
         *,
         flops: int = 0,
         suffix: str = "",
@@ -85,7 +85,7 @@ class Recorder(Protocol):
         """
 
 
-def everywhere(local: Local) -> Callable[[Site], Local]:
+def everywhere(local: Local) -> Callable[[OpContext], Local]:
     """Return what makes `local` on every rank, whatever it holds."""
     return lambda _site: local
 

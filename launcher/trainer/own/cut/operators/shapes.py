@@ -17,8 +17,8 @@ from launcher.trainer.own.cut.operators.record import (
     ELEMENTS,
     Dims,
     Local,
+    OpContext,
     Recorder,
-    Site,
     Value,
     broadcast_dims,
     everywhere,
@@ -79,7 +79,7 @@ def squeeze(record: Recorder, x: Value, *dims: Any) -> Value:
 
 
 def _reshaped(record: Recorder, x: Value, output: Tensor) -> Value:
-    def local(site: Site) -> Local:
+    def local(site: OpContext) -> Local:
         shape = site.local_shape
         return lambda x: x.reshape(shape)
 

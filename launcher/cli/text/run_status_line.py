@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher.cli.text import verdict_text
-from launcher.cli.text.columns import counted, cut_off, whole_duration
+from launcher.cli.text.columns import counted, cut_off, duration_in_seconds
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.progress_text import ProgressText, about_silence, fitting
 from launcher.cli.text.status_line import StatusLine
@@ -32,7 +32,7 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges, some_of
 from launcher.logs.alike import Alike, Kinds, folded
-from launcher.logs.lines import Begun, Line
+from launcher.logs.lines import Line, PartialLine
 from launcher.logs.terminal import printable, without_colours
 from launcher.runs.progress import Progress
 from launcher.runs.rank_figures import pattern_of
@@ -70,7 +70,7 @@ class PartialLines:
         """True where `show` has anything to do."""
         return self._row is not None
 
-    def show(self, begun: Mapping[int, Begun]) -> bool:
+    def show(self, begun: Mapping[int, PartialLine]) -> bool:
         """Draw how lines stand, by global rank; nothing for none. Return whether something is to be seen."""
         if self._row is None:
             return False
@@ -93,7 +93,7 @@ class PartialLines:
     def close(self) -> None:
         self.erase()
 
-    def _text_of(self, begun: Mapping[int, Begun]) -> str:
+    def _text_of(self, begun: Mapping[int, PartialLine]) -> str:
         seen = {  # a tab is as wide as a blank
             global_rank: without_colours(printable(line.state.decode(errors="replace"))).replace("\t", " ")
             for global_rank, line in sorted(begun.items())
@@ -115,7 +115,7 @@ def _folded(said: Mapping[int, str]) -> list[str]:
     return [f"[{ranges([each.global_rank for each in lines])}] {folded(lines)}" for lines in alike.values()]
 
 
-class Foot:
+class RunStatusLine:
     """The row of a run: drawn again and again on a terminal; elsewhere a line when the state of the run changes."""
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
@@ -180,7 +180,7 @@ class Foot:
         """Note what is done before ranks run, and for how long already."""
         self._doing, self._phase_s = what, time.monotonic() - already_s
 
-    def show(self, begun: Mapping[int, Begun], *, killed: bool) -> None:
+    def show(self, begun: Mapping[int, PartialLine], *, killed: bool) -> None:
         """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
         attempt = self._progress.current
         self._look()
@@ -196,7 +196,7 @@ class Foot:
                 why = f"rank {failed.global_rank} failed ({describe_exit(failed)}); "
         self._status.show(text, why)
 
-    def tell_start(self) -> None:
+    def report_start(self) -> None:
         """Say that all ranks have started, once they have; a terminal's row says it for as long as they run."""
         if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
             self._status.show(self._started_text())
@@ -238,7 +238,7 @@ class Foot:
         what = self._doing
         if attempt.starts:
             what = f"starting {len(attempt.starts)} of {counted(self._progress.rank_count, 'rank')}"
-        since = f" {whole_duration(seconds)}" if seconds >= 1 else ""
+        since = f" {duration_in_seconds(seconds)}" if seconds >= 1 else ""
         return f"{cut_off(what, self._status.width - len(DOTS) - len(since))}{DOTS}{since}"
 
     def _running_text(self) -> str:
@@ -272,7 +272,7 @@ class Foot:
         elif attempt.slow and "lag" not in parts:
             parts["lag"] = f"{verdict_text.rank_list(attempt.slow)} slow"
         who = f"attempt {attempt.number}, {ranks}" if attempt.number else ranks
-        return fitting(who, whole_duration(time.monotonic() - self._began_s), parts, self._status.width)
+        return fitting(who, duration_in_seconds(time.monotonic() - self._began_s), parts, self._status.width)
 
     def _ending_text(self) -> str:
         """Return what is being ended, and when it is killed."""
@@ -283,7 +283,7 @@ class Foot:
         if attempt.ending.stopping is not None and attempt.running:
             end = "being killed" if attempt.ending.killed else "killed if they take too long"
             if left_s > 0 and not attempt.ending.killed:
-                end = f"killed in {whole_duration(left_s)}"
+                end = f"killed in {duration_in_seconds(left_s)}"
             return f"{counted(attempt.running, 'rank')} of {progress.rank_count} to end, {end}"
         # What is waited for are processes that ranks had started.
         begun = attempt.starts and progress.not_begun is None and not progress.ended
@@ -291,5 +291,5 @@ class Foot:
         if not begun or not (lasts or (attempt.ending.stopping is None and self._status.on_terminal)):
             return ""
         if left_s > 0:
-            return f"ending processes that ranks left, killed in {whole_duration(left_s)}"
+            return f"ending processes that ranks left, killed in {duration_in_seconds(left_s)}"
         return f"ending processes that ranks left, killed if they take more than {self._grace_s:g} s"
