@@ -20,7 +20,7 @@ from launcher.cli.options.chosen_run import (
     run_argument,
 )
 from launcher.cli.text.columns import counted, duration, fitted, number, size
-from launcher.cli.text.rank_rows import UNKNOWN, Column, age_s, alike, cells, grouped, listed, most, same
+from launcher.cli.text.rank_rows import UNKNOWN, Column, age_s, group_key, cells, grouped, listed, most, same
 from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import (
     continued_from,
@@ -204,7 +204,7 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
 def _group_key(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
     """Return what tells apart ranks that do not belong in one row."""
     slow = state.progress.current.slow if state.state.going_on else {}
-    return alike(
+    return group_key(
         ranks,
         state=lambda rank: (rank.look.state, _end_of(rank), rank.look.global_rank in slow),
         step=lambda rank: rank.figures.compared_step,

@@ -252,12 +252,12 @@ def join_first_server(
     )
     limit_s, is_quiet = options.join_timeout, options.quiet
 
-    def tell(why: str) -> None:
+    def report(why: str) -> None:
         if not is_quiet:
             say(awaited(f"{whom} ({why})", limit_s))
 
     return join(
-        Endpoint(((first, options.port_by_hand),), ""), member, until, tell, whom,
+        Endpoint(((first, options.port_by_hand),), ""), member, until, report, whom,
         tokens=lambda: known_tokens(options.runs_dir.absolute(), os.environ),
     )  # fmt: skip
 

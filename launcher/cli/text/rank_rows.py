@@ -78,7 +78,7 @@ def step_groups(steps: Mapping[int, int | None]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def alike(
+def group_key(
     rows: Iterable[T],
     state: Callable[[T], Hashable],
     step: Callable[[T], int | None],

@@ -163,7 +163,7 @@ def _run_steps(
         if due.saves or stopping.is_over:
             saving.save(batch.step, known_loss, stopping.validations, ends=due.ends)
         if stopping.is_over:
-            say_of_all("\n".join(filter(None, (stopping.told(), reports.end()))), world)
+            say_of_all("\n".join(filter(None, (stopping.log_line(), reports.end()))), world)
             break
         stopwatch = Stopwatch()
     saving.finish(goes_on=False)
@@ -188,7 +188,7 @@ def _nothing_left(
 ) -> float | None:
     """Say why nothing is trained after `step`, and validate its state. All ranks must call it."""
     counted = "train.steps and train.epochs count from the beginning of the training"
-    told = stopping.told() if stopping.is_over else counted
+    told = stopping.log_line() if stopping.is_over else counted
     say_of_all(f"nothing is left to train after step {step}: {told}", program.world)
     return _validated(program, metrics, step)
 
@@ -241,7 +241,7 @@ class EarlyStopping:
         """Mark the present state as still to be validated, by the run that resumes from it."""
         self.validations = dataclasses.replace(self.validations, is_due=True)
 
-    def told(self) -> str:
+    def log_line(self) -> str:
         """Return the line of the log about the end."""
         lowest = self.validations.lowest_loss
         named = "none had a finite loss" if lowest is None else f"the lowest loss is {lowest:.6f}"

@@ -10,7 +10,7 @@ from rich.text import Text
 from launcher.cli.commands.top.sampler import Row
 from launcher.cli.text.columns import duration, number, size
 from launcher.cli.text.progress_text import about_silence
-from launcher.cli.text.rank_rows import Column, age_s, alike, listed, most, same
+from launcher.cli.text.rank_rows import Column, age_s, group_key, listed, most, same
 from launcher.cli.text.rank_view import RankView
 from launcher.cli.text.run_text import describe_run, printed_figures, scheduler_text, shown_name
 from launcher.cli.text.stdout import as_argument
@@ -49,7 +49,7 @@ def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
 
 def group_key(rows: list[Row]) -> Callable[[Row], Hashable]:
     """Return what tells apart ranks that do not belong in one row; steps count of those that run."""
-    return alike(
+    return group_key(
         rows,
         state=lambda row: row.state,
         step=lambda row: row.figures.compared_step if row.rank.state is RankState.RUNNING else None,
