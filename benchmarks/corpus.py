@@ -24,7 +24,7 @@ from common.checks import Bound, Checks
 from launcher.corpus.dataset import find_splits, read_pairs
 from launcher.corpus.sample import cached_sample
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import global_batches, own_micro_batches
 from launcher.trainer.data.corpus import open_corpus, shared_tokenizer
 from launcher.trainer.data.token_cache import text_at, write_tokens

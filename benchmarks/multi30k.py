@@ -34,10 +34,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training.peers import marian_model
 
-from launcher.corpus.text import read_lines
+from launcher.corpus.text_files import read_lines
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import CPU, global_batches, own_micro_batches
 from launcher.trainer.data.corpus import Corpus, open_corpus
 from launcher.trainer.decode.score import all_scores

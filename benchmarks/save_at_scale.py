@@ -19,15 +19,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from launcher.trainer.checkpoint.owners import plan_of
 
 from launcher.checkpoint.index import INDEX, KINDS, NamedBox, PartFile, index_of, name_of
 from launcher.core.codec import encode
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.checkpoint.owners import plan_of
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
+from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
-from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.optimizer.sharded import OwnedBox
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links

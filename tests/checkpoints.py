@@ -7,7 +7,6 @@ import json
 from array import array
 from math import prod
 
-from launcher.checkpoint.copies import has_copies
 from launcher.checkpoint.index import (
     BUFFERS,
     INDEX,
@@ -19,6 +18,7 @@ from launcher.checkpoint.index import (
     index_text,
     schema_of,
 )
+from launcher.checkpoint.replicas import has_copies
 from launcher.core.records import Layout
 from launcher.mesh.boxes import full_box
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.launch.foreign.options import counterpart
+from launcher.cli.launch.external.options import counterpart
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "launcher").rglob("*.md")])

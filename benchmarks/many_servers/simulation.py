@@ -23,7 +23,7 @@ from launcher.core import env
 from launcher.core.records import Cluster, Device, Layout, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import OWN_TABLE, Request, assemble
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.placement import read_machine
 from launcher.rank_table import render_table

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import GlobalBatch, global_batches, token_count
 from launcher.trainer.data.corpus import open_corpus
 from launcher.trainer.parallel.place import place_from_environment

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from common.checks import Bound, Checks, median_ratio
 from torch import nn
 
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import GlobalBatch, collate, own_micro_batches
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.model.transformer import PAD

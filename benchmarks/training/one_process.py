@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from common.checks import Bound, Checks, median_ratio
 
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import GlobalBatch, collate
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.collectives import ALONE

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.errors import UnreadableError
-from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
+from launcher.core.regular_files import read_regular
 from launcher.mesh.boxes import Box
 
 DCP_METADATA = ".metadata"

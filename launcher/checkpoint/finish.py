@@ -7,7 +7,6 @@ import math
 import shutil
 from pathlib import Path
 
-from launcher.checkpoint.copies import has_copies
 from launcher.checkpoint.index import (
     INDEX,
     STRATEGY,
@@ -20,7 +19,8 @@ from launcher.checkpoint.index import (
     read_index,
     schema_of,
 )
-from launcher.checkpoint.strategy import strategy_text
+from launcher.checkpoint.replicas import has_copies
+from launcher.checkpoint.strategy_file import strategy_text
 from launcher.checkpoint.tensors import write_digested
 from launcher.core.atomic import write_text
 

@@ -31,9 +31,9 @@ from typing import Any
 
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
-from launcher.core.files import open_regular, read_regular
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
+from launcher.core.regular_files import open_regular, read_regular
 from launcher.core.text import shell_word
 from launcher.mesh.boxes import Box
 

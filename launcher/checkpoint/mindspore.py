@@ -21,8 +21,8 @@ from math import prod
 from pathlib import Path
 
 from launcher.core.errors import UnreadableError
-from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
+from launcher.core.regular_files import open_regular
 
 # Bytes of an element, by MindSpore's names of types. Text is of no such type.
 ITEM_BYTES: Mapping[str, int] = {

@@ -1,6 +1,6 @@
 """A checkpoint's files of tensors as bytes: read by any box, whatever boxes they were written by, and written box after box.
 
-It takes the standard library and the memory of a block. The trainer reads arrays instead (`launcher/trainer/checkpoint/files.py`).
+It takes the standard library and the memory of a block. The trainer reads arrays instead (`launcher/trainer/checkpoint/checkpoint_files.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.copies import files_to_read
 from launcher.checkpoint.index import (
     ITEM_BYTES,
     KINDS,
@@ -30,8 +29,9 @@ from launcher.checkpoint.index import (
     damage_of,
     hinted,
 )
-from launcher.core.files import open_regular
+from launcher.checkpoint.replicas import files_to_read
 from launcher.core.frozen import frozen
+from launcher.core.regular_files import open_regular
 from launcher.mesh.boxes import Box, boxes_of_run, shared_runs
 
 BOX_ALIGNMENT = 64  # bytes, at which the tensors of a checkpoint's file begin

@@ -50,7 +50,7 @@ SECTIONS: dict[str, Commands] = {
         "wait": ("launcher.cli.commands.wait:wait", "Wait for a run to end, and exit with its exit code."),
         "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun started."),
         "render": (
-            "launcher.cli.commands.render.command:render",
+            "launcher.cli.commands.render.render_command:render",
             "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.",
         ),
         "explain": (
@@ -58,7 +58,7 @@ SECTIONS: dict[str, Commands] = {
             "Show where a rank's variables and the trainer's settings come from.",
         ),
         "doctor": (
-            "launcher.cli.commands.doctor.command:doctor",
+            "launcher.cli.commands.doctor.doctor_command:doctor",
             "Check all servers for problems that would break a run.",
         ),
     },
@@ -66,16 +66,19 @@ SECTIONS: dict[str, Commands] = {
         "ps": ("launcher.cli.commands.ps:ps", "List the active runs, newest first."),
         "status": ("launcher.cli.commands.status:status", "Show the state of a run, rank by rank."),
         "top": (
-            "launcher.cli.commands.top.command:top",
+            "launcher.cli.commands.top.top_command:top",
             "Watch every rank's progress, CPU and memory until the run ends.",
         ),
         "logs": (
-            "launcher.cli.commands.logs.command:logs",
+            "launcher.cli.commands.logs.logs_command:logs",
             "Show the logs of all ranks: one after another, merged or collapsed.",
         ),
         "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
         "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
-        "report": ("launcher.cli.commands.report.command:report", "Show the results of runs, as text or with charts."),
+        "report": (
+            "launcher.cli.commands.report.report_command:report",
+            "Show the results of runs, as text or with charts.",
+        ),
         "prune": ("launcher.cli.commands.prune:prune", "Remove finished runs and print their names."),
     },
     "Rank tables": {
@@ -101,7 +104,7 @@ SECTIONS: dict[str, Commands] = {
 }
 
 # tlaunch itself calls these; help does not list them.
-HIDDEN: Commands = {"agent": ("launcher.cli.commands.agent:agent", "One server's part of a run over several.")}
+HIDDEN: Commands = {"agent": ("launcher.cli.commands.agent_command:agent", "One server's part of a run over several.")}
 
 MAX_HELP_WIDTH = 120  # columns, of a terminal that has more
 HANDLES_SIGNALS_ITSELF = ("run", "rerun", "agent")

@@ -17,7 +17,7 @@ from tempfile import gettempdir
 
 from launcher.core import atomic, env
 from launcher.core.errors import UnreadableError, exit_code_of
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.logs.log_file import tail
 from launcher.logs.terminal import one_line
 from launcher.supervise.spawn import overlaid

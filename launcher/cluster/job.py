@@ -14,7 +14,7 @@ from typing import Any
 from launcher.core.codec import decode, encode
 from launcher.core.frozen import frozen
 from launcher.engines.assemble import Request
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.engines.placement import Machine
 
 COMMAND = "command"  # in what servers must have alike

@@ -13,7 +13,7 @@ from launcher.core import env
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.machine.interfaces import address_of, addresses_of
 from launcher.core.records import RunSpec
-from launcher.doctor.network import patience_s, resolve
+from launcher.doctor.network_facts import patience_s, resolve
 from launcher.engines.assemble import Request
 from launcher.logs.terminal import escaped
 

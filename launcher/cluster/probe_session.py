@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cluster.agent_connection import AgentConnection
-from launcher.cluster.departure import GRACE_S, PATIENCE_S
 from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.job import Plan
 from launcher.cluster.registration import Registration
+from launcher.cluster.shutdown import GRACE_S, PATIENCE_S
 from launcher.control.messages import ProbeAnswer, ProbeQuestion, Refused
 from launcher.control.orders import Finish
 from launcher.core import env
@@ -38,7 +38,7 @@ from launcher.doctor.join_failure import (
     join_timed_out,
     no_answer,
 )
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.supervise.spawn import become_subreaper
 from launcher.supervise.tree import Ending, something_left, spare_bystanders
 

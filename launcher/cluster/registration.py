@@ -17,10 +17,10 @@ from launcher.cluster.agent_connection import (
     server_of,
 )
 from launcher.cluster.job import Plan
+from launcher.cluster.lost_agents import LostAgents, longest_s
 from launcher.cluster.meeting_check import unresolved
 from launcher.cluster.program_check import refusal
-from launcher.cluster.stacks import StacksRelay
-from launcher.cluster.unheard import LostAgents, longest_s
+from launcher.cluster.stack_requests import StacksRelay
 from launcher.control.messages import (
     MAX_LINE_BYTES,
     AskStacks,

@@ -9,17 +9,18 @@ from dataclasses import replace
 
 from launcher.cluster.agent_connection import AgentConnection, Clock
 from launcher.control.events import Diagnosed, EvidenceReport, Pair
-from launcher.control.inquiry import cut_off
+from launcher.control.evidence_collection import cut_off
 from launcher.control.orders import Apart
 from launcher.core.codec import decode
 from launcher.core.events import Cause, Trouble
 from launcher.core.machine.interfaces import names_of
 from launcher.core.records import Server
-from launcher.core.report import RankExit
+from launcher.core.run_report import RankExit
 from launcher.core.text import ranges
 from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.missing_rank import stopped
+from launcher.supervise.diagnosis.rank_stacks import sentence
 from launcher.supervise.diagnosis.root_cause import summaries_of
 from launcher.supervise.diagnosis.servers import (
     Evidence,
@@ -29,7 +30,6 @@ from launcher.supervise.diagnosis.servers import (
     merge_evidence,
     weigh,
 )
-from launcher.supervise.diagnosis.stacks import sentence
 from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 from launcher.supervise.event_log import EventLog
 

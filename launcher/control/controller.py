@@ -33,7 +33,7 @@ from enum import Enum
 
 from launcher.control import events, orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
-from launcher.control.inquiry import EvidenceCollection
+from launcher.control.evidence_collection import EvidenceCollection
 from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, StopRequest
 from launcher.core.errors import RefusedLayoutError

@@ -30,7 +30,7 @@ An agent that has lost the coordinator connects once more when its ranks have en
 The coordinator sends `Ping` at intervals, which the agent answers with `Pong`, and may send `EndRanks` without a verdict and
 `ForwardSignal`. An agent whose launcher got a signal for all servers sends `SignalReceived`; one that has lost its launcher sends `GivingUp`.
 
-A client that has the key of an active run (launcher/cluster/stacks.py) may ask for the stacks of its ranks:
+A client that has the key of an active run (launcher/cluster/stack_requests.py) may ask for the stacks of its ranks:
     client                         coordinator                    agents
     AskStacks        ───────────>               TakeStacks ───────────>
                      <───────────  AllStacks               <───────────  Stacks
@@ -170,7 +170,7 @@ class AgentFailed:
 
 @frozen
 class Freed:
-    """A notice from an agent that had lost its coordinator: its ranks have ended (launcher/cluster/unheard.py)."""
+    """A notice from an agent that had lost its coordinator: its ranks have ended (launcher/cluster/lost_agents.py)."""
 
     proof: str  # that it knows the run's token
     agent: str  # the nonce of its Hello
@@ -219,7 +219,7 @@ class TakeStacks:
 @frozen
 class Stacks:
     number: int
-    content: Any  # see launcher.supervise.survey
+    content: Any  # see launcher.supervise.stack_collection
 
 
 @frozen

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, cast
 
-from launcher.core.files import read_regular
+from launcher.core.regular_files import read_regular
 
 T = TypeVar("T")
 INDENT = 2

@@ -36,8 +36,8 @@ from typing import Any, BinaryIO
 
 from launcher.core.codec import integer, real_number
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
-from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
+from launcher.core.regular_files import open_regular
 
 MAX_BYTES = 4096
 TRIES = 3  # of reading

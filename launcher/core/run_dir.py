@@ -15,7 +15,7 @@
         announced         a byte once a rank that an engine started says where the run is (launcher/runs/engine_ranks.py)
         headline          the first failure among ranks that an engine started, as it was printed (launcher/preload/headline.py)
         device0/train.log, env.log
-        device0/arrivals      when train.log had grown to how many bytes (launcher/core/arrivals.py)
+        device0/arrivals      when train.log had grown to how many bytes (launcher/core/line_times.py)
         device0/process.json  which process the rank is, where an engine started it (launcher/runs/engine_ranks.py)
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
         device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
@@ -23,14 +23,14 @@
         device0/profile.json  some steps of the bundled trainer, as torch's profiler saw them (Chrome trace)
         device1/...
         scheduler/        scheduler.log and env.log of MindSpore's scheduler, where ranks meet at one (launcher/supervise/scheduler.py)
-        strategy/rank0.json   each rank's operators, layouts and collectives, if asked for (launcher/sharding/report.py)
+        strategy/rank0.json   each rank's operators, layouts and collectives, if asked for (launcher/sharding/strategy_report.py)
         checkpoints/      of the bundled trainer (launcher/checkpoint/index.py)
         excluded          the devices that an elastic run leaves out, one a line (launcher/supervise/exclusions.py)
         rank_table.1.json what the ranks of an attempt on other devices read
         model/            weights, configuration and tokenizer that the bundled trainer leaves
     and of a run over several servers, where the files above tell of all of them,
         engine.log        what mpirun or srun said
-        endpoint.json         during the run: where to ask all servers, and the key (launcher/cluster/stacks.py)
+        endpoint.json         during the run: where to ask all servers, and the key (launcher/cluster/stack_requests.py)
         server0/          that server's own events.jsonl, report.json, agent.log, preload.log, console.log
         server1/...
     Where servers share no disk, each has a directory of its own with its ranks' files, and the head's has copies of all.

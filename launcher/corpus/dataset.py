@@ -9,8 +9,8 @@ from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
-from launcher.corpus.text import normalised, read_lines
+from launcher.corpus.corpus_files import DIRECTIONS, SPLITS, Direction, pair_file_name
+from launcher.corpus.text_files import normalised, read_lines
 
 MAKE_ONE = "make one with `tlaunch data preprocess --fr FILE --en FILE --output DIR`"
 BLOCK_BYTES = 1 << 20

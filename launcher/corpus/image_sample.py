@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 from launcher.core.frozen import frozen
-from launcher.corpus.files import asides_together
+from launcher.corpus.corpus_files import asides_together
 from launcher.corpus.images import CHANNELS, CLASSES, META_FILE, SIDE, TEST_FILE, TRAIN_FILES
 
 TRAIN_COUNT, TEST_COUNT = 2000, 500  # images

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from launcher.core.errors import RefusedError, UsageError
 from launcher.core.frozen import frozen
-from launcher.corpus.files import Split, pair_files, refuse_overwriting, replacing_together, write_pairs
+from launcher.corpus.corpus_files import Split, pair_files, refuse_overwriting, replacing_together, write_pairs
 from launcher.corpus.sgm import SgmFile, read_sgm
-from launcher.corpus.text import normalised, read_lines
+from launcher.corpus.text_files import normalised, read_lines
 
 DEFAULT_MAX_WORDS = 250
 SHOWN_MISSING = 5

@@ -15,8 +15,8 @@ from launcher.core.atomic import new_directory
 from launcher.core.env import TLAUNCH_CACHE_DIR
 from launcher.core.errors import UnreadableError
 from launcher.core.resources import cache_dir
+from launcher.corpus.corpus_files import SPLITS, Split, pair_files, replacing_together, write_pairs
 from launcher.corpus.dataset import read_pairs
-from launcher.corpus.files import SPLITS, Split, pair_files, replacing_together, write_pairs
 
 PACKED = Path(__file__).with_name("sample.tsv.gz")  # one pair per line, French<TAB>English, split after split
 SHA256 = "efd010760dc2d951a94b0fcfce3a39a92158c8a098cebd363576ffd59dfb8c42"  # of the unpacked text

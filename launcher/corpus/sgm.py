@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.corpus.text import normalised, read_lines
+from launcher.corpus.text_files import normalised, read_lines
 
 # A well-formed tag (attributes only as NAME=VALUE, so "a <b and c> d" stays text), a comment or a declaration. Also the
 # start of a malformed structural tag, since ignoring it would silently lose a sentence.

@@ -28,9 +28,9 @@ from launcher.core.machine.engine_rank import (
     why_apart,
 )
 from launcher.core.machine.proc import boot_id, davinci_ids, nvidia_ids, own_directory
-from launcher.doctor import network
+from launcher.doctor import network_facts as network
 from launcher.doctor.facts import Facts, Folder, Limit, Request
-from launcher.doctor.network import RESOLVE_S, resolve
+from launcher.doctor.network_facts import RESOLVE_S, resolve
 
 PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")
 LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as", "fsize")

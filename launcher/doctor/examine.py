@@ -14,7 +14,7 @@ from launcher.core.machine.interfaces import names_of
 from launcher.core.records import Cluster
 from launcher.doctor.facts import Facts, Request
 from launcher.doctor.links import Links
-from launcher.doctor.network import INTERFACE_VARIABLES
+from launcher.doctor.network_facts import INTERFACE_VARIABLES
 from launcher.doctor.reach import Attempt
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from launcher.core.run_dir import RunDir
 from launcher.doctor.collect import collect
 from launcher.doctor.facts import Request, Resolved
 from launcher.doctor.listener import Listener
-from launcher.doctor.network import RESOLVE_S, resolve
+from launcher.doctor.network_facts import RESOLVE_S, resolve
 from launcher.doctor.reach import Target, try_reach
 
 Message = Mapping[str, Any]

@@ -22,7 +22,7 @@ from launcher.core.machine.interfaces import (
 )
 from launcher.core.records import Cluster, RankSpec, Server
 from launcher.core.text import ranges, some_of
-from launcher.doctor.network import patience_s, resolve
+from launcher.doctor.network_facts import patience_s, resolve
 from launcher.logs.terminal import escaped
 
 _HOST_NAME = re.compile(r"\w[\w.-]*")

@@ -34,7 +34,7 @@ from tempfile import gettempdir
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
-from launcher.engines.command import START_DIRECTORY, EngineCommand
+from launcher.engines.engine_command import START_DIRECTORY, EngineCommand
 from launcher.engines.host_match import Host, local_servers
 from launcher.engines.render.kinds import check_host_name, check_no_colon
 from launcher.logs.terminal import escaped

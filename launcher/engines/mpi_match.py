@@ -27,9 +27,9 @@ from launcher.core.machine.engine_rank import (
 )
 from launcher.core.machine.proc import PROC, stat
 from launcher.logs.terminal import escaped
-from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries
-from launcher.program.files import first_on_path, mentions_mpi, trainer_arguments
+from launcher.program.program_command import parse_python, program_file
+from launcher.program.program_files import first_on_path, mentions_mpi, trainer_arguments
 from launcher.program.whole_program import uses_mpi
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from launcher.core.machine.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Server
 from launcher.core.text import some_of
 from launcher.doctor.facts import Resolved
-from launcher.doctor.network import patience_s, resolve
-from launcher.engines.command import START_DIRECTORY, EngineCommand
+from launcher.doctor.network_facts import patience_s, resolve
+from launcher.engines.engine_command import START_DIRECTORY, EngineCommand
 from launcher.engines.host_match import Host, ServerIndex, read_host
 from launcher.engines.slurm_allocation import Allocation, Node, short_of_cpus
 from launcher.logs.terminal import escaped

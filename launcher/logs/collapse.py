@@ -17,9 +17,9 @@ from itertools import islice
 
 from launcher.core.frozen import frozen
 from launcher.core.text import ranges
-from launcher.logs.alike import Alike, Identity, Kinds, folded
+from launcher.logs.group_key import Alike, Identity, Kinds, folded
 from launcher.logs.lines import Line
-from launcher.logs.merge import Stage
+from launcher.logs.log_merge import Stage
 from launcher.logs.traceback_blocks import TracebackLines
 
 WINDOW_NS = 500_000_000

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
+from launcher.core.regular_files import open_regular
 from launcher.logs.terminal import printable, shortened
 from launcher.preload.masking import masked_text
 

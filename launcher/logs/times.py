@@ -23,8 +23,8 @@ from functools import lru_cache
 from typing import Any
 
 from launcher.core.frozen import frozen
-from launcher.logs.arrivals import Arrivals
 from launcher.logs.levels import LEVEL_NAMES
+from launcher.logs.line_times import Arrivals
 from launcher.logs.lines import Line
 
 FIRST_CHARS = 64

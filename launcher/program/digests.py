@@ -14,8 +14,8 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from launcher.program.command import SHELLS, parse_python, program_file
-from launcher.program.files import MPI, is_of_mpi4py, own_module, roots_of
+from launcher.program.program_command import SHELLS, parse_python, program_file
+from launcher.program.program_files import MPI, is_of_mpi4py, own_module, roots_of
 from launcher.program.whole_program import own_files
 
 MAX_BYTES = 32 << 20  # per file; of a larger file, the size and the beginning count

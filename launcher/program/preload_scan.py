@@ -15,8 +15,8 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from launcher.program.command import PythonCommand
-from launcher.program.files import DEFAULT_RECIPE, TRAINER, roots_of, trainer_arguments
+from launcher.program.program_command import PythonCommand
+from launcher.program.program_files import DEFAULT_RECIPE, TRAINER, roots_of, trainer_arguments
 from launcher.program.source import MAX_FILES, READ_ERRORS, Import, Source, SourceFile, first_files
 
 ROOTS = ("torch", "numpy")  # slow to import, but no threads that outlive a fork and no open devices

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
-from launcher.program.command import PythonCommand
-from launcher.program.files import MAX_BYTES, files_of, main_file
+from launcher.core.regular_files import read_regular
+from launcher.program.program_command import PythonCommand
+from launcher.program.program_files import MAX_BYTES, files_of, main_file
 
 MAX_FILES = 200  # limit for one program
 READ_ERRORS = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)

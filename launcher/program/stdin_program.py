@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.program.command import SHELLS, is_python, program_file
+from launcher.program.program_command import SHELLS, is_python, program_file
 
 STDIN_FILES = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 # These read stdin only if no arguments are given: the value of an option may be the program.

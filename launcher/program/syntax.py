@@ -9,7 +9,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-from launcher.program.command import PythonCommand
+from launcher.program.program_command import PythonCommand
 
 MAX_BYTES = 5_000_000
 _MAX_COOKIE_BYTES = 1 << 16  # the first two lines

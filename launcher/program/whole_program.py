@@ -9,8 +9,16 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.program.command import PythonCommand
-from launcher.program.files import MINDSPORE, MPI, added_directory, files_of, is_of_mpi4py, roots_of, trainer_arguments
+from launcher.program.program_command import PythonCommand
+from launcher.program.program_files import (
+    MINDSPORE,
+    MPI,
+    added_directory,
+    files_of,
+    is_of_mpi4py,
+    roots_of,
+    trainer_arguments,
+)
 from launcher.program.source import MAX_FILES, READ_ERRORS, Import, Source, first_files
 
 _MEETING = frozenset({"init", "init_process_group"})  # functions of MindSpore that connect the ranks

@@ -4,7 +4,7 @@ from launcher.core.records import Cluster
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.diagnostics import Problem
 from launcher.rank_table.profile import CHIPS, CONSUMERS, Profile
-from launcher.rank_table.read import TableReport, load_cluster, parse_rank_table, read_rank_table
+from launcher.rank_table.table_reader import TableReport, load_cluster, parse_rank_table, read_rank_table
 
 __all__ = [
     "CHIPS",

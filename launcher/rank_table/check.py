@@ -13,19 +13,18 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
 from launcher.rank_table.document import Document
-from launcher.rank_table.formats.group_list import read as group_list
-from launcher.rank_table.formats.group_list import rules as group_list_rules
-from launcher.rank_table.formats.node_list import read as node_list
-from launcher.rank_table.formats.node_list import rules as node_list_rules
-from launcher.rank_table.formats.rank_list import layer_rules
-from launcher.rank_table.formats.rank_list import read as rank_list
-from launcher.rank_table.formats.rank_list import rules as rank_list_rules
-from launcher.rank_table.formats.server_list import read as server_list
-from launcher.rank_table.formats.server_list import rules as server_list_rules
-from launcher.rank_table.formats.server_list import super_pods
+from launcher.rank_table.formats.group_list import group_list_reader as group_list
+from launcher.rank_table.formats.group_list import group_list_rules
+from launcher.rank_table.formats.node_list import node_list_reader as node_list
+from launcher.rank_table.formats.node_list import node_list_rules
+from launcher.rank_table.formats.rank_list import layer_rules, rank_list_rules
+from launcher.rank_table.formats.rank_list import rank_list_reader as rank_list
+from launcher.rank_table.formats.server_list import server_list_reader as server_list
+from launcher.rank_table.formats.server_list import server_list_rules, super_pods
 from launcher.rank_table.model import COMPLETED, Fields, Table, text_at
 from launcher.rank_table.profile import CHIPS, Chip, Profile
-from launcher.rank_table.rules import addresses, beyond_hccl, tables
+from launcher.rank_table.rules import addresses, beyond_hccl
+from launcher.rank_table.rules import table_rules as tables
 from launcher.rank_table.schema import MAX_FAULTS, Shapes
 from launcher.rank_table.table_format import VERSIONS, Format, recognise
 

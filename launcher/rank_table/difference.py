@@ -18,7 +18,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.rank_table.document import Document
 from launcher.rank_table.positions import Pointer, json_pointer
-from launcher.rank_table.read import TableReport
+from launcher.rank_table.table_reader import TableReport
 
 _ABSENT = object()
 

@@ -28,9 +28,9 @@ from launcher.rank_table.document import Document, parse_document
 from launcher.rank_table.model import Table
 from launcher.rank_table.positions import Edit, Origins, Place, Pointer, apply_edits, value_end
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 from launcher.rank_table.syntax_errors import shown
 from launcher.rank_table.table_format import RANKED
+from launcher.rank_table.table_reader import AS_HCCL, TableReport, parse_rank_table
 
 MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows with the square of what changes
 MAX_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises

@@ -14,14 +14,14 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
-from launcher.program.files import DEFAULT_RECIPE
+from launcher.program.program_files import DEFAULT_RECIPE
 from launcher.recipes.load import load_settings
-from launcher.recipes.quickstart import checks as quickstart
-from launcher.recipes.quickstart.config import QuickstartSettings
-from launcher.recipes.resnet50 import checks as resnet50
-from launcher.recipes.resnet50.config import Resnet50Settings
-from launcher.recipes.transformer import checks as transformer
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.quickstart import quickstart_checks as quickstart
+from launcher.recipes.quickstart.quickstart_settings import QuickstartSettings
+from launcher.recipes.resnet50 import resnet50_checks as resnet50
+from launcher.recipes.resnet50.resnet50_settings import Resnet50Settings
+from launcher.recipes.transformer import transformer_checks as transformer
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 DEFAULT = DEFAULT_RECIPE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.files import read_regular
+from launcher.core.regular_files import read_regular
 from launcher.core.resources import data_dir
 from launcher.core.text import did_you_mean
 from launcher.recipes.settings import Assignment, aliases_of, all_settings, build

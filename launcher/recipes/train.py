@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.checkpoint.ways import OWNED, WAYS
+from launcher.checkpoint.file_layout import OWNED, WAYS
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.mesh.schedules import KINDS

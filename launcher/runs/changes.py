@@ -9,7 +9,7 @@ from launcher.core.events import Cause
 from launcher.core.frozen import frozen
 from launcher.core.metrics import StepMetrics
 from launcher.core.records import Layout
-from launcher.core.report import Attempt
+from launcher.core.run_report import Attempt
 
 
 @frozen

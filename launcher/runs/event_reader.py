@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.events import TimestampedEvent, from_line
-from launcher.core.files import open_regular
+from launcher.core.regular_files import open_regular
 
 MAX_BYTES = 16 << 20  # of one read, in which 60,000 ranks may start and end; also of a line
 HEAD_BYTES = 1 << 20  # of a longer file, which is read at its beginning and its end

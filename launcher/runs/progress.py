@@ -10,7 +10,7 @@ from launcher.core.events import COORDINATOR, Cause, TimestampedEvent
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import ProcessId
 from launcher.core.records import DeviceAssignment
-from launcher.core.report import Attempt, RankExit
+from launcher.core.run_report import Attempt, RankExit
 from launcher.core.verdict import Verdict
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from launcher.core.events import AttemptStarted, Event, RankStarted, SchedulerStarted
 from launcher.core.run_dir import RunDir, mark_of
-from launcher.logs.arrivals import Arrivals
 from launcher.logs.follow import Changes, Follower
+from launcher.logs.line_times import Arrivals
 from launcher.logs.lines import OVERWRITES, Line, LineReader, PartialLine, attempt_at, with_attempts
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Clock

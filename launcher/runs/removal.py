@@ -12,11 +12,11 @@ from pathlib import Path
 from launcher.core.atomic import point_link, renamed_error
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import LATEST, RunDir
-from launcher.runs.course import runs_before
 from launcher.runs.progress import State
 from launcher.runs.registry import registered
 from launcher.runs.status import RunState, look
 from launcher.runs.store import newest_first, run_at
+from launcher.runs.training_history import runs_before
 
 _REMOVED = ".removed"  # suffix of a run directory whose files are being removed, and of run.json in it
 

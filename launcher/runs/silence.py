@@ -14,8 +14,8 @@ from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 
-from launcher.core.arrivals import RECORD
 from launcher.core.frozen import frozen
+from launcher.core.line_times import RECORD
 from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import bytes_between, opened
 

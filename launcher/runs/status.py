@@ -17,11 +17,11 @@ from pathlib import Path
 
 from launcher.core.codec import MAX_JSON_BYTES
 from launcher.core.errors import UnreadableError
-from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import ProcessId, stat
-from launcher.core.report import Attempt, Report
+from launcher.core.regular_files import read_regular
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Attempt, Report
 from launcher.core.verdict import Verdict
 from launcher.runs.engine_ranks import EngineRanks
 from launcher.runs.event_reader import EventReader

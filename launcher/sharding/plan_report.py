@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from launcher.sharding.graph import Graph, Leaf
 from launcher.sharding.layout import TensorLayout
 from launcher.sharding.plan import PlannedOperator, ShardingPlan
-from launcher.sharding.report import ReportCollective, ReportEdge, ReportOperator, ReportTensor, StrategyReport
+from launcher.sharding.strategy_report import ReportCollective, ReportEdge, ReportOperator, ReportTensor, StrategyReport
 
 
 def plan_report(

@@ -11,7 +11,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import strategy_name
 from launcher.core.text import ranges
-from launcher.sharding.report import HINT, ReportOperator, ReportTensor, StrategyReport, read_report
+from launcher.sharding.strategy_report import HINT, ReportOperator, ReportTensor, StrategyReport, read_report
 
 _NAME = re.compile(r"rank(?P<rank>\d{1,9})\.json")
 

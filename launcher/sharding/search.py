@@ -19,11 +19,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 from launcher.sharding.cost import Cost, Costs
+from launcher.sharding.cost_tables import Tables, tables_of
 from launcher.sharding.elimination import Factor, cheapest
 from launcher.sharding.expression import Partition
 from launcher.sharding.graph import Graph
 from launcher.sharding.layout import TensorLayout
-from launcher.sharding.tables import Tables, tables_of
 
 HIGHEST_PRICE = 1024.0**3  # maximum price of a byte, in steps
 MAX_SEARCHES = 200  # for one price of memory; then the best result so far is used

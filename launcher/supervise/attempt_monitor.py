@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from launcher.core.events import Cause, Hung, Leftovers
 from launcher.core.records import Supervision
-from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import RankExit
 from launcher.core.verdict import Verdict
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.lingering import LingeringRanks

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core import env
-from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.core.atomic import write_text
 from launcher.core.events import Cause, Trouble
 from launcher.core.frozen import frozen
+from launcher.core.line_times import NOTE_EVERY_S, RECORD
 from launcher.core.records import RankSpec, full_assignment
-from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Attempt
 from launcher.core.text import ranges
 from launcher.core.verdict import Verdict
-from launcher.program.command import is_python
+from launcher.program.program_command import is_python
 from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
 from launcher.supervise.disk import BUSY_S, Disk
 from launcher.supervise.event_log import EventLog
@@ -253,7 +253,7 @@ class Attempts:
 
 
 class ArrivalNotes:
-    """Notes when the logs of one attempt's ranks on one server have grown: see launcher/core/arrivals.py.
+    """Notes when the logs of one attempt's ranks on one server have grown: see launcher/core/line_times.py.
 
     Make it when their logs have been begun.
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from launcher.core import atomic
 from launcher.core.events import Cause, Event, TimestampedEvent, Trouble, to_line
-from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Attempt, Report
 from launcher.supervise.disk import Disk
 
 

@@ -16,8 +16,8 @@ from launcher.core import atomic
 from launcher.core.devices import device_name, devices_named
 from launcher.core.errors import UsageError
 from launcher.core.events import DevicesChanged, Trouble
-from launcher.core.files import read_regular
 from launcher.core.records import Elastic, RunSpec, Server
+from launcher.core.regular_files import read_regular
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
 

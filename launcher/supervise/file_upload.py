@@ -21,7 +21,7 @@ from pathlib import Path
 
 from launcher.control.messages import ChunkAck, FileChunk, FileSnapshot
 from launcher.control.orders import ForwardSignal
-from launcher.core.files import read_regular
+from launcher.core.regular_files import read_regular
 from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import GrowingLog
 from launcher.supervise.link import Link

@@ -23,7 +23,7 @@ from typing import Any
 
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import stat
-from launcher.program.command import PythonCommand
+from launcher.program.program_command import PythonCommand
 from launcher.supervise.spawn import Complaints, Program, spawn
 
 _BOOTSTRAP = Path(__file__).parents[1] / "preload" / "__main__.py"

@@ -14,7 +14,7 @@ from launcher.supervise.link import Link
 
 if TYPE_CHECKING:
     from launcher.supervise.file_upload import FileUpload
-    from launcher.supervise.survey import StackCollection
+    from launcher.supervise.stack_collection import StackCollection
 
 
 class LinkServices:
@@ -52,7 +52,7 @@ class LinkServices:
                 if self._upload.shares:
                     self._end_upload()
             elif isinstance(message, TakeStacks):
-                from launcher.supervise.survey import StackCollection  # noqa: PLC0415 - most runs need none of it
+                from launcher.supervise.stack_collection import StackCollection  # noqa: PLC0415 - most runs need none of it
 
                 assert self.link is not None, "the question came by it"
                 self._survey = self._survey or StackCollection(self._run_dir, self.link.send)

@@ -13,8 +13,8 @@ from launcher.core.frozen import frozen
 from launcher.core.machine.engine_rank import may_use_open_mpi
 from launcher.core.machine.proc import stat
 from launcher.core.records import RankSpec
-from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import RankExit
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import ForkFailed, ForkResult
 from launcher.supervise.rank_ends import ExitOrder, OomWatch

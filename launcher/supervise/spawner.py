@@ -10,7 +10,7 @@ from launcher.core.events import Preloaded, Preloading, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.program.command import PythonCommand, parse_python
+from launcher.program.program_command import PythonCommand, parse_python
 from launcher.supervise import fork_server
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import (

@@ -32,8 +32,8 @@ from launcher.core.events import (
     SchedulerStarted,
     from_line,
 )
-from launcher.core.files import open_regular
 from launcher.core.machine.proc import PROC, every_process, is_readable
+from launcher.core.regular_files import open_regular
 from launcher.core.run_dir import RunDir
 from launcher.supervise.tree import FIRST_KILL_AGAIN_S, KILL_PATIENCE_S, LAST_KILL_AGAIN_S, RunGroup
 

@@ -20,10 +20,10 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.run_dir import RunDir
 from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
 from launcher.recipes.load import named_settings
-from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import open_world
+from launcher.trainer.training_files import Files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

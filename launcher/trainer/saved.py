@@ -27,7 +27,7 @@ from launcher.core.codec import read_json
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.recipes.load import recorded_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer, whole_tokenizer
 from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.parallel.placement import Placement

@@ -13,8 +13,8 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.mesh.schedules import Schedule, forward_only, schedule_of
-from launcher.recipes.transformer.config import TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.recipes.transformer.transformer_settings import TransformerSettings, TransformerTrainConfig
 from launcher.trainer.data.batches import (
     CPU,
     own_micro_batches,

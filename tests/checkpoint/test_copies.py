@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from launcher.checkpoint.copies import files_to_read, findings, has_copies
 from launcher.checkpoint.index import (
     INDEX,
     SCHEMA_OF_COPIES,
@@ -18,6 +17,7 @@ from launcher.checkpoint.index import (
     is_checkpoint,
     read_index,
 )
+from launcher.checkpoint.replicas import files_to_read, findings, has_copies
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 

@@ -8,10 +8,10 @@ from array import array
 
 import pytest
 
+from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import NamedBox, read_index
-from launcher.checkpoint.merge import merge
+from launcher.checkpoint.model_merge import merge
 from launcher.checkpoint.tensors import opened
-from launcher.checkpoint.ways import MODEL
 from launcher.core.records import Layout
 from launcher.sharding.layout import TensorLayout
 from tests import checkpoints

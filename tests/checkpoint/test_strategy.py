@@ -5,7 +5,7 @@ import json
 import pytest
 
 from launcher.checkpoint.index import Index, NamedBox, PartFile
-from launcher.checkpoint.strategy import strategy_of, strategy_text
+from launcher.checkpoint.strategy_file import strategy_of, strategy_text
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.checkpoint import tensors
+from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import KINDS, DamagedError, NamedBox, read_index
-from launcher.checkpoint.merge import CONFIG, OPTIMIZER, merge
+from launcher.checkpoint.model_merge import CONFIG, OPTIMIZER, merge
 from launcher.checkpoint.tensors import opened, pieces
-from launcher.checkpoint.ways import MODEL
 from launcher.mesh.boxes import Box, full_box, shared_runs
 from tests.checkpoints import TOKENS, elements, flip, numbered, tensors_in, write
 

@@ -5,8 +5,17 @@ import itertools
 
 import pytest
 
-from launcher.checkpoint import ways
-from launcher.checkpoint.ways import INTEGRATED, ONE_COPY, OWNED, SLICES, WAYS, name_of_rank, planned_files, rank_of
+from launcher.checkpoint import file_layout as ways
+from launcher.checkpoint.file_layout import (
+    INTEGRATED,
+    ONE_COPY,
+    OWNED,
+    SLICES,
+    WAYS,
+    name_of_rank,
+    planned_files,
+    rank_of,
+)
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import from_line
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from tests import servers
 from tests.conftest import PATIENCE_S, pids_in
 

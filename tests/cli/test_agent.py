@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.launch.agent import _Silent
+from launcher.cli.launch.server_agent import _Silent
 from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
 
 

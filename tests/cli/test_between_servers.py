@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launcher.cli.launch.network import note_of_interface, note_of_mpi
+from launcher.cli.launch.rank_network import note_of_interface, note_of_mpi
 from launcher.core.machine.interfaces import INTERFACE_VARIABLES
 from launcher.core.records import Device, Server
 from tests.conftest import executable, stub_of_mpi4py

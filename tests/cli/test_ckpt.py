@@ -12,7 +12,7 @@ from launcher.checkpoint.index import INDEX, TOKENIZER, Index, NamedBox, PartFil
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 from .transcript import normalised
 

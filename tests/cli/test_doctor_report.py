@@ -4,7 +4,7 @@ import json
 
 import click
 
-from launcher.cli.commands.doctor.report import is_sound, report_lines, report_to_json
+from launcher.cli.commands.doctor.doctor_report import is_sound, report_lines, report_to_json
 from launcher.cli.text.style import ACTIVE, ERROR, GOOD, WARNING, Screen
 from launcher.core.records import Cluster, Device, Server
 from launcher.doctor.examine import Examination

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.settings import aliases_of, all_settings, as_toml
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 LEFT = {
     "RANK": "3", "WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "old", "TORCHELASTIC_USE_AGENT_STORE": "old", "OMPI_COMM_WORLD_RANK": "1",

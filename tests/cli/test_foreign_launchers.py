@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from launcher.cli.launch.foreign.launchers import other_launcher
-from launcher.program.command import PythonCommand
+from launcher.cli.launch.external.launchers import other_launcher
+from launcher.program.program_command import PythonCommand
 
 KNOWN = {
     "torchrun --nproc-per-node 2 ddp.py --lr 1": ("torchrun", "tlaunch run --devices 2 -- python ddp.py --lr 1"),

@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from launcher.cli.launch.foreign.lines import parse_line
-from launcher.cli.launch.foreign.options import OPTIONS, counterpart
-from launcher.cli.launch.foreign.tlaunch_line import tlaunch_line
+from launcher.cli.launch.external.command_lines import parse_line
+from launcher.cli.launch.external.options import OPTIONS, counterpart
+from launcher.cli.launch.external.tlaunch_line import tlaunch_line
 
 OWN = {
     "--devices": 1,

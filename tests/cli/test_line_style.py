@@ -95,6 +95,6 @@ def test_ranks_and_matches_have_colours_on_a_terminal(recorded, launcher, option
 def test_what_grep_finds_is_marked_too(recorded, launcher):  # noqa: F811
     """And nothing that is highlighted counts as found."""
     recorded(LOGS)
-    assert launcher.seen("logs", "--grep", "slow", "-B", "1").count(ON) == 1
+    assert launcher.seen("logs", "--grep", "slow").count(ON) == 1
     assert launcher.call("logs", "--grep", "nothing", "-H", "loss").returncode == 1
     assert launcher.call("logs", "--tail", "1", "-H", "loss").stdout == "[0] WARNING: slow\n[1] end\n"

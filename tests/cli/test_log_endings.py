@@ -18,7 +18,7 @@ import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankStarted
 from launcher.core.machine.proc import identify
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from tests.conftest import PATIENCE_S
 from tests.programs import acted_run
 

@@ -26,8 +26,8 @@ def pieces(rank, text):
 def test_another_rank_begins_a_line_of_its_own():
     first, second, *rest = pieces(0, f"{LONG}\n")
     assert rest
-    told = shape().lines([first, Line(1, 0, b"other"), second, None, *rest]).decode().splitlines()
-    assert [line[:4] for line in told] == ["[0] ", "[1] ", "[0] ", "--", "[0] "]
+    told = shape().lines([first, Line(1, 0, b"other"), second, *rest]).decode().splitlines()
+    assert [line[:4] for line in told] == ["[0] ", "[1] ", "[0] "]
     assert "".join(line[4:] for line in told if line.startswith("[0]")) == LONG
 
 

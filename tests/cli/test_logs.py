@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from launcher.core.arrivals import RECORD
 from launcher.core.codec import encode
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
+from launcher.core.line_times import RECORD
 from launcher.core.machine.proc import identify
 from launcher.core.records import DeviceAssignment, Elastic, Layout
-from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Report
 from launcher.logs.times import SECOND_NS
 from tests.programs import acted_run
 from tests.servers import server

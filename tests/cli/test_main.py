@@ -70,7 +70,12 @@ json.dump(sorted(sys.modules), sys.stderr)
         # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
         (
             "run --devices 2 -- true",
-            {*HEAVY, "launcher.control.messages", "launcher.supervise.port_holder", "launcher.supervise.survey"},
+            {
+                *HEAVY,
+                "launcher.control.messages",
+                "launcher.supervise.port_holder",
+                "launcher.supervise.stack_collection",
+            },
         ),
     ],
     ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"],

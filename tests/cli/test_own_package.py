@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from launcher.core.resources import START, START_BY_NAME, module_argv
-from launcher.program.command import PythonCommand
 from launcher.program.digests import digests_of
-from launcher.program.files import own_module
 from launcher.program.preload_scan import modules_to_preload
+from launcher.program.program_command import PythonCommand
+from launcher.program.program_files import own_module
 
 TAKEN = "raise SystemExit('taken')\n"
 COMMAND = Path(sys.executable).with_name("tlaunch")

@@ -15,8 +15,8 @@ from launcher.cli.text.columns import columns_of
 from launcher.core.codec import encode
 from launcher.core.run_dir import strategy_name
 from launcher.core.text import printable
-from launcher.sharding.report import ReportCollective, ReportEdge, report_text
 from launcher.sharding.report_set import equal_ranks
+from launcher.sharding.strategy_report import ReportCollective, ReportEdge, report_text
 from tests.sharding.reports import RANKS, report_of, write_reports
 
 from .transcript import transcript

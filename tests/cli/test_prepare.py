@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.cli.launch.tables import one_rank_note
+from launcher.cli.launch.rank_tables import one_rank_note
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 NOTE = "note: neither --devices nor --rank-table is given: there is one rank"
 

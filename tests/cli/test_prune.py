@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded, RankStarted
 from launcher.core.machine.proc import identify
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from launcher.runs.registry import register
 from launcher.runs.removal import Removal
 from launcher.runs.status import FIRST_EVENT_S

@@ -11,7 +11,7 @@ from launcher.cli.commands.ps import HEADER, to_lines
 from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.machine.proc import identify
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.runs.status import look
 from tests.programs import acted_run

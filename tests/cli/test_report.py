@@ -14,7 +14,7 @@ import pytest
 from launcher.cli.commands.report.drawing import to_svg
 from launcher.cli.commands.report.facts import gather
 from launcher.cli.commands.report.page import to_html
-from launcher.cli.commands.report.text import to_lines
+from launcher.cli.commands.report.report_text import to_lines
 from launcher.cli.text.columns import columns_of
 from launcher.cli.text.output_file import put
 from launcher.core.errors import UnreadableError, UsageError

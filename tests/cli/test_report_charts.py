@@ -12,10 +12,10 @@ from launcher.cli.commands.report.charts import KINDS, Bar, Chart, RankChart, Ro
 from launcher.cli.commands.report.drawing import to_svg
 from launcher.core.metrics import StepMetrics, Validation
 from launcher.core.records import ResumedFrom
-from launcher.runs.course import own_course
 from launcher.runs.logged_metrics import LoggedSteps
-from launcher.runs.metrics import Metrics
+from launcher.runs.metrics_reader import Metrics
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
+from launcher.runs.training_history import own_course
 
 pytestmark = pytest.mark.usefixtures("report_fonts")
 SECOND_NS = 10**9

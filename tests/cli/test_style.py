@@ -13,7 +13,7 @@ from launcher.cli.text.columns import aligned
 from launcher.cli.text.style import ERROR, PLAIN, Screen, screen_of
 from launcher.cli.text.verdict_text import render
 from launcher.core.events import Cause
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from launcher.logs.terminal import without_colours
 from tests.programs import acted_run
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext, redirect_stderr
 
 import pytest
 
-from launcher.cli.commands.table.files import check_output, hand_over
+from launcher.cli.commands.table.table_files import check_output, hand_over
 from launcher.core.errors import UsageError
 from launcher.rank_table import load_cluster
 from tests.rank_table.tables import make_lab

@@ -7,7 +7,7 @@ import shutil
 import psutil
 import pytest
 
-WARNED = "(--server "  # which says that the table is meant
+WARNED = "--server "  # which says that the table is meant
 NOWHERE = "192.0.2.77"  # an address of documentation: no machine has it
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from launcher.cli.commands.table.sources import Wanted, gather
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
-from launcher.rank_table import discover, read
+from launcher.rank_table import discover
+from launcher.rank_table import table_reader as read
 from launcher.rank_table.devices import FoundDevice
 
 CONF = "".join(f"address_{one}=192.168.{one}.1\nnetmask_{one}=255.255.0.0\n" for one in range(8))

@@ -29,7 +29,7 @@ def _trained(tmp_path_factory):
     import torch
 
     from launcher.recipes.load import load_settings
-    from launcher.recipes.transformer.config import TransformerSettings
+    from launcher.recipes.transformer.transformer_settings import TransformerSettings
     from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
     from launcher.trainer.decode.beam import Search
     from launcher.trainer.decode.translator import Translator

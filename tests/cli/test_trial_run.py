@@ -21,7 +21,7 @@ from launcher.cli.launch.prepare import prepare
 from launcher.cli.run_options import RunOptions
 from launcher.core.events import Cause
 from launcher.core.records import Device, Server
-from launcher.core.report import Attempt, Report
+from launcher.core.run_report import Attempt, Report
 from launcher.core.verdict import Confidence, Verdict
 from launcher.doctor.probe_handler import OWN_RUNS
 

@@ -17,7 +17,7 @@ from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.registration import Registration
 from launcher.control.messages import Challenge, to_line
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.supervise.channel import Channel
 from launcher.supervise.event_log import EventLog
 from tests.conftest import PATIENCE_S

@@ -11,7 +11,7 @@ import pytest
 from launcher.cluster import engine_process
 from launcher.cluster.engine_process import LAST_LINES, EngineProcess, unreachable
 from launcher.core.errors import UnreadableError
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from tests.conftest import refusing_port
 
 

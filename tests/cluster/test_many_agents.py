@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import departure
+from launcher.cluster import shutdown as departure
 from launcher.cluster.agent_connection import listen
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job import Plan
@@ -19,7 +19,7 @@ from launcher.core.machine.proc import SPARE
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
 from tests.servers import servers
 

@@ -8,7 +8,7 @@ import pytest
 import launcher.cluster.meeting_check as module
 from launcher.cluster.meeting_check import resolved_meeting, unresolved
 from launcher.control.messages import Ready
-from launcher.doctor import network
+from launcher.doctor import network_facts as network
 from tests.cluster.test_agent_setup import REQUEST
 
 IDS = ["h1", "h2", "h3", "h4"]

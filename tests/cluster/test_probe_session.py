@@ -26,7 +26,7 @@ from launcher.cluster.probe_session import ProbeSession
 from launcher.cluster.job import EXAMINATION
 from launcher.cluster.agent_connection import listen
 from launcher.cluster.job import Plan
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 
 def session_of(count, code, alone=None, join_timeout_s=60.0):
     engine = EngineCommand("the engine", (sys.executable, "-c", code), {}, {})

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cluster.agent_connection import addresses_to_try
-from launcher.control import inquiry
+from launcher.control import evidence_collection as inquiry
 from launcher.control.events import ProbeResult
-from launcher.control.inquiry import ALL_PAIRS, ReachCheck, cut_off, pairs_of
+from launcher.control.evidence_collection import ALL_PAIRS, ReachCheck, cut_off, pairs_of
 from launcher.control.messages import Hello
 from launcher.supervise.reach_probes import ReachProbes
 from tests.conftest import PATIENCE_S

@@ -12,7 +12,7 @@ from launcher.control.events import EvidenceReport
 from launcher.control.orders import Apart
 from launcher.core.codec import encode
 from launcher.core.records import Device, Server
-from launcher.core.report import RankExit
+from launcher.core.run_report import RankExit
 from launcher.core.verdict import Role
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord

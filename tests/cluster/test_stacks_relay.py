@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.cluster import stacks
+from launcher.cluster import stack_requests as stacks
 from launcher.cluster.coordinator_files import ControlEndpoint, read_endpoint, remove_endpoint, write_endpoint
-from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
+from launcher.cluster.stack_requests import CoordinatorUnreachableError, ask_stacks
 from launcher.control.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
 from tests.conftest import PATIENCE_S

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.cluster import unheard
+from launcher.cluster import lost_agents as unheard
 from launcher.cluster.agent_connection import listen
-from launcher.cluster.unheard import LostAgents, longest_s, report_freed
+from launcher.cluster.lost_agents import LostAgents, longest_s, report_freed
 from launcher.control.messages import Freed, proof_of
 from tests.conftest import PATIENCE_S
 
@@ -89,7 +89,7 @@ def test_an_engine_that_ends_the_agent_does_not_end_what_connects(opened):
     """It is in a session of its own, and holds nothing of what the agent had open."""
     opened.registration.unheard.note("a", 1000.0)
     code = (
-        "import sys; from launcher.cluster.unheard import tell_freed_apart\n"
+        "import sys; from launcher.cluster.lost_agents import tell_freed_apart\n"
         "tell_freed_apart(('127.0.0.1', int(sys.argv[1])), 'token', 'a', 60.0)"
     )
     # Nobody takes it in yet: that it ends, and its output too, says that what agents has neither.

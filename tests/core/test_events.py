@@ -8,7 +8,7 @@ import pytest
 from launcher.core import events
 from launcher.core.events import Cause, Slow, Stopping, TimestampedEvent, from_line, to_line
 from launcher.core.machine.proc import ProcessId
-from launcher.core.report import Attempt, RankExit, Report
+from launcher.core.run_report import Attempt, RankExit, Report
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
 
 VERDICT = Verdict(

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from launcher.core.files import open_regular, read_regular
+from launcher.core.regular_files import open_regular, read_regular
 
 
 def a_socket(path):

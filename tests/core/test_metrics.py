@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append, to_line
-from launcher.runs.metrics import from_line
+from launcher.runs.metrics_reader import from_line
 
 STEP = StepMetrics(
     10**18, 2, 7, 3.25, 1e-4, 5100.5, 0.04, 1 << 40, 1, 1 << 41, 0.25, 0.01, 0.02, 0.005, 0.005, 1e9, 0.5

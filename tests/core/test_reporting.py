@@ -12,7 +12,7 @@ import pytest
 from launcher import beat, metric
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_HEARTBEAT_FILE, TLAUNCH_RUN_DIR
 from launcher.core.heartbeat import Beat, read_heartbeat
-from launcher.runs.metrics import read_metrics
+from launcher.runs.metrics_reader import read_metrics
 
 STEPS = 300
 

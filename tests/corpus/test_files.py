@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from launcher.core.errors import UnreadableError
-from launcher.corpus.files import pair_files, replacing_together
+from launcher.corpus.corpus_files import pair_files, replacing_together
 
 FULL_DISK = """
 import resource, sys

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UnreadableError
 from launcher.corpus.sgm import read_sgm
-from launcher.corpus.text import normalised
+from launcher.corpus.text_files import normalised
 
 
 @pytest.fixture

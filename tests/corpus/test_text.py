@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from launcher.core.errors import UnreadableError
-from launcher.corpus.text import normalised, read_lines
+from launcher.corpus.text_files import normalised, read_lines
 
 
 def test_gzip_is_recognised_by_content_whatever_the_name(tmp_path):

@@ -18,10 +18,10 @@ from launcher.core.machine.engine_rank import library_that_says
 from launcher.core.machine.interfaces import held_addresses
 from launcher.core.machine.proc import own_directory
 from launcher.doctor import collect as collecting
-from launcher.doctor import network
+from launcher.doctor import network_facts as network
 from launcher.doctor.collect import collect, folder
 from launcher.doctor.facts import Facts, Request
-from launcher.doctor.network import resolve
+from launcher.doctor.network_facts import resolve
 from tests.conftest import free_port
 
 TABLE = '{"version": "1.0", "server_count": "1"}'
@@ -119,7 +119,7 @@ def test_names_are_asked_all_at_once_with_a_deadline():
 
 STARVED = """
 import os, time
-from launcher.doctor import network
+from launcher.doctor import network_facts as network
 
 def slow(name):
     while time.thread_time() - begun_s < 0.01: pass

@@ -11,7 +11,7 @@ from launcher.doctor.finding import Evidence
 from launcher.doctor.join_failure import JoinFailure, diagnose_output, no_answer
 from launcher.doctor.reach import Outcome
 from launcher.doctor.rules import judge
-from launcher.doctor.rules.network import carried_by, elsewhere
+from launcher.doctor.rules.network_rules import carried_by, elsewhere
 
 GIB, MIB = 1 << 30, 1 << 20
 REFUSED = JoinFailure("ssh-refused", "its ssh port refuses connections", "is sshd running there?")

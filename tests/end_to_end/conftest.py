@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from launcher.core.events import RankStarted, from_line
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from launcher.corpus.sample import PACKED
 from tests.conftest import executable, free_port, pids_in, stub_of_mpi4py, wait_until  # noqa: F401 - for the tests of this room
 from tests.servers import table_of

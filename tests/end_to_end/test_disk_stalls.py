@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import Cause
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 
 from .conftest import BESIDE, TLAUNCH, hosts_of, run_to_end, table_of
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import Cause
-from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Report
 
 from .conftest import BESIDE, PATIENCE_S, ROOT, VIRTUAL_HOSTS, hosts_of, run_to_end, table_of
 

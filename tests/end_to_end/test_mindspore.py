@@ -14,7 +14,7 @@ import time
 import pytest
 
 from launcher.core.events import AttemptStarted, RankEnded, SchedulerStarted
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 
 from .conftest import AS_ROOT, PROGRAMS, ROOT, TLAUNCH, environment, pids_in, run_to_end, tlaunch
 

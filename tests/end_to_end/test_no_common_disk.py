@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.arrivals import RECORD
+from launcher.core.line_times import RECORD
 from launcher.core.run_dir import RunDir
 
 from .conftest import TLAUNCH, run_to_end, table_of, tlaunch

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Device, Server
-from launcher.doctor import network
+from launcher.doctor import network_facts as network
 from launcher.engines.slurm import cpus_notes, nodes_of, slurm_command
 from launcher.engines.slurm_allocation import Node
 from tests.servers import SLURM_JOB, servers

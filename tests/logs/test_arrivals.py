@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from launcher.core.arrivals import RECORD
-from launcher.logs import arrivals as arrivals_module
-from launcher.logs.arrivals import Arrivals
+from launcher.core.line_times import RECORD
+from launcher.logs import line_times as arrivals_module
+from launcher.logs.line_times import Arrivals
 from launcher.logs.lines import Line
 from launcher.logs.times import APART_NS, Clock
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.logs import alike as alike_module
 from launcher.logs import collapse as collapse_module
-from launcher.logs.alike import Alike, Kinds, folded
+from launcher.logs import group_key as alike_module
 from launcher.logs.collapse import MAX_LINES_OF_RANK, WINDOW_NS, Collapser, collapse, first_in_common
+from launcher.logs.group_key import Alike, Kinds, folded
 from launcher.logs.lines import Line
 from launcher.logs.times import Clock
 

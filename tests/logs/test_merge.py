@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs.lines import Line
-from launcher.logs.merge import MAX_BLOCK_LINES, MAX_BYTES, MAX_LINES, WINDOW_NS, Merger, merge
+from launcher.logs.log_merge import MAX_BLOCK_LINES, MAX_BYTES, MAX_LINES, WINDOW_NS, Merger, merge
 
 from .conftest import put
 

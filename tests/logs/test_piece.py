@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launcher.logs.piece import MAX_BYTES, Place, piece_after
+from launcher.logs.log_cursor import MAX_BYTES, Place, piece_after
 
 
 @pytest.fixture

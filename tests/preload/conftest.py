@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import parse_python
+from launcher.program.program_command import parse_python
 from launcher.supervise.fork_server import ForkRequest, ForkResult, ForkServer, Ready, bootstrap_argv
 
 PATIENCE_S = 240  # torch may be imported meanwhile

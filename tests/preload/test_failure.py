@@ -12,7 +12,7 @@ import pytest
 
 from launcher.core.resources import PACKAGE
 from launcher.preload import failure as hook
-from launcher.program.command import parse_python
+from launcher.program.program_command import parse_python
 from launcher.supervise.fork_server import bootstrap_argv
 
 SOURCES = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, parse_python
+from launcher.program.program_command import PythonCommand, has_no_shebang, missing_interpreter, parse_python
 from tests.conftest import executable
 
 

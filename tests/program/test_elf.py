@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import program_file
 from launcher.program.elf import needed_libraries
+from launcher.program.program_command import program_file
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import PythonCommand
-from launcher.program.files import mentions_mpi
 from launcher.program.preload_scan import modules_to_preload, trainer_modules
+from launcher.program.program_command import PythonCommand
+from launcher.program.program_files import mentions_mpi
 from launcher.program.source import MAX_FILES
 from launcher.program.whole_program import own_files, uses_mpi
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import parse_python
-from launcher.program.modules import missing_module
+from launcher.program.module_search import missing_module
+from launcher.program.program_command import parse_python
 
 
 @pytest.fixture

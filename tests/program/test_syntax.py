@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from launcher.program.command import parse_python
+from launcher.program.program_command import parse_python
 from launcher.program.syntax import error_in, excerpt
 
 

@@ -27,8 +27,8 @@ from launcher.core.events import (
     to_line,
 )
 from launcher.core.machine.proc import identify
-from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Report
 
 RANKS = 2
 HEAD = """

@@ -14,15 +14,15 @@ import torch
 from ranks import fork_ranks
 from torch import nn
 
+from launcher.checkpoint.file_layout import MODEL, OWNED, WAYS
 from launcher.checkpoint.index import BUFFERS, name_of, read_index
-from launcher.checkpoint.merge import OPTIMIZER, merge
+from launcher.checkpoint.model_merge import OPTIMIZER, merge
 from launcher.checkpoint.tensors import opened
-from launcher.checkpoint.ways import MODEL, OWNED, WAYS
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
-from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.trainer.checkpoint.restore import candidates_at, restore
+from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
-from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.place import this_place

@@ -25,8 +25,8 @@ from pathlib import Path
 from ranks import fork_ranks
 from resumed import LAYOUTS, SAVED, STEPS, equal, start, state_of, train
 
+from launcher.checkpoint.file_layout import OWNED, SLICES, WAYS
 from launcher.checkpoint.index import INDEX, checkpoints_in, name_of, read_index
-from launcher.checkpoint.ways import OWNED, SLICES, WAYS
 
 RANKS, AGAIN = "dp2 mp2", "dp2"
 FULL_DISK = "full disk"

@@ -16,8 +16,8 @@ from ranks import fork_ranks
 from torch import nn
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.memory import rank_bytes
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer

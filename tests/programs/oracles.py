@@ -19,8 +19,8 @@ from torch.nn import functional
 from torch_parts import TorchStage, tensor_parallel_styles
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import own_micro_batches, token_count
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, PAD

@@ -16,7 +16,7 @@ import torch
 from ranks import fork_ranks
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.waiting import Stopwatch, Timer

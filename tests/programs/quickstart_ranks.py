@@ -16,12 +16,12 @@ import torch
 from ranks import fork_ranks
 from safetensors.torch import load_file
 
-from launcher.checkpoint.ways import SLICES, WAYS
+from launcher.checkpoint.file_layout import SLICES, WAYS
 from launcher.recipes.catalog import recipe_named
-from launcher.trainer.files import Files
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.quickstart import Network, train
+from launcher.trainer.training_files import Files
 
 CPU = torch.device("cpu")
 RECIPE = recipe_named("quickstart")

@@ -18,12 +18,12 @@ from train_layouts import SETTINGS, batches
 
 from launcher.core.run_dir import strategy_name
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.parallel import collectives
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
 from launcher.trainer.plan import gives_parts
-from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.session import Session
 
 BACKEND = ("parallel.transport=backend",)

@@ -25,17 +25,17 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
-from launcher.checkpoint.ways import INTEGRATED, ONE_COPY, OWNED, SLICES
+from launcher.checkpoint.file_layout import INTEGRATED, ONE_COPY, OWNED, SLICES
 from launcher.core.frozen import frozen
 from launcher.corpus.images import find_images
 from launcher.recipes.catalog import recipe_named
 from launcher.trainer.data.images import ImageOrder, ImageSet, ImageShape, Shard, training_batches, validation_batches
-from launcher.trainer.files import Files
 from launcher.trainer.model import resnet
 from launcher.trainer.model.resnet import initial_weight, resnet50, set_initial_weights
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.resnet50 import train
+from launcher.trainer.training_files import Files
 
 sys.path.append(str(Path(__file__).parents[2]))
 from tests.images import write_images

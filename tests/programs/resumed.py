@@ -21,13 +21,13 @@ import torch
 from ranks import fork_ranks
 from train_layouts import SETTINGS, batches
 
+from launcher.checkpoint.file_layout import OWNED, WAYS
 from launcher.checkpoint.index import KINDS, checkpoints_in, damage_of, name_of, read_index
-from launcher.checkpoint.ways import OWNED, WAYS
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
+from launcher.trainer.checkpoint.restore import candidates_at, restore
+from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
-from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.transformer import learning_rate_at

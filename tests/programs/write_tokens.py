@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from launcher.recipes.transformer.config import DataConfig
+from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.tokenizer import Tokenizer
 

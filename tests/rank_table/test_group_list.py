@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rank_table import Profile, parse_rank_table
-from launcher.rank_table.formats.group_list import read as group_list
+from launcher.rank_table.formats.group_list import group_list_reader as group_list
 from launcher.rank_table.schema import Shapes
 from launcher.rank_table.table_format import Format
 

@@ -11,7 +11,7 @@ from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import Profile, parse_rank_table, render_table
 from launcher.rank_table.convert import convert_cluster
-from launcher.rank_table.merge import merge_tables
+from launcher.rank_table.table_merge import merge_tables
 
 from .tables import cloud, lab, nodes
 

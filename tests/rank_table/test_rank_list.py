@@ -6,7 +6,7 @@ import json
 import re
 
 from launcher.core.records import Device
-from launcher.rank_table.formats.rank_list import rules
+from launcher.rank_table.formats.rank_list import rank_list_rules as rules
 from launcher.rank_table.table_format import Format
 
 from .tables import ranks

@@ -258,7 +258,7 @@ def test_an_empty_file_without_the_json_ending_is_refused_like_any_other(tmp_pat
 
 def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
     """Reading never waits for ever."""
-    monkeypatch.setattr("launcher.rank_table.read.PIPE_PATIENCE_S", 0)
+    monkeypatch.setattr("launcher.rank_table.table_reader.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "table.json")
     with pytest.raises(UnreadableError, match="no data came within"):
         load_cluster(tmp_path / "table.json")
@@ -267,7 +267,7 @@ def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("device", ["/dev/ptmx", "/dev/kmsg", "/proc/kmsg"])
 def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch, device):
     """Once it gives no more, or at once where this user may not read it."""
-    monkeypatch.setattr("launcher.rank_table.read.PIPE_PATIENCE_S", 0)
+    monkeypatch.setattr("launcher.rank_table.table_reader.PIPE_PATIENCE_S", 0)
     (tmp_path / "table.json").symlink_to(device)
     with pytest.raises(UnreadableError, match="cannot be read"):
         load_cluster(tmp_path / "table.json")

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.rank_table import parse_rank_table, read_rank_table
-from launcher.rank_table.read import MAX_TABLE_BYTES, overwrite, read_bytes, read_stream
+from launcher.rank_table.table_reader import MAX_TABLE_BYTES, overwrite, read_bytes, read_stream
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.checks import check_data, check_layout, check_tables
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_checks import check_data, check_layout, check_tables
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import ModelConfig, TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages, stage_costs, training_flops
+from launcher.recipes.transformer.transformer_settings import ModelConfig, TransformerSettings
 
 
 def settings_of(encoder_layers, decoder_layers, *more):

@@ -5,9 +5,9 @@ import pytest
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.checks import check_layout, notes
-from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.layers import LayerSettings, layers_per_stage, settings_by
+from launcher.recipes.transformer.transformer_checks import check_layout, notes
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 
 def of_the_tutorial(layers_per_stage):

@@ -10,8 +10,8 @@ from launcher.core.resources import data_dir
 from launcher.recipes.catalog import RECIPES
 from launcher.recipes.load import find_config, load_settings, named_settings
 from launcher.recipes.settings import all_settings
-from launcher.recipes.transformer.checks import check_layout
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_checks import check_layout
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 
 @pytest.fixture(name="config")

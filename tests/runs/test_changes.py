@@ -5,7 +5,7 @@ import pytest
 from launcher.core.events import Cause
 from launcher.core.metrics import StepMetrics
 from launcher.core.records import DeviceAssignment, Layout
-from launcher.core.report import Attempt
+from launcher.core.run_report import Attempt
 from launcher.runs.changes import changes_of
 
 

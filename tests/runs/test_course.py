@@ -6,8 +6,8 @@ import pytest
 
 from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append
 from launcher.core.run_dir import RunDir
-from launcher.runs.course import own_course, runs_before, whole_course
-from launcher.runs.metrics import read_metrics
+from launcher.runs.metrics_reader import read_metrics
+from launcher.runs.training_history import own_course, runs_before, whole_course
 
 
 def record(runs_dir, name, attempts, continues=None):

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from launcher.core.metrics import append, to_line
-from launcher.runs.metrics import (
+from launcher.runs.metrics_reader import (
     MAX_LINE_BYTES,
     MetricsReader,
     Saved,

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from launcher.core.arrivals import RECORD
+from launcher.core.line_times import RECORD
 from launcher.core.run_dir import RunDir
 from launcher.runs.silence import SilenceReader
 

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
 from launcher.core.machine.proc import identify
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from launcher.runs import status
 from launcher.runs.engine_ranks import note_process
 from launcher.runs.progress import State

@@ -10,7 +10,7 @@ import pytest
 from launcher.core import events
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.metrics import Saved, StepMetrics, Validation
-from launcher.core.report import Report
+from launcher.core.run_report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.runs import timeline as timeline_module
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline, timeline

@@ -4,8 +4,8 @@ from launcher.core.run_dir import strategy_name
 from launcher.sharding.plan import plan_of
 from launcher.sharding.plan_report import plan_report
 from launcher.sharding.propagation import propagated
-from launcher.sharding.report import report_text
 from launcher.sharding.strategy import cutting_of
+from launcher.sharding.strategy_report import report_text
 
 from .networks import quickstart
 

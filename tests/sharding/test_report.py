@@ -13,8 +13,8 @@ from launcher.core.run_dir import strategy_name
 from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
 from launcher.sharding.plan_report import plan_report
-from launcher.sharding.report import read_report, report_text
 from launcher.sharding.report_set import equal_ranks, read_all, reported_ranks
+from launcher.sharding.strategy_report import read_report, report_text
 
 from .networks import quickstart
 from .reports import GRAPH, RANKS, report_of, tutorials_plan, write_reports

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.run_dir import RunDir
-from launcher.supervise.diagnosis.stacks import Target
+from launcher.supervise.diagnosis.rank_stacks import Target
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "stacks_rank.py"
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launcher.core.arrivals import RECORD
+from launcher.core.line_times import RECORD
 from launcher.core.run_dir import RunDir
 from launcher.supervise import attempts
 from launcher.supervise.attempts import ArrivalNotes

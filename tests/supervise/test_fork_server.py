@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launcher.program.command import PythonCommand, parse_python
+from launcher.program.program_command import PythonCommand, parse_python
 from launcher.supervise.fork_server import (
     ForkFailed,
     ForkRequest,

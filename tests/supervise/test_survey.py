@@ -7,7 +7,7 @@ import pytest
 from launcher.control.messages import TakeStacks
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
-from launcher.supervise.survey import StackCollection, answer_from
+from launcher.supervise.stack_collection import StackCollection, answer_from
 from tests.conftest import wait_until
 
 
@@ -59,7 +59,7 @@ def test_a_failure_is_answered_too_and_once(survey, sent, monkeypatch, broken, t
         raise RuntimeError("strange")
 
     if broken:
-        monkeypatch.setattr(f"launcher.supervise.survey.{broken}", fail)
+        monkeypatch.setattr(f"launcher.supervise.stack_collection.{broken}", fail)
     survey.begin(TakeStacks(1), {})
     survey.step()
     survey.step()

@@ -44,8 +44,8 @@ def write_own():
     from launcher.core.records import Layout
     from launcher.mesh.boxes import boxes_of_run, full_box
     from launcher.recipes.load import load_settings
-    from launcher.recipes.transformer.config import TransformerSettings
-    from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_tensors
+    from launcher.recipes.transformer.transformer_settings import TransformerSettings
+    from launcher.trainer.checkpoint.checkpoint_files import NUMPY_DTYPES, write_tensors
 
     def write(directory, shapes, *settings, step=3, dtype="F32"):
         directory.mkdir(parents=True)
@@ -80,7 +80,7 @@ def read_own():
     """Gives a function that returns what a checkpoint holds in one file, by kind and parameter, once it is whole."""
     from launcher.checkpoint.index import KINDS, damage_of, read_index
     from launcher.mesh.boxes import full_box
-    from launcher.trainer.checkpoint.files import StoredTensors
+    from launcher.trainer.checkpoint.checkpoint_files import StoredTensors
 
     def read(path):
         index = read_index(path)

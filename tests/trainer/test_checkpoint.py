@@ -36,14 +36,14 @@ from launcher.checkpoint.index import (
     remove_partials,
 )
 from launcher.checkpoint.same_settings import differing_settings
-from launcher.checkpoint.strategy import strategy_of
+from launcher.checkpoint.strategy_file import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
+from launcher.trainer.checkpoint.restore import candidates_at, restore
+from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
-from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import ALONE

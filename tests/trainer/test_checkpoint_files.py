@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from launcher.checkpoint.index import KINDS, NamedBox
 from launcher.mesh.boxes import Box, boxes_of_run, full_box
-from launcher.trainer.checkpoint import files
-from launcher.trainer.checkpoint.files import NUMPY_DTYPES, StoredTensors, assemble, write_tensors
+from launcher.trainer.checkpoint import checkpoint_files as files
+from launcher.trainer.checkpoint.checkpoint_files import NUMPY_DTYPES, StoredTensors, assemble, write_tensors
 
 SHAPES = {"head": (7, 5), "norm": (6,), "conv": (3, 4, 5), "scale": ()}
 

@@ -16,8 +16,8 @@ from launcher.corpus.dataset import read_pairs
 from launcher.corpus.sample import PACKED, SIZES
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.checks import check_layout
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_checks import check_layout
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data import order
 from launcher.trainer.data.batches import (
     global_batches,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.decode.beam import Search, largest, search
 from launcher.trainer.decode.cache import CachedDecoder

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.model import dropout as dropout_module
 from launcher.trainer.model.dropout import AttentionDropout, Draws, Dropout
 from launcher.trainer.session import meta_model

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from launcher.recipes.train import CheckpointConfig
-from launcher.trainer.checkpoint.due import Due, SaveSchedule
+from launcher.trainer.checkpoint.schedule import Due, SaveSchedule
 
 LONG, AT_ONCE = 1e6, 1e-12  # minutes
 NONE, SAVE, END, BOTH = (0.0, 0.0), (1.0, 0.0), (0.0, 2.0), (3.0, 1.0)
@@ -83,7 +83,7 @@ def test_without_checkpoints_signals_do_what_they_always_do():
 ENDS = """
 import signal
 from launcher.recipes.train import CheckpointConfig
-from launcher.trainer.checkpoint.due import SaveSchedule, end_by_sigterm
+from launcher.trainer.checkpoint.schedule import SaveSchedule, end_by_sigterm
 
 schedule = SaveSchedule(CheckpointConfig(every_steps=1), has_clock=False)
 try:

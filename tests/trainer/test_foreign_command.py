@@ -14,8 +14,8 @@ from launcher.checkpoint.index import STRATEGY, read_index
 from launcher.cli.commands.ckpt.conversion import CONVERTER
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
+from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END

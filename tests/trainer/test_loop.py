@@ -17,7 +17,6 @@ from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
-from launcher.trainer.files import Files
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE
@@ -25,10 +24,11 @@ from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs import saving
+from launcher.trainer.programs import save_loop as saving
 from launcher.trainer.programs.loop import EarlyStopping, run
 from launcher.trainer.programs.program import Program, Validated, line_of
-from launcher.trainer.programs.strategy import StepRecorder
+from launcher.trainer.programs.strategy_recorder import StepRecorder
+from launcher.trainer.training_files import Files
 
 STEPS_PER_EPOCH = 3
 MEAN = "running_mean"

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.memory import rank_bytes
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards

@@ -5,15 +5,15 @@ import dataclasses
 import torch
 from safetensors.torch import load_file, save
 
+from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import name_of, read_index
-from launcher.checkpoint.merge import OPTIMIZER, merge
+from launcher.checkpoint.model_merge import OPTIMIZER, merge
 from launcher.checkpoint.tensors import opened
-from launcher.checkpoint.ways import MODEL
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
+from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
-from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.data.tokenizer import train_tokenizer
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END

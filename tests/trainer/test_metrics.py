@@ -18,11 +18,11 @@ import torch
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
 from launcher.core.events import RankStarted
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics import MetricsReader, Saved, read_metrics
+from launcher.runs.metrics_reader import MetricsReader, Saved, read_metrics
 from launcher.runs.status import EventReader
 from launcher.runs.timeline import timeline
-from launcher.trainer.telemetry import metrics as metrics_module
-from launcher.trainer.telemetry.metrics import REST_S, Metrics, peak_flops_per_s
+from launcher.trainer.telemetry import metrics_writer as metrics_module
+from launcher.trainer.telemetry.metrics_writer import REST_S, Metrics, peak_flops_per_s
 from launcher.trainer.telemetry.step_time import StepTime
 
 ROOT = Path(__file__).parents[2]

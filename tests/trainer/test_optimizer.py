@@ -14,11 +14,11 @@ from torch import nn
 
 from launcher.mesh.boxes import Box, full_box
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.optimizer import adamw, momentum
 from launcher.trainer.optimizer.flat import ALIGNMENT, arrange
-from launcher.trainer.optimizer.rules import Tensors
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.optimizer.update_rules import Tensors
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.programs.transformer import learning_rate_at

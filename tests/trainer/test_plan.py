@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import collate
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.initial import initial_weight

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
-from launcher.sharding.report import read_report
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.sharding.report_set import equal_ranks, read_all
+from launcher.sharding.strategy_report import read_report
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import gives_parts
-from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.session import Session
 from launcher.trainer.telemetry import recording, watch
 

@@ -8,7 +8,7 @@ import torch
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.model.transformer import Batch
 from launcher.trainer.parallel.collectives import ALONE

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model import linear
 from launcher.trainer.model.linear import set_own_rows

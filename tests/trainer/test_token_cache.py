@@ -15,7 +15,7 @@ import torch
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.corpus import open_corpus, training_sentences
 from launcher.trainer.data.token_cache import find_tokens, text_at, tokens_name, write_tokens

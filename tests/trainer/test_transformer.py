@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import collate
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws

@@ -12,7 +12,7 @@ from launcher.cli.options.types import A_PATH, IntRange
 from launcher.cli.text.stdout import say
 
 if TYPE_CHECKING:
-    from launcher.corpus.files import Split
+    from launcher.corpus.corpus_files import Split
 
 # \b keeps click from refilling the lines below it
 PREPROCESS_EXAMPLE = """\b
@@ -95,7 +95,7 @@ def sample(*, recipe: str, output: Path, force: bool) -> None:
 
 
 def _write_pairs(output: Path, *, force: bool) -> tuple[Path, ...]:
-    from launcher.corpus.files import refuse_overwriting
+    from launcher.corpus.corpus_files import refuse_overwriting
     from launcher.corpus.sample import SIZES, sample_files, write_sample
 
     if not force:
@@ -106,7 +106,7 @@ def _write_pairs(output: Path, *, force: bool) -> tuple[Path, ...]:
 
 
 def _write_images(output: Path, *, force: bool) -> tuple[Path, ...]:
-    from launcher.corpus.files import refuse_overwriting
+    from launcher.corpus.corpus_files import refuse_overwriting
     from launcher.corpus.image_sample import TEST_COUNT, TRAIN_COUNT, image_sample_files, write_image_sample
 
     if not force:

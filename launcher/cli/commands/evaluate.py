@@ -16,12 +16,12 @@ from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import PathType
 from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import write_out
-from launcher.cli.training.model_meant import translation_model
+from launcher.cli.training.model_choice import translation_model
 from launcher.cli.training.translators import Decoding, run_translator
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import counted, printable
-from launcher.corpus.text import read_lines
+from launcher.corpus.text_files import read_lines
 
 A_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
 EPILOG = """\b

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from launcher.cli.launch.network import note_of_interface, note_of_mpi
 from launcher.cli.launch.once_per_host import reported_once
 from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.program import Program
-from launcher.cli.launch.tables import is_sample
+from launcher.cli.launch.rank_network import note_of_interface, note_of_mpi
+from launcher.cli.launch.rank_tables import is_sample
 from launcher.cli.options import run as of_run
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.types import complete_files

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.launch.elastic import first_allotment
-from launcher.cli.launch.network import with_network
 from launcher.cli.launch.prepare import prepare
+from launcher.cli.launch.rank_network import with_network
 from launcher.cli.launch.recorded import as_words
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.precedence import given_last

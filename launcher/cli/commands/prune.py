@@ -16,7 +16,7 @@ from launcher.cli.text.columns import aligned, counted, duration, size
 from launcher.cli.text.run_text import shown_name
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
-from launcher.core.files import bytes_in
+from launcher.core.regular_files import bytes_in
 from launcher.runs.progress import State
 from launcher.runs.registry import registered
 from launcher.runs.removal import FoundRun, Removal, continued_among, runs_found

@@ -14,7 +14,7 @@ from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.verdict_text import rank_list
 from launcher.cluster.coordinator_files import read_endpoint
-from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
+from launcher.cluster.stack_requests import CoordinatorUnreachableError, ask_stacks
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
@@ -23,8 +23,8 @@ from launcher.core.verdict import StackGroup
 from launcher.logs.terminal import printable
 from launcher.runs.owner import is_of_owner
 from launcher.runs.status import RunState, look
-from launcher.supervise.diagnosis.stacks import RankStack, Target, gather, group, sentence
-from launcher.supervise.survey import SurveyAnswer
+from launcher.supervise.diagnosis.rank_stacks import RankStack, Target, gather, group, sentence
+from launcher.supervise.stack_collection import SurveyAnswer
 
 EPILOG = """\b
 Examples:

@@ -20,7 +20,7 @@ from launcher.cli.options.chosen_run import (
     run_argument,
 )
 from launcher.cli.text.columns import counted, duration, fitted, number, size
-from launcher.cli.text.rank_rows import UNKNOWN, Column, age_s, group_key, cells, grouped, listed, most, same
+from launcher.cli.text.rank_rows import UNKNOWN, Column, age_s, cells, group_key, grouped, listed, most, same
 from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import (
     continued_from,

@@ -13,7 +13,7 @@ import click
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
-from launcher.cli.training.model_meant import translation_model
+from launcher.cli.training.model_choice import translation_model
 from launcher.cli.training.translators import run_translator
 from launcher.core.errors import EXIT_OK, UnreadableError
 from launcher.core.run_dir import LATEST

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
-from launcher.cli.launch.tables import max_table_bytes
+from launcher.cli.commands.table.table_files import STDIN, problem_to_json, read_table
+from launcher.cli.launch.rank_tables import max_table_bytes
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
@@ -29,7 +29,7 @@ from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
 from launcher.rank_table.diagnostics import count_problems, render_each
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.read import parse_rank_table, read_bytes, read_head
+from launcher.rank_table.table_reader import parse_rank_table, read_bytes, read_head
 
 EPILOG = """\b
 Examples:

@@ -22,7 +22,7 @@ from launcher.cli.text.verdict_text import describe_status, headline, rank_list,
 from launcher.core.codec import json_text
 from launcher.core.errors import UnreadableError
 from launcher.core.events import Cause
-from launcher.core.report import Attempt
+from launcher.core.run_report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable

@@ -32,9 +32,9 @@ from launcher.core import errors
 from launcher.core.codec import encode
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, Console
-from launcher.core.report import Attempt
 from launcher.core.resources import at_home, module_argv, usual_runs_dir
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.engines.placement import Bind
 from launcher.runs.status import look

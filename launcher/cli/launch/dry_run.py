@@ -9,8 +9,8 @@ from typing import Any
 
 from launcher.cli.launch.begin import say_notes
 from launcher.cli.launch.elastic import first_allotment
-from launcher.cli.launch.network import with_network
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.rank_network import with_network
 from launcher.cli.launch.recorded import to_record
 from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
@@ -19,7 +19,7 @@ from launcher.core.codec import json_text
 from launcher.core.records import RunSpec
 from launcher.core.text import ranges, shell_word, shell_words
 from launcher.engines.assemble import assemble, assemble_attempt
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
 from launcher.preload.masking import masked, masked_argv

@@ -21,7 +21,7 @@ from launcher.core.machine.engine_rank import read_task
 from launcher.core.machine.interfaces import INTERFACE_VARIABLES, names_of
 from launcher.core.records import RunSpec, Server
 from launcher.core.resources import START
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.engines.host_match import Host, read_host
 from launcher.engines.mpi import find_mpirun, mpi_command
 from launcher.engines.slurm import slurm_command

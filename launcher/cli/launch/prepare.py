@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from launcher.cli.launch.elastic import elastic_of, notes_of_first, table_of_part
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.program_faults import fault_of, stdin_notes
-from launcher.cli.launch.tables import Table, is_sample, read_table
+from launcher.cli.launch.rank_tables import Table, is_sample, read_table
 from launcher.cli.run_options import MindSporeWay, RunOptions, check_options, signal_numbers, user_environment
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError

@@ -8,16 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from launcher.cli.launch.foreign.launchers import other_launcher
+from launcher.cli.launch.external.launchers import other_launcher
 from launcher.cli.run_options import preloaded_modules
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
 from launcher.engines.mpi_match import compiled_for
 from launcher.logs.terminal import escaped
-from launcher.program.command import PythonCommand, parse_python
-from launcher.program.files import MINDSPORE, has_installed, is_of_mpi4py, mentions_mpi
 from launcher.program.preload_scan import modules_to_preload
+from launcher.program.program_command import PythonCommand, parse_python
+from launcher.program.program_files import MINDSPORE, has_installed, is_of_mpi4py, mentions_mpi
 from launcher.program.whole_program import uses_mindspore, uses_mpi
 
 MAX_RUN_NAME_CHARS = 50

@@ -20,9 +20,9 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near, shell_word, shell_words
 from launcher.logs.terminal import escaped
 from launcher.preload.masking import MASK, masked_argv
-from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter
-from launcher.program.files import heeds
-from launcher.program.modules import missing_module
+from launcher.program.module_search import missing_module
+from launcher.program.program_command import PythonCommand, has_no_shebang, missing_interpreter
+from launcher.program.program_files import heeds
 from launcher.program.stdin_program import reader_of_stdin
 from launcher.program.syntax import error_in, excerpt
 

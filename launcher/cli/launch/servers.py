@@ -18,8 +18,8 @@ from launcher.cli.launch.detach import detach
 from launcher.cli.launch.dry_run import render_engine
 from launcher.cli.launch.elastic import attempt_spec
 from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_endpoint
-from launcher.cli.launch.network import with_network
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.rank_network import with_network
 from launcher.cli.launch.shared_token import draw_token, known_tokens
 from launcher.cli.run_options import RunOptions, check_server_id
 from launcher.cli.text.columns import awaited, server_list
@@ -38,7 +38,7 @@ from launcher.core.records import Cluster, Server
 from launcher.core.resources import START
 from launcher.core.run_dir import RunDir
 from launcher.core.text import shell_words
-from launcher.engines.command import EngineCommand
+from launcher.engines.engine_command import EngineCommand
 from launcher.engines.host_match import Host, local_servers, read_host
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.slurm import cpus_notes

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import atomic, env
-from launcher.core.files import read_regular
+from launcher.core.regular_files import read_regular
 from launcher.core.resources import state_dir
 
 TOKEN_FILE = ".coordinator-token"  # noqa: S105 - a name, hidden among runs

@@ -13,15 +13,15 @@ from typing import Any
 
 import click
 
-from launcher.cli.launch.foreign.options import counterpart
+from launcher.cli.launch.external.options import counterpart
 from launcher.cli.options.project_place import MAX_BYTES, PROJECT_FILE, ProjectPlace
 from launcher.cli.options.types import NAME_OR_PATH, FloatRange, IntRange, Seconds, Size, refused_value
 from launcher.cli.run_options import AUTO
 from launcher.core.env import TLAUNCH_SAFE_DIRECTORY
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.core.machine.owner import called, is_trusted, uids_of_file
+from launcher.core.regular_files import read_regular
 from launcher.core.resources import at_home
 from launcher.core.run_dir import RunDir
 from launcher.core.text import did_you_mean, near, shell_word

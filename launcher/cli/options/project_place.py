@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from launcher.core.files import read_regular
+from launcher.core.regular_files import read_regular
 
 NAME, SHARED_NAME = "tlaunch.toml", "pyproject.toml"
 SHARED_PREFIX = "tool.tlaunch."  # of its tables in a file that others have tables in

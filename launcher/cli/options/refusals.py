@@ -9,17 +9,17 @@ from itertools import pairwise
 
 import click
 
-from launcher.cli.launch.foreign.launchers import PROGRAMS
-from launcher.cli.launch.foreign.lines import names_program
-from launcher.cli.launch.foreign.options import counterpart
+from launcher.cli.launch.external.command_lines import names_program
+from launcher.cli.launch.external.launchers import PROGRAMS
+from launcher.cli.launch.external.options import counterpart
+from launcher.cli.options.command_suggestions import as_of_run, as_other_launcher, as_without_run
 from launcher.cli.options.command_types import HELP, HELP_ALL, TakesCommand, UnknownCommand
 from launcher.cli.options.types import choices_of, refused_value, typed_name
-from launcher.cli.options.whole_lines import as_of_run, as_other_launcher, as_without_run
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.text import UNITS_S, did_you_mean, near
 
 # What users of other tools type, and what it is called here; only what a command has is offered. The options of other
-# launchers are those of `launcher.cli.launch.foreign.options`.
+# launchers are those of `launcher.cli.launch.external.options`.
 CALLED_HERE = {
     "-a": "--all",  # docker's, of ps
     **dict.fromkeys(("-9", "-f", "--force"), "--kill"),

@@ -11,7 +11,7 @@ from launcher.cli.text.log_format import Format
 from launcher.logs.collapse import Collapser, Shown
 from launcher.logs.lines import OVERWRITES, Line, PartialLine
 from launcher.logs.log_file import fair_shares
-from launcher.logs.merge import Merger, merge
+from launcher.logs.log_merge import Merger, merge
 from launcher.logs.select import Selector
 from launcher.runs.rank_logs import AT_ONCE_BYTES, RankLogs
 

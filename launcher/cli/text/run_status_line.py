@@ -31,7 +31,7 @@ from launcher.core.events import (
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges, some_of
-from launcher.logs.alike import Alike, Kinds, folded
+from launcher.logs.group_key import Alike, Kinds, folded
 from launcher.logs.lines import Line, PartialLine
 from launcher.logs.terminal import printable, without_colours
 from launcher.runs.progress import Progress

@@ -21,8 +21,8 @@ from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
 from launcher.core.machine.proc import is_full
 from launcher.core.records import RunSpec
-from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import RankExit
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable

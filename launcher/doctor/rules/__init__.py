@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from launcher.doctor.finding import Evidence, Finding, Rule, Severity, in_order
-from launcher.doctor.rules import names, network, reach, resources, software
+from launcher.doctor.rules import names, reach, resources, software
+from launcher.doctor.rules import network_rules as network
 
 RULES: tuple[Rule, ...] = (*reach.RULES, *names.RULES, *network.RULES, *software.RULES, *resources.RULES)
 _SERVERS = "\0"  # stands for the servers in a message

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.core.machine.interfaces import addresses_of, names_of
 from launcher.doctor.facts import Resolved
 from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, groups, listed
-from launcher.doctor.network import is_address, is_loopback
+from launcher.doctor.network_facts import is_address, is_loopback
 
 MAX_RESOLVE_S = 1.0  # for one name
 LOCAL_NAMES = ("localhost", "localhost.localdomain")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from launcher.core.machine.interfaces import addresses_of
 from launcher.doctor.finding import Evidence, Finding, Rule, Severity, Topic, groups
 from launcher.doctor.join_failure import SERVER
-from launcher.doctor.network import is_loopback
+from launcher.doctor.network_facts import is_loopback
 from launcher.doctor.reach import Attempt, Outcome
 
 MAX_PAIRS = 8  # that have a finding each

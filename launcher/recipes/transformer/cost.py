@@ -12,7 +12,7 @@ from operator import mul
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 from launcher.mesh.stages import Stage, busy_shares, cut_by_cost, stages_of
-from launcher.recipes.transformer.config import ModelConfig, TransformerSettings
+from launcher.recipes.transformer.transformer_settings import ModelConfig, TransformerSettings
 
 # FLOPs of a multiply-add that is trained: 2 forward, 4 backward (for the weights, and for what they are applied to).
 FLOPS_PER_MULTIPLY_ADD = 6

@@ -20,8 +20,8 @@ from typing import Literal
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.stages import Stage
-from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 ITEM_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 MOMENTS = 2

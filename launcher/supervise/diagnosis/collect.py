@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from launcher.core.events import Event, Trouble
 from launcher.core.machine.proc import is_full
-from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import RankExit
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.child_errors import is_of_child
 from launcher.supervise.diagnosis.evidence import RankEvidence
@@ -20,9 +20,9 @@ from launcher.supervise.diagnosis.failure_files import (
     tracebacks_of_children,
 )
 from launcher.supervise.diagnosis.missing_rank import joins
+from launcher.supervise.diagnosis.rank_stacks import Gathering, Target
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
-from launcher.supervise.diagnosis.stacks import Gathering, Target
 from launcher.supervise.rank_ends import LATE_S
 from launcher.supervise.rank_group import RankGroup
 

@@ -31,9 +31,9 @@ from launcher.core.text import counted
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
 from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, leaves, stopped
+from launcher.supervise.diagnosis.rank_stacks import group
 from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful, judge, summaries_of
 from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, weigh_scheduler
-from launcher.supervise.diagnosis.stacks import group
 from launcher.supervise.diagnosis.verdicts import at_most_likely
 
 # A rank that has failed by itself has ended by then, in all likelihood, and its server has reported so.

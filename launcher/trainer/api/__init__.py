@@ -21,8 +21,8 @@ from launcher.trainer.own.train.configs import (
     TransformerRecomputeConfig,
 )
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
 from launcher.trainer.own.train.optimizers import AdamW, AdamWeightDecay, Momentum
+from launcher.trainer.own.train.parallel_modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
 
 __all__ = [
     "AdamW",

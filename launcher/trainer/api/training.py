@@ -20,7 +20,6 @@ from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from launcher.recipes.settings import checked
 from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig, check_clip_norm
 from launcher.recipes.transformer.layers import settings_by
-from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.own.divide import check_layout
 from launcher.trainer.own.trace import class_name
@@ -31,11 +30,12 @@ from launcher.trainer.own.train.optimizers import AdamWeightDecay, Optimizer, in
 from launcher.trainer.own.train.samples import Samples
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import Transport, open_world
-from launcher.trainer.programs.lines import say
+from launcher.trainer.programs.log_lines import say
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.own_network import NAME, OwnNetwork
 from launcher.trainer.saved import model_of
-from launcher.trainer.telemetry.metrics import attempt_in
+from launcher.trainer.telemetry.metrics_writer import attempt_in
+from launcher.trainer.training_files import Files
 
 NO_CHECKPOINTS = CheckpointConfig()
 ADAM = AdamWeightDecay()

@@ -15,7 +15,7 @@ import torch
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.recipes.transformer.config import TransformerTrainConfig
+from launcher.recipes.transformer.transformer_settings import TransformerTrainConfig
 from launcher.trainer.data.order import Order, PairBatches, TokenBatches, cut_by_cost, cut_by_tokens
 from launcher.trainer.data.tokens import Example, Integers, TokenizedPairs
 from launcher.trainer.model.transformer import BEGIN, PAD, Batch

@@ -13,8 +13,8 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.corpus.dataset import Splits, find_splits, is_empty, no_filled_pairs, split_pairs
 from launcher.corpus.sample import cached_sample
-from launcher.corpus.text import read_lines
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.corpus.text_files import read_lines
+from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.token_cache import Text, find_tokens, text_at, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer
 from launcher.trainer.data.tokens import Integers, StoredTokens, TokenizedPairs

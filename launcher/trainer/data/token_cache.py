@@ -30,7 +30,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.resources import cache_dir, writable_dir
 from launcher.corpus.dataset import content_digest, is_empty, no_filled_pairs, split_pairs
-from launcher.corpus.text import as_unreadable_error, lines_of
+from launcher.corpus.text_files import as_unreadable_error, lines_of
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.data.tokens import (
     BOUND,

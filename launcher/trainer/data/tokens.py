@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.core.codec import decode, read_json
-from launcher.core.files import open_regular
 from launcher.core.frozen import frozen
-from launcher.recipes.transformer.config import DataConfig
+from launcher.core.regular_files import open_regular
+from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.model.transformer import END, PAD
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from launcher.core.errors import EXIT_OK, TlaunchError
-from launcher.corpus.text import normalised, read_lines
-from launcher.recipes.transformer.config import DataConfig
+from launcher.corpus.text_files import normalised, read_lines
+from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.checkpoint.foreign.progress import Progress, tell
 from launcher.trainer.decode.beam import Search
 from launcher.trainer.decode.score import all_scores, check_installed

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from launcher.core.frozen import frozen
-from launcher.corpus.text import normalised
-from launcher.recipes.transformer.config import DataConfig
+from launcher.corpus.text_files import normalised
+from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.decode.beam import Hypothesis, Search, search
 from launcher.trainer.decode.cache import CachedDecoder

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from launcher.core.frozen import frozen
-from launcher.recipes.transformer.config import DataConfig, ModelConfig
+from launcher.recipes.transformer.transformer_settings import DataConfig, ModelConfig
 from launcher.trainer.model.dropout import AttentionDropout, Draws, Dropout
 from launcher.trainer.model.linear import Linear, TiedLinear
 

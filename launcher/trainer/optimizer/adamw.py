@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 
 from launcher.core.frozen import frozen
-from launcher.trainer.optimizer.rules import Step, Tensors
+from launcher.trainer.optimizer.update_rules import Step, Tensors
 
 # As a step, it leaves nothing of beta^t for any beta below 1 that a float holds, and fits into 64 bits.
 ENDLESS = 1e18

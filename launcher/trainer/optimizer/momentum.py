@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 
 from launcher.core.frozen import frozen
-from launcher.trainer.optimizer.rules import Step, Tensors
+from launcher.trainer.optimizer.update_rules import Step, Tensors
 
 
 @frozen

@@ -24,18 +24,18 @@ from launcher.core.atomic import replacing
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.run_dir import RunDir, strategy_name
 from launcher.recipes.train import CheckpointConfig
-from launcher.trainer.checkpoint.due import SaveSchedule
-from launcher.trainer.files import Files
+from launcher.trainer.checkpoint.schedule import SaveSchedule
 from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
-from launcher.trainer.programs.saving import Saving
-from launcher.trainer.programs.strategy import StepRecorder
+from launcher.trainer.programs.save_loop import Saving
+from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.saved import check_can_save, save_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
-from launcher.trainer.telemetry.metrics import Metrics, attempt_in
+from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
 from launcher.trainer.telemetry.step_time import StepTime
+from launcher.trainer.training_files import Files
 
 WARM_UP_STEPS = 3  # they open connections and allocate, so the profiler does not trace them
 

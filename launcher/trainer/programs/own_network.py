@@ -32,8 +32,8 @@ from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.lines import say, say_of_all
-from launcher.trainer.programs.network import NetworkResult
+from launcher.trainer.programs.log_lines import say, say_of_all
+from launcher.trainer.programs.network_program import NetworkResult
 from launcher.trainer.programs.program import Program, Validated, line_of
 from launcher.trainer.saved import gather
 from launcher.trainer.telemetry.heartbeat import getting_on

@@ -14,8 +14,8 @@ from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.trainer.checkpoint.state import NONE, State
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.strategy import StepRecorder
-from launcher.trainer.telemetry.metrics import Metrics
+from launcher.trainer.programs.strategy_recorder import StepRecorder
+from launcher.trainer.telemetry.metrics_writer import Metrics
 from launcher.trainer.telemetry.step_time import StepTime
 
 

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
-from launcher.recipes.quickstart.config import QuickstartSettings
-from launcher.trainer.files import Files
+from launcher.recipes.quickstart.quickstart_settings import QuickstartSettings
 from launcher.trainer.model.initial import generator_of
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.loop import run
-from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
+from launcher.trainer.programs.network_program import NetworkProgram, NetworkResult, plan_groups
 from launcher.trainer.programs.program import line_of
 from launcher.trainer.programs.sharded import ShardedTraining
 from launcher.trainer.shard.modules import MatMul, ReduceMean, ReLU, Square, Sub
+from launcher.trainer.training_files import Files
 
 
 class Network(nn.Module):

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from launcher.trainer.optimizer.rules import Rule
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.optimizer.update_rules import Rule
 from launcher.trainer.parallel.batch_norm import synchronise_batch_norms
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.network import NetworkResult, NetworkTraining
-from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.network_program import NetworkResult, NetworkTraining
+from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.telemetry import recording
 
 SMALL_PIXELS = 160  # on each side

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from launcher.core.frozen import frozen
 from launcher.corpus.images import ImageFiles, find_images
-from launcher.recipes.resnet50.checks import REPLICATED
-from launcher.recipes.resnet50.config import Resnet50Settings
+from launcher.recipes.resnet50.resnet50_checks import REPLICATED
+from launcher.recipes.resnet50.resnet50_settings import Resnet50Settings
 from launcher.trainer.data.images import (
     NO_LABEL,
     ImageOrder,
@@ -28,20 +28,20 @@ from launcher.trainer.data.images import (
     training_batches,
     validation_batches,
 )
-from launcher.trainer.files import Files
 from launcher.trainer.model.resnet import initial_weight, resnet50
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.loop import run
-from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
+from launcher.trainer.programs.network_program import NetworkProgram, NetworkResult, plan_groups
 from launcher.trainer.programs.program import Validated, line_of
 from launcher.trainer.programs.replicated import ReplicatedTraining
 from launcher.trainer.programs.sharded import ShardedTraining
 from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.telemetry.heartbeat import getting_on
+from launcher.trainer.training_files import Files
 
 AHEAD = 3  # batches that a thread prepares while one is trained on
 MEAN, COUNT = "running_mean", "num_batches_tracked"  # of each batch norm, the latter the number of steps

@@ -18,10 +18,10 @@ from launcher.mesh.boxes import full_box
 from launcher.sharding.cost import Costs
 from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
 from launcher.sharding.plan_report import plan_report
-from launcher.sharding.report import StrategyReport
 from launcher.sharding.strategy import written
-from launcher.trainer.optimizer.rules import Rule
+from launcher.sharding.strategy_report import StrategyReport
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.optimizer.update_rules import Rule
 from launcher.trainer.own.cut.calibrate import costs_for
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.modes import cuttings_for
@@ -30,8 +30,8 @@ from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.network import NetworkResult, NetworkTraining
-from launcher.trainer.programs.strategy import StepRecorder
+from launcher.trainer.programs.network_program import NetworkResult, NetworkTraining
+from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.recording import Recorder
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.core.errors import TlaunchError
-from launcher.recipes.transformer.config import TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import predicted_busy, training_flops
+from launcher.recipes.transformer.transformer_settings import TransformerSettings, TransformerTrainConfig
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import open_corpus
 from launcher.trainer.data.tokenizer import Tokenizer
@@ -23,19 +23,19 @@ from launcher.trainer.data.tokens import Integers, TokenizedPairs
 from launcher.trainer.decode.beam import Search
 from launcher.trainer.decode.score import bleu, check_installed
 from launcher.trainer.decode.translator import Translator
-from launcher.trainer.files import Files
 from launcher.trainer.model.linear import product
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import gives_parts
-from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of
-from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.saved import gather, single_device_model
 from launcher.trainer.session import Session, StepResult, model_shapes, placements_at
-from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
+from launcher.trainer.telemetry.metrics_writer import Metrics, perplexity_of
 from launcher.trainer.telemetry.step_time import StepTime
+from launcher.trainer.training_files import Files
 
 
 def train(settings: TransformerSettings, world: World, files: Files) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.sharding.report import ReportCollective, ReportKind, ReportPhase
+from launcher.sharding.strategy_report import ReportCollective, ReportKind, ReportPhase
 from launcher.trainer.telemetry.operators import OperatorGraph
 
 Direction = Literal["forward", "backward"]

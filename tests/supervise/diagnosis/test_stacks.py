@@ -15,7 +15,7 @@ import pytest
 from launcher.core.machine.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PY_SPIES_AT_ONCE
-from launcher.supervise.diagnosis.stacks import Gathering, RankStack, gather, group, sentence
+from launcher.supervise.diagnosis.rank_stacks import Gathering, RankStack, gather, group, sentence
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
@@ -160,7 +160,7 @@ def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_befor
     """Before it asked, or while it did: ranks have their time after that; but not for ever."""
     away_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + away_s, sleep=time.sleep)
-    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.time", clock)
+    monkeypatch.setattr("launcher.supervise.diagnosis.rank_stacks.time", clock)
     ranks.start("sleep")
     in_state(ranks.start("block-signal"), "S")
     gathering = Gathering(ranks.targets, LONG_S)
@@ -206,7 +206,7 @@ def test_a_dump_that_makes_pauses_is_waited_for(ranks):
 
 def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
     """It may have been stopped: its lock is waited for, but not for the whole time."""
-    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.LOCK_SHARE", 0.2 / LONG_S)
+    monkeypatch.setattr("launcher.supervise.diagnosis.rank_stacks.LOCK_SHARE", 0.2 / LONG_S)
     in_state(ranks.start("sleep"), "S")
     with ranks.targets[0].stacks_log.open() as log:
         fcntl.flock(log, fcntl.LOCK_EX)

@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "launcher.cli.commands.ckpt.diff:diff",
         "Check whether two checkpoints, of any layouts, hold the same state.",
     ),
-    "merge": ("launcher.cli.commands.ckpt.merge:merge", "Write a checkpoint of any layout as one model."),
+    "merge": ("launcher.cli.commands.ckpt.ckpt_merge:merge", "Write a checkpoint of any layout as one model."),
     "prune": (
         "launcher.cli.commands.ckpt.prune:prune",
         "Remove all but the newest whole checkpoints of a run or in a directory.",

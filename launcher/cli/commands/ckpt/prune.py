@@ -23,8 +23,8 @@ from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
 from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
-from launcher.core.files import bytes_in
 from launcher.core.machine.owner import ROOT, called, is_own, uids_of_file
+from launcher.core.regular_files import bytes_in
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable, shell_word
 from launcher.runs.status import look

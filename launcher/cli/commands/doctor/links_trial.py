@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.commands.doctor.report import is_sound
+from launcher.cli.commands.doctor.doctor_report import is_sound
 from launcher.cli.commands.doctor.trial_run import (
     ENDED,
     Remains,
@@ -29,7 +29,7 @@ from launcher.doctor.examine import Examination
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.links import Links, best_of, described, judge_links
 from launcher.doctor.probe_handler import OWN_RUNS, forget
-from launcher.doctor.rules.network import carried_by, elsewhere
+from launcher.doctor.rules.network_rules import carried_by, elsewhere
 from launcher.supervise.port import hold_port
 
 

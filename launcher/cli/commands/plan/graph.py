@@ -19,8 +19,15 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import printable, ranges
 from launcher.mesh.coordinates import AXES
-from launcher.sharding.report import PHASES, ReportCollective, ReportEdge, ReportOperator, ReportTensor, StrategyReport
 from launcher.sharding.strategy import written
+from launcher.sharding.strategy_report import (
+    PHASES,
+    ReportCollective,
+    ReportEdge,
+    ReportOperator,
+    ReportTensor,
+    StrategyReport,
+)
 
 MAX_CHARS = 52  # of a line of a box
 MAX_DOT_S = 120.0

@@ -19,8 +19,8 @@ from launcher.cli.text.stdout import write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable, ranges
-from launcher.sharding.report import StrategyReport
 from launcher.sharding.report_set import equal_ranks, read_all, read_of_rank, reported_ranks
+from launcher.sharding.strategy_report import StrategyReport
 
 EPILOG = """\b
 Examples:

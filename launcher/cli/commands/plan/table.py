@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from launcher.cli.text.columns import aligned, columns_of, fitted, size
 from launcher.core.text import printable, ranges
-from launcher.sharding.report import PHASES, ReportCollective, ReportOperator, ReportPhase, StrategyReport
 from launcher.sharding.report_set import AlikeRanks
 from launcher.sharding.strategy import written
+from launcher.sharding.strategy_report import PHASES, ReportCollective, ReportOperator, ReportPhase, StrategyReport
 
 OPERATORS = ("OPERATOR", "KIND", "STRATEGY", "OUTPUT", "FORWARD", "BACKWARD")
 COLLECTIVES = ("OPERATOR", "PHASE", "KIND", "GROUP", "BYTES", "COUNT", "WHAT")

@@ -18,14 +18,14 @@ from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir
 from launcher.runs.changes import Change, changes_of
-from launcher.runs.course import own_course, whole_course
 from launcher.runs.logged_metrics import LoggedSteps, logged_steps
-from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
+from launcher.runs.metrics_reader import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
 from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by, read_fields
 from launcher.runs.status import RunState, look
 from launcher.runs.timeline import Timeline, timeline
+from launcher.runs.training_history import own_course, whole_course
 
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher

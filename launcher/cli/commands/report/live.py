@@ -12,11 +12,11 @@ from typing import Any
 from launcher.cli.commands.report.charts import charts_of, safe
 from launcher.cli.commands.report.curves import drawn
 from launcher.cli.commands.report.facts import Measured, sentence_of, with_printed
-from launcher.cli.commands.report.text import notes
+from launcher.cli.commands.report.report_text import notes
 from launcher.cli.commands.status import GROUPED_FROM
 from launcher.cli.commands.top.measured import time_spent
 from launcher.cli.commands.top.sampler import Row, Sampler
-from launcher.cli.commands.top.screen import columns_at, group_key, how_many_run
+from launcher.cli.commands.top.screen import columns_at, how_many_run, row_group_key
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
 from launcher.cli.text.stdout import as_argument
@@ -24,14 +24,14 @@ from launcher.cli.text.verdict_text import headline
 from launcher.core.errors import UsageError
 from launcher.core.metrics import Record
 from launcher.core.run_dir import RunDir
-from launcher.logs.piece import LogCursor, Place, piece_after
+from launcher.logs.log_cursor import LogCursor, Place, piece_after
 from launcher.logs.terminal import shortened
-from launcher.runs.course import own_course, whole_course
 from launcher.runs.logged_metrics import LoggedSteps
-from launcher.runs.metrics import MetricsReader, metrics_of, read_metrics
+from launcher.runs.metrics_reader import MetricsReader, metrics_of, read_metrics
 from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
+from launcher.runs.training_history import own_course, whole_course
 
 SHARE = 0.1  # of the time may be spent on reading a course again
 MAX_ATTEMPTS = 5  # before the present one: the last of them are told
@@ -173,7 +173,7 @@ class LiveView:
         culprit = state.verdict.culprit if state.verdict else None
         columns = columns_at(state.looked_ns)
         yield "columns", [column.name for column in columns]
-        for kind, groups in ((GROUP, grouped(rows, group_key(rows))), (EACH, [(row,) for row in rows])):
+        for kind, groups in ((GROUP, grouped(rows, row_group_key(rows))), (EACH, [(row,) for row in rows])):
             names = []
             for group in groups:
                 first = group[0]

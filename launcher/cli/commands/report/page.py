@@ -13,7 +13,7 @@ from launcher import __version__
 from launcher.cli.commands.report.attempts import attempts_of
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
 from launcher.cli.commands.report.facts import RunFacts, mapping
-from launcher.cli.commands.report.text import UNKNOWN, figures, notes
+from launcher.cli.commands.report.report_text import UNKNOWN, figures, notes
 from launcher.cli.run_options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import counted
 from launcher.core.resources import data_dir

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.commands.table.files import check_output, deliver, note, read_named, shown
-from launcher.cli.launch.tables import found_table
+from launcher.cli.commands.table.table_files import check_output, deliver, note, read_named, shown
+from launcher.cli.launch.rank_tables import found_table
 from launcher.cli.options.completion import one_of
 from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import A_PATH, IntRange, complete_files
@@ -18,7 +18,7 @@ from launcher.rank_table import Profile, parse_rank_table
 from launcher.rank_table.convert import SOURCES, TARGETS, convert_cluster, format_named, marked_without_ascend
 from launcher.rank_table.detect import read_plain, recognise_plain
 from launcher.rank_table.formats.writing import PLAIN
-from launcher.rank_table.read import unread_note
+from launcher.rank_table.table_reader import unread_note
 
 EXAMPLES = """\b
 Examples:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
+from launcher.cli.commands.table.table_files import STDIN, problem_to_json, read_table
 from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.files import STDIN, problem_to_json, read_named
-from launcher.cli.launch.tables import found_table
+from launcher.cli.commands.table.table_files import STDIN, problem_to_json, read_named
+from launcher.cli.launch.rank_tables import found_table
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
@@ -23,7 +23,7 @@ from launcher.rank_table import TableReport, parse_rank_table
 from launcher.rank_table.difference import compare
 from launcher.rank_table.fix import Fixed, Repair, fix_table
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.read import overwrite
+from launcher.rank_table.table_reader import overwrite
 
 EPILOG = """\b
 Examples:

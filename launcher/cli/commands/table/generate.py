@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.files import check_output, hand_over, note, warn
 from launcher.cli.commands.table.sources import Wanted, gather
+from launcher.cli.commands.table.table_files import check_output, hand_over, note, warn
 from launcher.cli.options.types import A_PATH
 from launcher.cli.text.stdout import say
 from launcher.cli.text.style import screen_of

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from launcher.cli.commands.table.files import read_table
+from launcher.cli.commands.table.table_files import read_table
 from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher.cli.commands.table.files import STDIN, read_named
+from launcher.cli.commands.table.table_files import STDIN, read_named
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.rank_table import discover

@@ -9,8 +9,8 @@ from itertools import islice
 
 from launcher.cli.text.columns import duration, number, sparkline, step_time
 from launcher.core.run_dir import RunDir
-from launcher.runs.course import runs_before, standing
-from launcher.runs.metrics import MetricsReader, Record, StepMetrics, median_of, part_shares
+from launcher.runs.metrics_reader import MetricsReader, Record, StepMetrics, median_of, part_shares
+from launcher.runs.training_history import runs_before, standing
 
 RECENT_NS = 300 * 10**9
 # Five minutes of the bundled trainer, which writes fifty lines of 700 bytes a second at most.

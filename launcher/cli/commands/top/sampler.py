@@ -11,7 +11,7 @@ from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics import StepMetrics
+from launcher.runs.metrics_reader import StepMetrics
 from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
 from launcher.runs.silence import SilenceReader, Silences
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader

@@ -47,7 +47,7 @@ def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
     )
 
 
-def group_key(rows: list[Row]) -> Callable[[Row], Hashable]:
+def row_group_key(rows: list[Row]) -> Callable[[Row], Hashable]:
     """Return what tells apart ranks that do not belong in one row; steps count of those that run."""
     return group_key(
         rows,
@@ -87,7 +87,7 @@ def to_screen(
     empty = {column.name for column in columns if all(column.value(row) is None for row in rows)}
     giving_way = [(name, 0) for name in sorted(GIVING_WAY, key=lambda name: name not in empty)]
     table = view.lines(
-        rows, columns, group_key(rows), width, most_rows, giving_way=giving_way, right=RIGHT, paint={"STATE": look.state}
+        rows, columns, row_group_key(rows), width, most_rows, giving_way=giving_way, right=RIGHT, paint={"STATE": look.state}
     )  # fmt: skip
     shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
     if height is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from launcher.rank_table.catalogue import Finding, rule
-from launcher.rank_table.formats.rank_list.read import DRAFT_KEYS, addresses, is_draft, levels
+from launcher.rank_table.formats.rank_list.rank_list_reader import DRAFT_KEYS, addresses, is_draft, levels
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.model import DeviceRow, Fields, Table, integer_at, text_at
 from launcher.rank_table.positions import Pointer

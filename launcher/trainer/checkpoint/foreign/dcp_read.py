@@ -18,7 +18,7 @@ from torch import Tensor
 
 from launcher.checkpoint.dcp import Chunk, StoredTensor, read_metadata
 from launcher.core.errors import UnreadableError
-from launcher.core.files import open_regular
+from launcher.core.regular_files import open_regular
 from launcher.mesh.boxes import full_box
 from launcher.trainer.checkpoint.foreign.dcp_write import MODEL, MOMENTS, OPTIMIZER, STATE, STEP
 from launcher.trainer.checkpoint.foreign.state import ForeignState, ForeignTensor

@@ -31,7 +31,7 @@ from launcher.checkpoint.index import Index, NamedBox, PartFile
 from launcher.checkpoint.tensors import whole_files
 from launcher.core.atomic import new_directory
 from launcher.mesh.boxes import Box, full_box
-from launcher.trainer.checkpoint.files import StoredTensors
+from launcher.trainer.checkpoint.checkpoint_files import StoredTensors
 from launcher.trainer.checkpoint.foreign.progress import Progress, tell
 from launcher.trainer.checkpoint.foreign.state import dtype_of
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.finish import finish
 from launcher.checkpoint.index import (
     KINDS,
@@ -29,14 +30,13 @@ from launcher.checkpoint.index import (
     step_named,
 )
 from launcher.checkpoint.tensors import write_digested
-from launcher.checkpoint.ways import MODEL
 from launcher.core.atomic import new_directory
 from launcher.core.errors import RefusedError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import counted, some_of
 from launcher.mesh.boxes import full_box
-from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_tensors
+from launcher.trainer.checkpoint.checkpoint_files import NUMPY_DTYPES, write_tensors
 from launcher.trainer.checkpoint.foreign.progress import Progress
 
 SHOWN = 5  # names of each fault

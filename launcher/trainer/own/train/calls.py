@@ -26,7 +26,7 @@ from launcher.trainer.own.trace import (
 )
 from launcher.trainer.own.train.dropout import DrawnDropout
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
+from launcher.trainer.own.train.parallel_modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
 
 LEAVES = (
     VocabEmbedding,

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from launcher.core.errors import UsageError
 from launcher.mesh.stages import Stage
-from launcher.recipes.transformer.config import ModelConfig
 from launcher.recipes.transformer.layers import LambdaFunc
+from launcher.recipes.transformer.transformer_settings import ModelConfig
 from launcher.trainer.model.dropout import Draws, Dropout
 from launcher.trainer.model.linear import Linear
 from launcher.trainer.model.transformer import ACTIVATIONS, DecoderLayer, EncoderLayer
 from launcher.trainer.own.train.configs import TransformerOpParallelConfig
-from launcher.trainer.own.train.modules import INITIAL_STD, check_shape
+from launcher.trainer.own.train.parallel_modules import INITIAL_STD, check_shape
 
 MASKED = -10000.0  # added to the scores of what is not attended to, as in MindSpore: a row without any key has no NaN
 

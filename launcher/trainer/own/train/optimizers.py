@@ -8,7 +8,7 @@ from typing import Protocol
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.trainer.optimizer import adamw, momentum
-from launcher.trainer.optimizer.rules import Rule
+from launcher.trainer.optimizer.update_rules import Rule
 
 LearningRate = float | Callable[[int], float]  # of each step, or of a step by its number, from 1
 

@@ -18,11 +18,11 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import some_of
 from launcher.mesh.stages import Stage
-from launcher.recipes.transformer.config import DataConfig, ModelConfig, TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.recipes.transformer.transformer_settings import DataConfig, ModelConfig, TransformerSettings
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.modules import VocabEmbedding
 from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.parallel_modules import VocabEmbedding
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.styles import BLOCK, VOCABULARY_ROWS, Style, part_bounds

@@ -20,7 +20,7 @@ from launcher.trainer.own.trace import LINE, class_name
 from launcher.trainer.own.train.calls import INPUTS, TracedNetwork, arguments_by_name
 from launcher.trainer.own.train.dropout import DrawnDropout
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.modules import CrossEntropyLoss, VocabEmbedding
+from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, VocabEmbedding
 
 
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:

@@ -19,8 +19,8 @@ from launcher.trainer.own.train.buffers import Buffers, move_buffers
 from launcher.trainer.own.train.calls import RECEIVED, TracedNetwork, arguments_of, traced_network
 from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.modules import CrossEntropyLoss
 from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss
 from launcher.trainer.own.train.parameter_plan import apply_plan, check_parameters, plan_network, stages_of_network
 from launcher.trainer.own.train.pipeline_parts import (
     LossMasks,

@@ -1,0 +1,125 @@
+"""`tlaunch ckpt merge`: a checkpoint of any layout as one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from launcher.checkpoint import model_merge as files
+from launcher.checkpoint.index import DamagedError, Index, read_index
+from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened, state_bytes
+from launcher.cli.commands.ckpt.output import check_new, check_numpy, opened_with_bar, output_option
+from launcher.cli.options.completion import complete_runs_or_files
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.progress_bar import progress_bar
+from launcher.cli.text.stdout import say, write_out
+from launcher.cli.training.resume import resolve_checkpoints
+from launcher.core.errors import EXIT_OK, UsageError
+from launcher.core.run_dir import LATEST
+from launcher.core.text import printable
+
+if TYPE_CHECKING:
+    from launcher.checkpoint.average import AveragedBoxes  # imports numpy
+
+EPILOG = """\b
+Examples:
+  tlaunch ckpt merge --output model                  # of the latest run's newest checkpoint
+  tlaunch ckpt merge runs/latest/checkpoints/step-500 --output model --optimizer
+  tlaunch ckpt merge runs/latest --output model --average 10
+
+DIR gets model.safetensors, config.json and, of a translation model, tokenizer.model, as the trainer leaves them in the run directory, whatever the layout was.
+Weights are those that the optimizer keeps: float32 of a training in bfloat16.
+
+CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are compared
+with their digests first. With --average a run or a directory is meant, and damaged checkpoints in it do not count.
+
+Exit codes: 0; 1 DIR cannot be written; 2 wrong usage, DIR exists, no such checkpoint, or one that is damaged;
+fewer than N, or not of one training.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
+@output_option("the model")
+@click.option(
+    "--optimizer",
+    is_flag=True,
+    help="Write the optimizer's moments, too: optimizer.safetensors, first_moment/NAME and so on.",
+)
+@click.option(
+    "--average",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Average the weights of the newest N whole checkpoints of the run or directory, in float64.",
+)
+@runs_dir_option
+def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> int:
+    """Write a checkpoint of any layout as one model."""
+    if average is not None and optimizer:
+        raise UsageError(
+            f"--average {average} --optimizer: an average of weights has no moments", hint="leave --optimizer out"
+        )
+    paths = resolve_checkpoints(runs_dir, checkpoint)
+    check_new(output, paths[0])
+    if average is not None:
+        with _averaged_with_bar(paths, average, checkpoint) as averaged:
+            files.merge(averaged, output, moments=False, averaged_steps=averaged.steps)
+    else:
+        index = read_index(paths[0])
+        with opened_with_bar("merge", paths[0], index, state_bytes(index, None if optimizer else 1)) as stored:
+            files.merge(stored, output, moments=optimizer)
+    write_out(f"{printable(str(output))}\n")
+    return EXIT_OK
+
+
+@contextmanager
+def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Iterator[AveragedBoxes]:
+    """Give the mean of the newest `count` whole checkpoints of `paths`, and show how far reading and writing are.
+
+    `reference` is what a person named. The files are compared with their digests first. A damaged checkpoint is
+    reported, and an older one taken in its place.
+
+    Raises:
+        UsageError: fewer are whole, or they are not of one training.
+        UnreadableError: one cannot be read, or another version has written it.
+    """
+    check_numpy()
+    from launcher.checkpoint.average import AveragedBoxes
+
+    if len(paths) == 1 and paths[0].name == Path(reference).name:
+        hint = f"name a run or a directory of checkpoints, such as {paths[0].parent}"
+        raise UsageError(f"--average {count}: {paths[0]} is a single checkpoint", hint=hint)
+    readable = [(path, index) for path in paths if (index := _index_of(path)) is not None]
+    total = sum(all_bytes(index) + state_bytes(index, 1) for _, index in readable[:count])
+    with progress_bar("merge", total) as advance, ExitStack() as stack:
+        stored: list[StoredBoxes] = []
+        for path, index in readable:
+            if len(stored) == count:
+                break
+            try:
+                stored.append(stack.enter_context(opened(path, index, advance, say)))
+            except DamagedError as error:
+                say(f"{error.message}; {path.name} is left out")
+        if len(stored) < count:
+            raise _too_few(paths, len(stored), count)
+        yield AveragedBoxes(stored)
+
+
+def _index_of(path: Path) -> Index | None:
+    """Return the index of a checkpoint; None, and a line that says so, where it is damaged."""
+    try:
+        return read_index(path)
+    except DamagedError as error:
+        say(f"{error.message}; {path.name} is left out")
+        return None
+
+
+def _too_few(paths: Sequence[Path], whole: int, count: int) -> UsageError:
+    more = "keep more with checkpoint.every_steps and checkpoint.keep"
+    hint = f"use --average {whole}, or {more}" if whole > 1 else f"leave --average out, or {more}"
+    found = f"{whole} whole checkpoint{'s' * (whole != 1)}"
+    return UsageError(f"--average {count}: {paths[0].parent} has {found}", hint=hint)

@@ -1,0 +1,283 @@
+"""`tlaunch doctor`: examine all servers of a planned run, and report what would break it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.commands.doctor.doctor_report import is_sound, refusal_to_json, report_lines, report_to_json
+from launcher.cli.commands.doctor.links_trial import LinksTrial
+from launcher.cli.commands.doctor.trial_run import OWN_DIRECTORY, OwnPart, kept_table, measuring
+from launcher.cli.launch.engine_commands import HANDED_ON, engine_for, own_agent, server_names, with_endpoint
+from launcher.cli.launch.prepare import Prepared, doubt_of_table, prepare
+from launcher.cli.launch.servers import join_first_server, open_endpoint, this_server
+from launcher.cli.launch.shared_token import draw_token
+from launcher.cli.options import run as of_run
+from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.precedence import given_last
+from launcher.cli.options.types import complete_files
+from launcher.cli.run_options import RunOptions, for_engine
+from launcher.cli.text.columns import awaited, server_list
+from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import screen_of
+from launcher.cluster.job import EXAMINATION, Plan
+from launcher.cluster.join import Endpoint
+from launcher.cluster.probe_server import serve_probes
+from launcher.cluster.probe_session import SILENCE_S, ProbeSession
+from launcher.cluster.program_check import odd_programs, programs_of, question
+from launcher.core import env
+from launcher.core.codec import json_text
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.records import Server
+from launcher.doctor.examine import Examination, Wish, examine
+from launcher.doctor.finding import Evidence, Finding, Severity, Topic, in_order
+from launcher.doctor.rules import judge
+from launcher.engines.engine_command import EngineCommand
+from launcher.engines.host_match import Host, read_host
+from launcher.engines.mpi import alone_variables
+from launcher.program.digests import essential_words
+
+EPILOG = """\b
+Examples:
+  tlaunch doctor --devices 4
+  tlaunch doctor --rank-table rank_table.json --engine mpi
+  tlaunch doctor --rank-table rank_table.json      # on each server by hand
+  tlaunch doctor --rank-table rank_table.json --engine mpi --json | jq .sound
+  tlaunch doctor --rank-table rank_table.json --engine mpi -- python train.py
+
+Starts one agent per server as `tlaunch run` would. Each reports its names, addresses, interfaces, clock, versions, rank
+table, disks, limits and devices, then tries to reach all others. If nothing would break a run, a short run measures how
+fast they reach each other, and leaves nothing behind unless it fails.
+
+With COMMAND, the program's files are compared too: a stale copy on one server would train something else.
+
+A finding is `breaks` if it makes a run fail, `risky` if it may, and `note` if nothing is wrong. A server on which nothing
+can be started is a finding too; the other servers are examined nevertheless.
+
+Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unreadable files, or mpirun or srun is missing;
+3 a refused rank table.
+"""
+EXAMINATION_JOIN_S = 60.0
+LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
+
+
+class _LayoutFree(TakesCommand):
+    """The doctor's options; refuses a run's layout options with a reason of their own."""
+
+    without = "compare no program's files"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ends_options = "--" in args
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in LAYOUT:
+                raise UsageError(
+                    f"{error.option_name}: doctor takes no layout, all devices of the table are examined",
+                    hint="leave it out",
+                ) from error
+            raise
+        if ctx.params["command"] and not ends_options:  # more likely a typing error than a program
+            raise UsageError(
+                f"{ctx.command_path} takes nothing more: {ctx.params['command'][0]}",
+                hint="a COMMAND, whose files are to be compared, stands after --",
+            )
+        return rest
+
+
+@click.command(cls=_LayoutFree, epilog=EPILOG)
+@of_run.rank_table_option
+@of_run.devices_option()
+@of_run.engine_option
+@of_run.engine_words_option
+@of_run.server_option
+@of_run.join_timeout_option(EXAMINATION_JOIN_S, "Servers that have not joined by then are reported as missing.")
+@of_run.coordinator_port_option
+@of_run.chip_option
+@of_run.env_option
+@of_run.master_port_option("free")
+@click.option("--no-links", is_flag=True, help="Skip the measurement of the links between servers.")
+@of_run.runs_dir_option
+@json_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]", shell_complete=complete_files)
+@click.pass_context
+def doctor(
+    context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
+) -> None:
+    """Check all servers for problems that would break a run."""
+    try:
+        exit_code = _run(given_last(context, options), command, measures=not no_links, as_json=as_json)
+    except TlaunchError as error:
+        if as_json:
+            write_out(json_text(refusal_to_json(error)))
+        raise
+    context.exit(exit_code)
+
+
+AGREEMENT = {"command": "tlaunch doctor"}  # so that a run and an examination refuse each other
+
+
+def _run(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
+    """Examine the servers of the run that `options` of `tlaunch run` would start, and return the exit code.
+
+    Raises:
+        TlaunchError: table, options or engine do not fit, or the first server refuses this one.
+    """
+    chosen = for_engine(measuring(options), os.environ)
+    prepared = prepare(chosen, os.environ)
+    servers = prepared.used.servers
+    host = read_host(server_names(servers))
+    here = None if chosen.by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
+    if here is not None and here != prepared.used.first_server:
+        return _take_part(options, chosen, prepared, host, here)
+    with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as directory:
+        return _examine(_DoctorRun(options, command, chosen, prepared, host, here, Path(directory)), measures, as_json)
+
+
+@frozen
+class _DoctorRun:
+    """The options and servers, before anything is started."""
+
+    options: Mapping[str, Any]  # of `tlaunch run`, as they were given
+    command: tuple[str, ...]  # of the run; empty if it is not given
+    chosen: RunOptions
+    prepared: Prepared
+    host: Host
+    here: int | None  # which server this is, where others are started by hand; None where an engine brings all
+    directory: Path  # for what engines read and print
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        return self.prepared.used.servers
+
+    def session(self) -> ProbeSession:
+        """Return a session in which no server has joined yet."""
+        by_hand = self.chosen.port_by_hand if self.here is not None and len(self.servers) > 1 else None
+        listener, endpoint = open_endpoint(self.host, by_hand)
+        plan = Plan(
+            listener=listener,
+            token=endpoint.token,
+            shared_token=draw_token(self.prepared.request.runs_dir, os.environ),
+            silence_s=SILENCE_S,
+            join_timeout_s=self.chosen.join_timeout,
+            engine=own_agent(self.servers[self.here], endpoint)
+            if self.here is not None
+            else with_endpoint(engine_for(self.chosen, self.servers, self.host)(self.directory), endpoint),
+            brings_all=self.here is None,
+            job=EXAMINATION,
+            agreement=AGREEMENT,
+            resolved=tuple((name, frozenset(map(str, found))) for name, found in self.host.resolved),
+        )
+        alone = (lambda index, join_s: self._alone(index, endpoint, join_s)) if self.here is None else None
+        return ProbeSession(plan, self.servers, alone, self.directory)
+
+    def wish(self) -> Wish:
+        table, port, request = self.chosen.rank_table, self.chosen.master_port, self.prepared.request
+        return Wish(
+            cwd=request.cwd,
+            runs_dir=request.runs_dir,
+            table=None if table is None or not table.is_file() else table.absolute(),  # a pipe cannot be read twice
+            ports=() if port is None else (port,),
+            variables=tuple(sorted(request.user_env.items())),
+        )
+
+    def _alone(self, index: int, endpoint: Endpoint, join_s: float) -> EngineCommand:
+        """Return the command that starts the agent of one server, which then looks for this machine for `join_s`.
+
+        It gets the server's id, since it is number 0 of its engine's processes.
+        """
+        server = self.servers[index]
+        directory = self.directory / f"server{index}"
+        directory.mkdir(exist_ok=True)
+        own_env = {env.TLAUNCH_SERVER: server.server_id, env.TLAUNCH_JOIN_S: f"{join_s:.1f}"}
+        handed_on = (*HANDED_ON, *own_env)
+        command = with_endpoint(engine_for(self.chosen, (server,), self.host, handed_on)(directory), endpoint)
+        mpi_env = alone_variables(command.engine, directory, os.environ)
+        return replace(command, env={**command.env, **mpi_env, **own_env})
+
+
+def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
+    """Examine all servers from the first one, report, and return the exit code."""
+    for note in planned.prepared.notes:
+        say(note)
+    # A run would start ranks on this machine although the table may not mean it.
+    doubt = doubt_of_table(planned.prepared, planned.host)
+    doubts = [Finding("server-unknown", Topic.TABLE, Severity.RISKY, (0,), doubt)] if doubt else []
+    session = planned.session()
+    try:
+        limit_s = None if planned.here is None else planned.chosen.join_timeout
+        session.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
+        examination = examine(planned.prepared.used, planned.wish(), session)
+        # What does not change while links are measured; a server may be lost meanwhile.
+        lasting = (*doubts, *_program_findings(planned, session))
+        findings = _findings(examination, session, lasting)
+        if measures:
+            options = kept_table(planned.options, planned.prepared.table.text, planned.directory)
+            trial = LinksTrial(options, session, examination, planned.directory)
+            measured = tuple(trial.findings(findings))
+            findings = in_order((*_findings(examination, session, lasting), *measured))
+            examination = replace(examination, links=trial.links)
+        exit_code = EXIT_OK if is_sound(findings) else EXIT_FAILURE
+        session.finish(exit_code)
+    finally:
+        session.close()
+    reasons = {index: failure.why for index, failure in session.join_failures.items()}
+    examination = replace(examination, troubles={**examination.troubles, **reasons})
+    if as_json:
+        write_out(json_text(report_to_json(examination, findings)))
+    else:
+        write_out("".join(f"{line}\n" for line in report_lines(examination, findings, screen_of(sys.stdout))))
+    return exit_code
+
+
+def _findings(examination: Examination, session: ProbeSession, lasting: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    found = judge(
+        Evidence(
+            examination.cluster, examination.facts, examination.reach, examination.offsets_s, examination.troubles,
+            session.join_failures,
+        )
+    )  # fmt: skip
+    refused = [
+        Finding("refused", Topic.ANSWER, Severity.BREAKS, () if index is None else (index,), error.message, error.hint)
+        for index, error in session.objections
+    ]
+    return in_order((*found, *refused, *lasting))
+
+
+def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Finding, ...]:
+    """Return a finding if servers have different copies of the program that the run would start, if that is given."""
+    if not planned.command or len(planned.servers) == 1:
+        return ()
+    request = planned.prepared.request
+    words = essential_words(planned.command, {**os.environ, **request.user_env}, request.cwd)
+    answers = session.ask(dict.fromkeys(range(len(planned.servers)), question(words, request)))
+    odd = odd_programs(programs_of(answers), planned.servers)
+    if odd is None:
+        return ()
+    return (Finding("program-differs", Topic.FILES, Severity.BREAKS, odd.servers, odd.message, odd.hint),)
+
+
+def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepared, host: Host, here: int) -> int:
+    """Answer the first server, on a server that was started by hand, and return the exit code."""
+    servers = prepared.used.servers
+    membership = join_first_server(
+        chosen, servers, host, here, agreed=AGREEMENT, until=time.monotonic() + chosen.join_timeout
+    )
+    with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as name:
+        directory = Path(name)
+        with closing(OwnPart(kept_table(options, prepared.table.text, directory), directory)) as own_part:
+            finish = serve_probes(membership, own_part.answer)
+    first = servers[prepared.used.first_server].server_id
+    say(f"server {servers[here].server_id} has been examined; server {first} reports what was found")
+    return finish.exit_code

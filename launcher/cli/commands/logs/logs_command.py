@@ -1,0 +1,174 @@
+"""`tlaunch logs`: what the ranks of a run have written, and what they write meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.commands.logs.chosen import ChosenLogs, choose, lines_of
+from launcher.cli.commands.logs.following import show_live
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, run_argument
+from launcher.cli.options.completion import one_of
+from launcher.cli.options.logs import ALL, FIRST_FAILED, LogOptions
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.arranged_lines import Selection
+from launcher.cli.text.log_stream import Writer
+from launcher.cli.text.stdout import say
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
+from launcher.logs.collapse import Shown, collapse
+from launcher.logs.levels import LEVELS
+from launcher.logs.lines import Line
+from launcher.logs.log_merge import merge
+from launcher.logs.tracebacks import MARKS, first_tracebacks
+
+EPILOG = """\b
+Examples:
+  tlaunch logs -f
+  tlaunch logs --rank 0,3-5 -n 20
+  tlaunch logs --rank first-failed
+  tlaunch logs -f --collapse
+  tlaunch logs --merge --since 10m --grep 'loss|error'
+  tlaunch logs -f -i --grep warning -v heartbeat
+  tlaunch logs -f --collapse -H 'loss [0-9.]+'
+  tlaunch logs --errors --attempt 0
+  tlaunch logs -f --scheduler
+  tlaunch logs --prefix '{server}/{device} {time} '
+
+--collapse merges lines that differ only in the rank or in numbers: `[0-7] loss is
+9.87..9.91`. A line of a single rank, or one that comes a minute later, is shown
+by itself: `[3] retrying`.
+
+A line's time is the time written in it, or that of the line before, if it came
+with that; else when it came, to within a second. Of a run without an agent
+(run.sh, `tlaunch exec`) and of old ones that is not known: --since and --until
+drop lines before the first time. A line without a level counts as INFO.
+Lines of more than 64 KiB are searched, counted and printed as JSON in pieces.
+Control characters of a log are escaped. PREFIX may hold {global_rank},
+{local_rank}, {server}, {device} and {time}.
+
+An elastic run numbers its ranks anew in each attempt. --rank chooses by these
+numbers; --server, {local_rank}, {server} and {device} tell where a rank was in
+the attempt that wrote the line.
+
+Exit codes: 0; 1 no line matches --grep; with --exit-code that of the run; 2 wrong
+usage, no such run, a log that cannot be read (the others are shown), or stdout
+cannot be written; 130 Ctrl-C.
+"""
+
+
+@click.command(
+    epilog=EPILOG, help=f"Show the logs of all ranks: one after another, merged or collapsed.\n\n{LIVE_RUN_HELP}"
+)
+@click.option("-f", "--follow", is_flag=True, help="Show new lines until the run ends.")
+@click.option(
+    "-n", "--lines", "--tail", type=IntRange(0), metavar="N", help="Show the last N selected lines of each rank."
+)
+@click.option("--rank", "rank_expression", metavar="RANKS", default=ALL, shell_complete=one_of(lambda: (ALL, FIRST_FAILED)),
+              help="Show these ranks: 0,3-5, all or first-failed.  [default: all]")  # fmt: skip
+@click.option("--server", metavar="SERVER", help="Show the ranks of one server, given by ID or by number from 0.")
+@click.option(
+    "--attempt", type=IntRange(0), metavar="N",
+    help="Show the lines of one attempt alone: 0 is the first, 1 the one after the first restart.",
+)  # fmt: skip
+@click.option("--since", metavar="TIME", help="Show lines from this time on: 2026-11-21T12:00, 12:00, or 10m (ago).")
+@click.option("--until", metavar="TIME", help="Show lines up to this time; 21:30 is a time of today.")
+@click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match; of several, any. Repeatable.")
+@click.option("-v", "--exclude", multiple=True, metavar="REGEX", help="Leave out lines that match. Repeatable.")
+@click.option(
+    "-H", "--highlight", multiple=True, metavar="REGEX", help="Mark what matches, and leave out no line. Repeatable."
+)
+@click.option("-i", "--ignore-case", is_flag=True, help="Let letters match those of the other case.")
+@click.option(
+    "--level",
+    metavar="LEVEL",
+    shell_complete=one_of(lambda: LEVELS),
+    help="Show lines of this level or above: DEBUG, INFO, WARNING, ERROR.",
+)
+@click.option("--errors", is_flag=True, help="Show the first traceback of each rank, identical ones once.")
+@click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
+@click.option("--collapse", "collapsed", is_flag=True, help="Show lines that ranks have in common once.")
+@click.option("--prefix", metavar="PREFIX", help="Text before each line.  [default: [rank] if there are several ranks]")
+@click.option("--timestamps", is_flag=True, help="Show each line's time before it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--env", "environment", is_flag=True, help="Show the ranks' variables (env.log) instead.")
+@click.option("--scheduler", is_flag=True, help="Show the log of MindSpore's scheduler instead.")
+@click.option(
+    "--color/--no-color",
+    default=None,
+    help="Show lines, ranks and matches in colour.  [default: on a terminal, unless NO_COLOR is set]",
+)
+@click.option("--exit-code", is_flag=True, help="With --follow, exit with the run's exit code.")
+@run_argument
+@click.pass_context
+def logs(context: click.Context, /, *, run: str | None, runs_dir: Path, **options: Any) -> None:
+    context.exit(show(runs_dir, run, LogOptions(**options)))
+
+
+def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
+    """Write the chosen lines to stdout, and return the exit code. With --follow this blocks until the run ends.
+
+    Raises:
+        UsageError: the options mean nothing for this run.
+        UnreadableError: there is no such run, or no record of it; or stdout takes nothing.
+    """
+    chosen = choose(runs_dir, run, options)
+    exit_code = None
+    with closing(chosen.logs):
+        unreadable = chosen.say_what_is_unreadable()
+        if not chosen.logs.of_rank:
+            return EXIT_USAGE
+        chosen.skip_to_last_lines()
+        with suppress(BrokenPipeError):  # the reader (`| head`) has seen enough
+            if options.follow:
+                exit_code = show_live(chosen)
+            else:
+                _show_all(chosen)
+            unreadable |= chosen.say_what_is_unreadable(unreadable)
+            chosen.say_notices()
+    if exit_code is not None and options.exit_code:
+        return exit_code
+    if unreadable:
+        return EXIT_USAGE
+    selector = chosen.selector
+    return EXIT_FAILURE if selector.searches and not selector.matched else EXIT_OK
+
+
+def _show_all(chosen: ChosenLogs) -> None:
+    """Write what the chosen logs hold to stdout.
+
+    Raises:
+        BrokenPipeError: stdout has no reader any more.
+    """
+    logs, options, selector = chosen.logs, chosen.options, chosen.selector
+    writer = Writer(chosen.shape)
+    for log in logs.of_rank.values():
+        log.before_read = writer.flush_late
+    if options.errors:
+        writer.write_errors(first_tracebacks({rank: log.whole_from(MARKS) for rank, log in logs.of_rank.items()}))
+    elif options.plain:
+        for global_rank, log in logs.of_rank.items():
+            writer.write_blocks(global_rank, log.blocks())
+    else:
+        writer.write(_all_that_is(chosen))
+        chosen.say_what_is_missing()
+        if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
+            say(
+                f"{lines_of(undated)} hold no time: they are shown rank by rank, not in the order in which they were written"
+            )
+
+
+def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown]:
+    logs, options = chosen.logs, chosen.options
+    selection = Selection(chosen.selector, chosen.shape)
+    of_rank = {rank: log.whole() for rank, log in logs.of_rank.items()}
+    arrange = merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
+    if options.lines is not None and options.selects:
+        lines = arrange({rank: selection.last(whole, options.lines) for rank, whole in of_rank.items()})
+    else:
+        lines = selection.of(arrange(of_rank))
+    return collapse(lines, of_rank) if options.collapsed else lines

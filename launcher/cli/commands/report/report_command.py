@@ -1,0 +1,156 @@
+"""`tlaunch report`: what became of runs, on the terminal, as JSON, or as a page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from launcher.cli.commands.report.facts import RunFacts, gather
+from launcher.cli.commands.report.report_text import to_lines
+from launcher.cli.options.chosen_run import (
+    RUN_HELP,
+    chosen,
+    chosen_live,
+    json_option,
+    progress_regex_option,
+)
+from launcher.cli.options.completion import complete_runs
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import NAME_OR_PATH
+from launcher.cli.text.columns import has_blocks
+from launcher.cli.text.output_file import put
+from launcher.cli.text.run_text import describe_run, shown_name
+from launcher.cli.text.stdout import as_argument, say, write_out
+from launcher.core.codec import json_text
+from launcher.core.errors import UsageError
+from launcher.logs.terminal import escaped
+from launcher.runs.status import look
+
+EPILOG = """\b
+Examples:
+  tlaunch report
+  tlaunch report --html report.html
+  tlaunch report --html both.html 20261121-053712-transformer 20261121-061210-transformer
+  tlaunch report --json | jq '.runs[0].best_loss'
+  tlaunch report --live
+
+Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes; without
+it, steps and losses come from the lines that a rank has printed. Values such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
+of the process if there is none. Of a run that goes on from another (--resume) losses and curves are those of the whole
+training, speed, memory and duration those of the run itself.
+
+--html needs matplotlib, which draws the charts. The page needs no network and no script.
+
+--live prints the address of a page that follows a run: what `tlaunch top` shows, curves, and the log of the rank that you choose.
+It is served on this machine's loopback interface, to those who have the address, until the run is over or Ctrl-C. From another machine:
+ssh -t -L 8000:127.0.0.1:8000 HOST tlaunch report --live --port 8000
+
+Exit codes: 0 whatever the run's result is; 2 wrong usage, no such run, or matplotlib is missing; with --live also 2 a run
+that is over, or a port that is in use, and 130 Ctrl-C.
+"""
+STDOUT = "-"
+SCHEMA = 1
+PLAIN_COLUMNS = 120
+
+
+@click.command(
+    epilog=EPILOG,
+    help=f"Show the results of runs, as text or with charts.\n\nSeveral runs are shown side by side. {RUN_HELP}",
+)
+@click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
+@click.option("--live", is_flag=True, help="Serve a page that follows a run until its end.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="PORT",
+    help="Port of the page of --live on the loopback interface.  [default: a free one]",
+)  # fmt: skip
+@progress_regex_option
+@json_option
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
+@runs_dir_option
+def report(
+    *,
+    runs: tuple[str, ...],
+    html: str | None,
+    live: bool,
+    port: int | None,
+    progress_regex: str | None,
+    as_json: bool,
+    runs_dir: Path,
+) -> None:
+    if live or port is not None:
+        if not live:
+            raise UsageError("--port is the port of --live, which is missing")
+        for option, value in (("--html", html), ("--json", as_json)):
+            if value:
+                raise UsageError(f"--live and {option}: give one of them")
+        _serve(runs, runs_dir, port, progress_regex)
+        return
+    _check_file(html, as_json=as_json)
+    run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
+    facts = [gather(run_dir, progress_regex) for run_dir in run_dirs]
+    if as_json:
+        write_out(json_text({"schema": SCHEMA, "runs": [each.to_json() for each in facts]}))
+    if html is None and not as_json:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+        plain = not has_blocks(sys.stdout.encoding)
+        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
+    if html is not None:
+        _write_page(facts, html)
+
+
+def _check_file(html: str | None, *, as_json: bool) -> None:
+    """Refuse what cannot be written before anything is read."""
+    if html is None:
+        return
+    if not html or html.endswith(os.sep):
+        raise UsageError(f"--html needs a file's name{f', not {escaped(html)}' if html else ''}")
+    if find_spec("matplotlib") is None:
+        hint = "install it: pip install matplotlib, or tlaunch with its extra `report`"
+        raise UsageError("--html needs matplotlib, which is not installed", hint=hint)
+    if html == STDOUT and as_json:
+        raise UsageError("--html - and --json: both would go to stdout")
+
+
+def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
+    if len(runs) > 1:
+        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each of them")
+    # No other report needs what a server and a table of ranks are made of.
+    from launcher.cli.commands.report.live import LiveView
+    from launcher.cli.commands.report.live_server import serve
+
+    run_dir = chosen_live(runs_dir, runs[0] if runs else None)
+    state = look(run_dir)
+    if not state.lives:
+        hint = f"tlaunch report {as_argument(run_dir)}"
+        raise UsageError(f"{shown_name(state)} cannot be followed: {describe_run(state)}", hint=hint)
+
+    def announce(address: str) -> None:
+        write_out(f"{address}\n")
+        say(f"open it in a browser on this machine; it follows {shown_name(state)} until its end, or until Ctrl-C")
+
+    serve(LiveView(run_dir, progress_regex), port or 0, announce)
+
+
+def _write_page(runs: list[RunFacts], html: str) -> None:
+    # Text and JSON need neither matplotlib nor Jinja2, which take a second to import.
+    try:
+        from launcher.cli.commands.report.drawing import to_svg
+    except (ImportError, ValueError) as error:  # a part of it is missing; MPLBACKEND names no backend
+        raise UsageError(f"matplotlib cannot be loaded: {error}", hint="pip install --upgrade matplotlib") from error
+    from launcher.cli.commands.report.page import to_html
+
+    page = to_html(runs, to_svg)
+    if html == STDOUT:
+        # The page itself says which encoding it has, whatever the terminal's.
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        write_out(page)
+        return
+    put(html, page.encode(), hint="--html - writes to stdout")
+    with suppress(OSError):  # the file is written, even where stderr takes nothing
+        click.echo(f"wrote {escaped(os.fsdecode(html))}", err=True)

@@ -1,0 +1,158 @@
+"""The words of a line of another launcher, taken apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from launcher.cli.launch.external.options import (
+    Counterpart,
+    Launcher,
+    Subject,
+    counterpart,
+    is_tee,
+    key_of,
+    launcher_with,
+)
+from launcher.core.frozen import frozen
+from launcher.preload.masking import masked_argv
+from launcher.program.program_command import is_python
+
+_RANK_TABLE = ("-t", "--rank-table")
+_PER_SERVER = re.compile(r"ppr:(\d+):node.*")  # of mpirun's --map-by
+
+
+@frozen
+class Typed:
+    """An option of another launcher as it was typed, with its values."""
+
+    name: str
+    values: tuple[str, ...]
+    counterpart: Counterpart
+
+    @property
+    def value(self) -> str:
+        return self.values[-1] if self.values else ""
+
+    @property
+    def key(self) -> str:
+        return key_of(self.name)
+
+
+@frozen
+class Line:
+    """A line of another launcher, or of both: its options, then a program with its arguments."""
+
+    own: tuple[str, ...]  # tlaunch's own options, with their values
+    typed: tuple[Typed, ...]
+    unknown: tuple[str, ...]
+    program: tuple[str, ...]
+    has_dashes: bool  # whether `--` stands before the program
+    is_clear: bool  # whether it is known where the program begins: not behind an unknown option, which may have a value
+    launcher: Launcher | None  # whose line it is; None where that is not known
+
+    def of(self, *subjects: Subject) -> list[Typed]:
+        return [each for each in self.typed if each.counterpart.subject in subjects]
+
+    def value_of(self, *subjects: Subject) -> str | None:
+        """Return what the last option of these subjects says; None where there is none, or it says nothing."""
+        return found[-1].value or None if (found := self.of(*subjects)) else None
+
+    def number_of(self, subject: Subject) -> int | None:
+        """Return the number that the last option of a subject says; None where there is none, or no number."""
+        return number(self.value_of(subject) or "")
+
+    def has_own(self, *names: str) -> bool:
+        return any(word in names for word in self.own)
+
+    @property
+    def has_rank_table(self) -> bool:
+        return self.has_own(*_RANK_TABLE) or any(each.counterpart.here in _RANK_TABLE for each in self.typed)
+
+    @property
+    def engine(self) -> str | None:
+        return next((value for name, value in pairwise(self.own) if name == "--engine"), None)
+
+
+def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher | None = None) -> Line:
+    """Take the words behind a launcher's name apart, secrets masked.
+
+    Args:
+        words: Options, then a program with its arguments.
+        own: tlaunch's options, each with how many values it has; empty for a line of another launcher.
+        launcher: Whose line it is; None where only its options tell it.
+    """
+    kept: list[str] = []
+    typed: list[Typed] = []
+    unknown: list[str] = []
+    is_clear = True
+    rest = list(masked_argv(words))
+    while rest and rest[0].startswith("-") and rest[0] not in {"-", "--"}:
+        name, joined = _split(rest.pop(0), own, launcher)
+        key, found = name.replace("_", "-"), counterpart(name, launcher)
+        is_own = key in own and (found is None or found.subject is None)
+        if is_own and not is_tee(key, next(iter((*joined, *rest)), "")):
+            count, found = own[key], None
+        elif found is not None:
+            count = found.values
+        elif (
+            is_own := all(own.get(f"-{letter}") == 0 for letter in key[1:])
+        ) or joined:  # several flags of tlaunch: `-qd`
+            count = len(joined)
+        else:  # whether the next word is its value cannot be known
+            count, is_clear = 0, is_clear and (not rest or rest[0].startswith("-") or names_program(rest[0]))
+        values = (*joined, *rest[: max(0, count - len(joined))])
+        del rest[: len(values) - len(joined)]
+        if found is not None:
+            typed.append(_typed(name, values, found))
+        elif is_own:
+            kept += [key, *values]
+        else:
+            unknown.append(name)
+    whose = launcher or launcher_with([each.name for each in typed if each.name not in own])
+    options = tuple(_cleared(each, whose) for each in typed)
+    has_dashes = rest[:1] == ["--"]
+    return Line(tuple(kept), options, tuple(unknown), tuple(rest[has_dashes:]), has_dashes, is_clear, whose)
+
+
+def names_program(word: str) -> bool:
+    """Return whether a word is called like Python, or like a file that holds a program for it."""
+    return word.endswith(".py") or is_python(word)
+
+
+def number(text: str) -> int | None:
+    """Return the number that a text is; None for 0, and where it is none."""
+    return int(text) or None if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _split(word: str, own: Mapping[str, int], launcher: Launcher | None) -> tuple[str, tuple[str, ...]]:
+    """Return the name of an option, and the value that is written in the same word: `--lr=1`, `-n8`."""
+    if word.startswith("--"):
+        name, is_joined, value = word.partition("=")
+        return name, (value,) if is_joined else ()
+    name, value = word[:2], word[2:]
+    if not value or word in own or counterpart(word, launcher) is not None:
+        return word, ()
+    found = counterpart(name, launcher)
+    has_value = own.get(name, 0) > 0 or (found is not None and found.values > 0 and value[0].isdigit())
+    return (name, (value,)) if has_value else (word, ())
+
+
+def _typed(name: str, values: tuple[str, ...], found: Counterpart) -> Typed:
+    """Return an option; `--map-by ppr:4:node` says how many ranks each server has."""
+    value = values[-1] if values else ""
+    if key_of(name) != "--map-by" or not value.startswith("ppr:"):
+        return Typed(name, values, found)
+    if (per_server := _PER_SERVER.fullmatch(value)) is None:
+        return Typed(name, values, replace(found, subject="unclear"))
+    return Typed(name, (per_server[1],), replace(found, subject="devices"))
+
+
+def _cleared(option: Typed, launcher: Launcher | None) -> Typed:
+    """Return an option that several launchers have as what it is of this one."""
+    found = counterpart(option.name)
+    if launcher is None or found is None or found.subject != "unclear":
+        return option
+    return replace(option, counterpart=counterpart(option.name, launcher) or option.counterpart)

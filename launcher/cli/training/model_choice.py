@@ -1,0 +1,79 @@
+"""Find the trained model that `tlaunch translate` and `tlaunch evaluate` mean by the reference that a person gives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from launcher.checkpoint.file_layout import MODEL
+from launcher.checkpoint.index import is_checkpoint, read_index
+from launcher.checkpoint.model_merge import CONFIG, merge
+from launcher.checkpoint.tensors import opened, state_bytes
+from launcher.cli.text.progress_bar import progress_bar
+from launcher.cli.text.stdout import say
+from launcher.cli.training.resume import resolve_checkpoints
+from launcher.core.codec import read_json
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.logs.terminal import escaped
+from launcher.runs.store import find_run
+
+PROGRAM = "transformer"  # the recipe whose models translate
+
+
+@contextmanager
+def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, str]]:
+    """Give the directory of a trained translation model, and what it is called.
+
+    `reference` is such a directory, a run or a checkpoint. Of a run its final model is meant, or, where it has none yet, its newest
+    checkpoint. A checkpoint is merged into a temporary directory, which is removed afterwards, whatever its layout is.
+
+    Raises:
+        UnreadableError: there is no such model, run or checkpoint, or it is damaged.
+        UsageError: it is of another program.
+    """
+    if (model := _final_model(runs_dir, reference)) is not None:
+        _check_program(_program_of(model / CONFIG), model)
+        yield model, str(model)
+        return
+    checkpoint = resolve_checkpoints(runs_dir, reference)[0]
+    index = read_index(checkpoint)
+    _check_program(index.program, checkpoint)
+    with tempfile.TemporaryDirectory(prefix="tlaunch-model-") as directory:
+        model = Path(directory) / "model"
+        with (
+            progress_bar("merge", state_bytes(index, 1)) as advance,
+            opened(checkpoint, index, advance, say) as stored,
+        ):
+            merge(stored, model, moments=False)
+        yield model, str(checkpoint)
+
+
+def _final_model(runs_dir: Path, reference: str) -> Path | None:
+    """Return the directory of a model at a path or in a run; None where there is none."""
+    places = [Path(reference), runs_dir / reference] if reference else []
+    with suppress(TlaunchError):  # checkpoints may be meant
+        places.append(find_run(runs_dir, reference).model)
+    # A checkpoint may have a file of that name. Path.is_file raises an error for a path that is too long.
+    found = (place.absolute() for place in places if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
+    return next(found, None)
+
+
+def _program_of(config: Path) -> str:
+    try:
+        program = read_json(config)["program"]
+    except OSError as error:
+        raise UnreadableError(f"{config}: {error.strerror}: a trained model has such a file") from None
+    except (ValueError, KeyError, TypeError):
+        raise UnreadableError(f"{config}: it does not say which program the model is of") from None
+    return str(program)
+
+
+def _check_program(program: str, path: Path) -> None:
+    if program != PROGRAM:
+        raise UsageError(
+            f"{escaped(str(path))} is of the program {escaped(program)}, which does not translate",
+            hint=f"a run of the recipe {PROGRAM}",
+        )

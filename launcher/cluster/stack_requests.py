@@ -1,0 +1,151 @@
+"""The requests of `tlaunch stacks` to a run on several servers: the client, and the coordinator's relay to all agents."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from launcher.cluster.agent_connection import AgentConnection
+from launcher.cluster.coordinator_files import ControlEndpoint
+from launcher.control.messages import (
+    PROTOCOL,
+    AllStacks,
+    AskStacks,
+    Challenge,
+    Message,
+    Stacks,
+    TakeStacks,
+    is_proof,
+    proof_of,
+)
+from launcher.core.errors import TlaunchError
+from launcher.core.records import Server
+from launcher.supervise.channel import Channel, ChannelClosedError
+from launcher.supervise.stack_collection import SurveyAnswer, answer_from
+
+ANSWER_LIMIT_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
+PURPOSE = "stacks"  # a proof of this is good for nothing else
+
+
+@dataclass
+class _Request:
+    client: AgentConnection
+    nonce: str
+    deadline: float  # monotonic
+    awaited: set[int]  # server indices
+    content: list[Any] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+class StacksRelay:
+    """Relays requests of clients that know the run's key. Nothing here blocks."""
+
+    def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
+        """`key`: empty if requests are not allowed. `peers`: the connected agents by server index, kept up to date by others."""
+        self._key = key
+        self._servers = servers
+        self._peers = peers
+        self._open: dict[int, _Request] = {}
+        self._number = 0
+
+    def begin(self, asked: AskStacks, client: AgentConnection, *, running: bool) -> bool:
+        """Ask all servers, and return whether `client` may have that. `running`: agents have been ordered to start ranks."""
+        if not self._key or not is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
+            return False
+        self._number += 1
+        request = _Request(client, asked.nonce, time.monotonic() + ANSWER_LIMIT_S, set())
+        for index, server in enumerate(self._servers):
+            if not running:
+                break
+            if index in self._peers and self._peers[index].has_begun:
+                request.awaited.add(index)
+                self._peers[index].send(TakeStacks(self._number, asked.ranks))
+            elif index in self._peers:
+                request.silent[server.server_id] = "it has joined, and has no ranks yet"
+            else:
+                request.silent[server.server_id] = "it is lost, or has ended"
+        self._open[self._number] = request
+        self.step()
+        return True
+
+    def take(self, server_index: int, found: Stacks) -> None:
+        """Add what a server has found, unless its request is over."""
+        request = self._open.get(found.number)
+        if request is not None and server_index in request.awaited:
+            request.awaited.discard(server_index)
+            request.content.append(found.content)
+            self.step()
+
+    def step(self) -> None:
+        """Answer the requests that all servers have answered, or that are out of time."""
+        now = time.monotonic()
+        for number, request in list(self._open.items()):
+            for index in request.awaited - self._peers.keys():
+                self._miss(request, index, "it was lost while it was asked")
+            if request.awaited and now < request.deadline:
+                continue
+            for index in sorted(request.awaited):
+                self._miss(request, index, f"it gave no answer within {ANSWER_LIMIT_S:g} s")
+            proof = proof_of(self._key, PURPOSE, request.nonce, request.client.nonce)
+            request.client.send(AllStacks(proof, tuple(request.content), request.silent))
+            del self._open[number]
+
+    def _miss(self, request: _Request, index: int, why: str) -> None:
+        request.awaited.discard(index)
+        request.silent[self._servers[index].server_id] = why
+
+
+CONNECT_S = 2.0  # for one address to answer
+ANSWER_S = ANSWER_LIMIT_S + 2.0
+Word = TypeVar("Word")
+
+
+class CoordinatorUnreachableError(TlaunchError):
+    """The coordinator, which knows of all servers, cannot be asked."""
+
+
+def ask_stacks(
+    endpoint: ControlEndpoint, ranks: tuple[tuple[int, int], ...] | None
+) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
+    """Return what every server reports of its ranks, and by its id why a server does not.
+
+    Blocks, for `CONNECT_S` seconds for each address and `ANSWER_S` for the answer at most.
+
+    Raises:
+        CoordinatorUnreachableError: it cannot be reached, or does not answer.
+    """
+    reasons = []
+    for host, port in endpoint.addresses:
+        try:
+            with closing(Channel(socket.create_connection((host, port), timeout=CONNECT_S))) as channel:
+                answer = _ask(channel, endpoint.key, ranks)
+            return tuple(map(answer_from, answer.content)), answer.silent
+        except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # noqa: PERF203 - few addresses; a timeout is an OSError
+            reasons.append(f"{host} port {port}: {getattr(error, 'strerror', None) or str(error) or 'no answer'}")
+    raise CoordinatorUnreachableError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")
+
+
+def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> AllStacks:
+    challenge = _word(channel, Challenge, CONNECT_S)
+    if challenge.protocol != PROTOCOL:
+        raise ChannelClosedError("it is of another version of tlaunch")
+    nonce = os.urandom(16).hex()
+    channel.send(AskStacks(proof_of(key, PURPOSE, challenge.nonce, nonce), nonce, ranks))
+    answer = _word(channel, AllStacks, ANSWER_S)
+    if not is_proof(answer.proof, key, PURPOSE, nonce, challenge.nonce):
+        raise ChannelClosedError("what answers there does not know this run")
+    return answer
+
+
+def _word(channel: Channel, kind: type[Word], patience_s: float) -> Word:
+    message: Message
+    for message in channel.wait_for(time.monotonic() + patience_s):
+        if isinstance(message, kind):
+            return message
+        raise ChannelClosedError("what answers there is no coordinator of this run")
+    raise TimeoutError

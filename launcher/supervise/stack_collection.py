@@ -1,0 +1,100 @@
+"""The stacks of a server's ranks, collected by its agent for a client that asks the run's coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from launcher.control.messages import Stacks, TakeStacks
+from launcher.core.codec import decode, encode
+from launcher.core.frozen import frozen
+from launcher.core.heartbeat import read_heartbeat
+from launcher.core.run_dir import RunDir
+from launcher.supervise.diagnosis.rank_stacks import Gathering, Target
+from launcher.supervise.diagnosis.stack_parser import RankStack
+
+
+@frozen
+class Located:
+    """One rank that ran when it was asked."""
+
+    global_rank: int
+    pid: int
+    step: int | None  # the last that it reported
+    stack: RankStack | None  # None: it has ended meanwhile
+
+
+@frozen
+class SurveyAnswer:
+    """What one server answers to a question for stacks."""
+
+    ranks: tuple[Located, ...] = ()
+    trouble: str | None = None  # why there is no answer
+
+
+def answer_from(content: Any) -> SurveyAnswer:
+    """Return the answer that `Survey` has sent.
+
+    Raises:
+        ValueError: `content` is something else.
+    """
+    return decode(SurveyAnswer, content)
+
+
+class StackCollection:
+    """Any number of questions at once. Its owner calls `step` whenever `timeout_s` has passed.
+
+    Nothing here blocks or raises: ranks need their agent, whatever clients ask.
+    """
+
+    def __init__(self, run_dir: RunDir, send: Callable[[Stacks], object]) -> None:
+        self._run_dir = run_dir
+        self._send = send
+        self._open: dict[int, tuple[Mapping[int, int], Gathering]] = {}  # pids and answers by a question's number
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds until the next step; None while no question is open."""
+        return min((gathering.timeout_s for _, gathering in self._open.values()), default=None)
+
+    def begin(self, asked: TakeStacks, running: Mapping[int, int]) -> None:
+        """Begin to collect the stacks of ranks that the question is about. `running`: pids by global rank."""
+        try:
+            pids = {
+                rank: pid
+                for rank, pid in running.items()
+                if asked.ranks is None or any(first <= rank <= last for first, last in asked.ranks)
+            }
+            targets = {rank: Target(pid, self._run_dir.stacks_log(rank)) for rank, pid in pids.items()}
+            self._open[asked.number] = pids, Gathering(targets)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._answer(asked.number, SurveyAnswer(trouble=repr(error)))
+
+    def step(self) -> None:
+        for number, (pids, gathering) in list(self._open.items()):
+            try:
+                gathering.step()
+                if not gathering.done:
+                    continue
+                stacks = gathering.stacks()
+                beats = {rank: read_heartbeat(self._run_dir.heartbeat(rank)) for rank in sorted(pids)}
+                steps = {rank: found.beat.step if found else None for rank, found in beats.items()}
+                answer = SurveyAnswer(
+                    tuple(Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items())
+                )
+            except Exception as error:  # noqa: BLE001 - see above
+                answer = SurveyAnswer(trouble=repr(error))
+            del self._open[number]
+            with suppress(Exception):  # what it holds is lost then, and its answers are not
+                gathering.close()
+            self._answer(number, answer)
+
+    def close(self) -> None:
+        """Let go of all questions. May be called again."""
+        for _, gathering in self._open.values():
+            gathering.close()
+        self._open.clear()
+
+    def _answer(self, number: int, answer: SurveyAnswer) -> None:
+        self._send(Stacks(number, encode(answer)))

@@ -1,0 +1,214 @@
+"""Go on from a checkpoint, whatever the layout that wrote it: each rank reads the boxes that it owns now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from launcher.checkpoint.index import (
+    BUFFERS,
+    INDEX,
+    KINDS_OF_BUFFERS,
+    TOKENIZER,
+    DamagedError,
+    Index,
+    PartFile,
+    checkpoints_in,
+    damage_of,
+    index_of,
+    index_text,
+    is_checkpoint,
+    read_index,
+)
+from launcher.checkpoint.replicas import files_to_read
+from launcher.checkpoint.same_settings import check_settings
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.core.text import some_of
+from launcher.mesh.boxes import full_box
+from launcher.trainer.checkpoint.checkpoint_files import StoredTensors
+from launcher.trainer.checkpoint.state import NONE, State, Training, check_finite, shapes_of
+from launcher.trainer.parallel.world import World
+from launcher.trainer.telemetry.heartbeat import getting_on
+
+SHOWN = 4  # names of checkpoints
+
+
+def candidates_at(path: Path) -> list[Path]:
+    """Return the checkpoints that `path` stands for, the newest first: itself, those in it, or those of a run's directory.
+
+    Raises:
+        UnreadableError: there are none.
+    """
+    if is_checkpoint(path):
+        return [path]
+    found = checkpoints_in(path) or checkpoints_in(path / "checkpoints")
+    if not found:
+        raise UnreadableError(
+            f"{path}: there is no checkpoint", hint="a directory such as checkpoints/step-120, or a run's"
+        )
+    return found
+
+
+def restore(
+    find: Callable[[], Sequence[Path]],
+    training: Training,
+    state: State,
+    world: World,
+    *,
+    buffers: Mapping[str, Tensor] = NONE,
+) -> tuple[Path, int] | None:
+    """Read the first usable checkpoint that `find` returns on rank 0 into `state` and `buffers`; return its path and step.
+
+    Return None if `find` returns none. A checkpoint is usable if all of its files are as they were written and its weights
+    are finite. Damaged files are reported, and so is each checkpoint that is skipped. All ranks must call it; they use rank 0's index.
+
+    Raises:
+        TlaunchError: on every rank alike, where no checkpoint is whole, or one is of another model or other data, or cannot be
+            read.
+    """
+    found = world.from_rank_0(lambda: "\0".join(map(str, find())).encode()).decode()
+    paths = [Path(path) for path in found.split("\0") if path]
+    damage = None
+    for path in paths:
+        try:
+            index = _index_of_all(path, world)
+            files = _good_files(path, index, world)
+        except DamagedError as error:
+            damage = error.message
+            if world.is_first:
+                print(f"{damage}; {path.name} is not used", flush=True)
+            continue
+        _check_same(path, index, training, state.kinds, buffers)
+        theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
+        if theirs != ours and None not in {theirs, ours} and world.is_first:
+            words = f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state"
+            print(words, flush=True)
+        world.while_others_wait(partial(_read, path, index, files, state, buffers))
+        try:
+            world.while_others_wait(partial(check_finite, state, str(path)))
+        except TlaunchError as error:  # on every rank alike
+            damage = error.message
+            if world.is_first:
+                print(f"{damage}; {path.name} is not used", flush=True)
+            continue
+        state.restored(index.step)
+        return path, index.step
+    if damage is not None:
+        raise _none_whole(paths, damage, world)
+    return None
+
+
+def _none_whole(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
+    """Return the error for checkpoints of which none is whole. Others beside the last one are named: `--resume` named that one alone."""
+    directory = paths[-1].parent
+
+    def others() -> bytes:
+        return some_of([path.name for path in checkpoints_in(directory) if path not in paths], SHOWN).encode()
+
+    if beside := world.from_rank_0(others).decode():
+        return UnreadableError(
+            damage, hint=f"resume from {directory}, to take the newest whole one of the others: {beside}"
+        )
+    return UnreadableError(
+        f"no checkpoint is whole: {damage}",
+        hint="to begin anew, move them away, or do not resume from them",
+    )
+
+
+def _index_of_all(checkpoint: Path, world: World) -> Index:
+    """Return the index that rank 0 has read.
+
+    Raises:
+        DamagedError: on every rank alike, it is not what was written.
+        UnreadableError: on every rank alike, it cannot be read.
+    """
+    damage: list[str] = []
+
+    def read() -> bytes:
+        try:
+            return index_text(read_index(checkpoint)).encode()
+        except DamagedError as error:
+            damage.append(error.message)
+            return b""
+
+    content = world.from_rank_0(read)
+    if not content:
+        [told] = world.from_rank_0(lambda: "".join(damage).encode()).decode().splitlines() or [str(checkpoint)]
+        raise DamagedError(told)
+    return index_of(content, checkpoint / INDEX)
+
+
+def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
+    """Return files that hold all boxes and are what was written: each file is read by one rank. Rank 0 tells of the others.
+
+    Raises:
+        DamagedError: on every rank alike, no good file holds some box.
+    """
+    names = sorted(index.files)
+    is_damaged = torch.zeros(len(names), dtype=torch.int32, device=world.device)
+
+    def check() -> None:
+        for number in range(world.place.global_rank, len(names), world.place.world_size):
+            is_damaged[number] = damage_of(checkpoint, names[number], index.files[names[number]]) is not None
+            getting_on()
+
+    world.while_others_wait(check)
+    damaged = [name for name, count in zip(names, world.sum_over_all(is_damaged).tolist(), strict=True) if count]
+    problems: dict[str, str] = {}
+
+    def look_again() -> None:  # at few files, so that one rank knows what is wrong with each
+        for name in damaged:
+            problems[name] = damage_of(checkpoint, name, index.files[name]) or f"{checkpoint / name} is damaged"
+            getting_on()
+
+    world.while_others_wait(look_again if damaged and world.is_first else None)
+    told = world.from_rank_0(lambda: json.dumps(problems).encode())
+    files, lines = files_to_read(index, json.loads(told))
+    for line in lines if world.is_first else ():
+        print(line, flush=True)
+    return files
+
+
+def _check_same(
+    path: Path, index: Index, training: Training, kinds: Sequence[str], buffers: Mapping[str, Tensor]
+) -> None:
+    check_settings(path, index, training.program, training.settings, training.named, defaults=training.defaults)
+    tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
+    if index.text != training.text or tokenizer != training.tokenizer_digest:
+        other = "other data" if index.text != training.text else "another tokenizer"
+        hint = "use the same data"
+        left_as_it_was = "normalise" not in index.settings.get("data", {})
+        if index.text == training.text and left_as_it_was and training.settings.get("data", {}).get("normalise"):
+            hint = "set data.normalise=false: the version that wrote the checkpoint did not normalise text"
+        raise UsageError(f"{path} is of a training with {other}", hint=hint)
+    if index.shapes != training.shapes:
+        raise UsageError(f"{path} is of a model of other shapes")
+    if index.buffers != shapes_of(buffers):
+        raise UsageError(f"{path} is of a model with other buffers")
+    if index.kinds != tuple(kinds):
+        theirs, ours = ", ".join(index.kinds), ", ".join(kinds)
+        raise UsageError(f"{path} is of another optimizer: it holds {theirs} (here {ours})")
+
+
+def _read(
+    checkpoint: Path, index: Index, files: Mapping[str, PartFile], state: State, buffers: Mapping[str, Tensor]
+) -> None:
+    stored = StoredTensors(
+        checkpoint, {name: files[name] for name in files if name != BUFFERS}, index.dtype, index.kinds
+    )
+    for wanted in state.owned_boxes():
+        getting_on()
+        for here, found in stored.pieces(wanted.name, wanted.box):
+            for target, values in zip(wanted.values, found, strict=True):
+                target[here].copy_(torch.from_numpy(values.copy()))
+    if not buffers:
+        return
+    kept = StoredTensors(checkpoint, {BUFFERS: files[BUFFERS]}, index.dtype, KINDS_OF_BUFFERS)
+    for name, buffer in buffers.items():
+        for here, [values] in kept.pieces(name, full_box(buffer.shape)):
+            buffer[here].copy_(torch.from_numpy(values.copy()))

@@ -1,0 +1,114 @@
+"""Checkpoints written beside the training, by all ranks together.
+
+A rank copies what it owns, its part, which is all that the step waits for. From then on threads write it (`writing.py`), and no
+rank holds more than its part in memory. Whether all have succeeded is exchanged before the next checkpoint, and at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from launcher.checkpoint.file_layout import OWNED, keeps_replicas, planned_files
+from launcher.checkpoint.index import NOT_VALIDATED, NamedBox, Validations
+from launcher.core.errors import TlaunchError
+from launcher.trainer.checkpoint.checkpoint_files import prepared
+from launcher.trainer.checkpoint.state import NONE, State, Training
+from launcher.trainer.checkpoint.writer import PHASES, Part, Plan, Writing
+from launcher.trainer.parallel.world import World
+
+
+class CheckpointWriter:
+    """Writes checkpoints of a training, one at a time. All ranks must call its methods in the same order."""
+
+    def __init__(
+        self,
+        directory: Path,
+        training: Training,
+        world: World,
+        *,
+        keep: int,
+        keep_best: bool = False,
+        way: str = OWNED,
+        on_saved: Callable[[int], object] = lambda _step: None,
+        on_unremoved: Callable[[OSError], object] = lambda _error: None,
+        on_unwritable: Callable[[str], object] | None = None,
+    ) -> None:
+        """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
+
+        With `keep_best` also the one with the lowest validation loss. `way` is one of `launcher.checkpoint.file_layout.WAYS`.
+        `on_saved` gets the step of each that is whole, on rank 0, in the thread that has written it, and `on_unremoved` there
+        why an older one, or what was left of one, could not be removed. `on_unwritable`: as in `prepared`.
+
+        Raises:
+            TlaunchError: on every rank alike, where the directory cannot be made or written to, or is not the same one for all.
+        """
+        self._world = world
+        self._buffer_KN: Tensor | None = None
+        self._writing: Writing | None = None
+        self._keeps_replicas = keeps_replicas(way)
+        token = prepared(directory, world, on_unwritable)
+        files = tuple(planned_files(way, world.place.layout))
+        self._plan = Plan(
+            directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved, on_unremoved
+        )
+
+    def save(
+        self,
+        step: int,
+        state: State,
+        *,
+        buffers: Mapping[str, Tensor] = NONE,
+        validation_loss: float | None = None,
+        validations: Validations = NOT_VALIDATED,
+    ) -> None:
+        """Begin to write the state after `step`, of which `state` is this rank's part. Ends the writing of the one before.
+
+        `buffers` are floating-point numbers, and rank 0's are written. `validation_loss` is that of the state; one that is
+        not finite is left out. `validations` are kept as they are.
+
+        Raises:
+            TlaunchError: that one could not be written, on every rank alike.
+        """
+        self.finish()
+        own = [each for each in state.owned_boxes() if self._keeps_replicas or not each.is_replica]
+        count = sum(each.box.count for each in own)
+        if self._buffer_KN is None:
+            self._buffer_KN = torch.empty(len(state.kinds), count, dtype=state.state_dtype)
+        at = 0
+        for each in own:
+            here = slice(at, at + each.box.count)
+            for row_N, tensor in zip(self._buffer_KN, each.values, strict=True):
+                row_N[here].copy_(tensor.reshape(-1))
+            at = here.stop
+        boxes = [NamedBox(each.name, each.box) for each in own]
+        loss = validation_loss if validation_loss is not None and math.isfinite(validation_loss) else None
+        kept = {name: buffer.detach().to("cpu", state.state_dtype, copy=True) for name, buffer in buffers.items()}
+        part = Part(state.kinds, boxes, self._buffer_KN, kept)
+        self._writing = Writing(self._plan, step, part, loss, validations)
+
+    def finish(self) -> int | None:
+        """Wait until the checkpoint that is being written is whole; return its step, None where there was none.
+
+        Raises:
+            TlaunchError: it could not be written, on every rank alike.
+        """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return None
+        failure: TlaunchError | None = None
+        for phase in PHASES:
+            try:
+                self._world.while_others_wait(partial(writing.wait, phase))
+            except TlaunchError as error:
+                failure = failure or error
+            writing.all_came(phase, failed=failure is not None)
+        if failure is not None:
+            writing.remove()
+            raise TlaunchError(f"the checkpoint of step {writing.step} could not be written: {failure.message}")
+        return writing.step

@@ -1,0 +1,174 @@
+"""Records one step of a training for `tlaunch plan operators`: each rank's operators, their layouts, and what it communicates.
+
+Sizes, collectives and messages are those that were seen. By what a dim is cut follows from the model's plan: data parallelism
+cuts the first dim of whatever is made of the batch, model parallelism the features (of attention the heads) that lie between
+a layer split by output features and one split by input features, and parameters as they are placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from launcher.core.atomic import write_text
+from launcher.core.frozen import frozen
+from launcher.sharding.strategy_report import ReportEdge, ReportOperator, ReportTensor, StrategyReport, report_text
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.world import World
+from launcher.trainer.telemetry.operators import CONSTANT, SeenOperator, SeenTensor
+from launcher.trainer.telemetry.recording import Recorder, recording
+
+RECORDED = 2  # which step of this process: the first opens connections
+HANDED_ON = frozenset(
+    {"add", "sub", "mul", "relu", "gelu", "dropout", "identity", "attention"}
+)  # features as they come
+
+
+@frozen
+class RecordedModel:
+    """What has to be known of a program's model to say how its tensors lie."""
+
+    recipe: str
+    model: nn.Module
+    placements: Mapping[str, Placement]  # of parameters
+    gives_parts: Collection[str]  # the modules whose output features lie on the model-parallel ranks
+
+
+class StepRecorder:
+    """Records the second step that this process takes, or the first one if there is no other. Costs nothing without a `path`."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        rank: int = 0,
+        report_of: Callable[[Recorder, int], StrategyReport] | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
+        """Record nothing without a path. `report_of` makes the report of what was recorded; the modules of `model` become operators, if given."""
+        self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
+        self._steps = 0
+        self._told = ""
+
+    @contextmanager
+    def step(self, number: int, *, is_last: bool) -> Iterator[None]:
+        """Record what is computed inside `with`, the training's step of that number, if it is the one to be recorded."""
+        self._steps += 1
+        is_recorded = self._steps == RECORDED or (is_last and self._steps < RECORDED)
+        if self._path is None or self._report_of is None or not is_recorded:
+            yield
+            return
+        from launcher.trainer.telemetry.watch import watching  # noqa: PLC0415 - others need none of it
+
+        recorder = Recorder(self._rank)
+        with recording(recorder) if self._model is None else watching(self._model, recorder):
+            yield
+        self._told = keep_report(self._path, self._report_of(recorder, number))
+
+    def first_line(self) -> str:
+        """Return what there is to say of it, once; nothing most of the time."""
+        told, self._told = self._told, ""
+        return told
+
+
+def keep_report(path: Path, report: StrategyReport) -> str:
+    """Write a report, and return what to say of it. One that cannot be written ends no training."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, report_text(report))
+    except OSError as error:
+        return f"no strategy report: {error.filename or path}: {error.strerror or error}"
+    return f"strategy: {path}"
+
+
+def recorded_report(
+    recorded: RecordedModel, world: World, attempt: int, recorder: Recorder, step: int
+) -> StrategyReport:
+    """Return the report of this rank's recorded step."""
+    layouts = _Layouts(recorded, world)
+    operators = tuple(layouts.operator(seen) for seen in recorder.graph.operators.values())
+    edges = tuple(
+        ReportEdge(taken.name, operator.name, number)
+        for operator in operators
+        for number, taken in enumerate(operator.inputs)
+        if not taken.is_parameter and taken.name != CONSTANT
+    )
+    place = world.place
+    return StrategyReport(
+        recorded.recipe,
+        str(place.layout),
+        place.world_size,
+        place.global_rank,
+        operators,
+        edges,
+        tuple(recorder.collectives()),
+        step=step,
+        attempt=attempt,
+    )
+
+
+@frozen
+class _Held:
+    """What cuts a tensor between operators."""
+
+    is_of_batch: bool  # its first dim are rows of the batch
+    has_parts: bool  # its features lie on the model-parallel ranks
+
+
+class _Layouts:
+    """Finds the layouts of operators, which are given in the order in which they are computed."""
+
+    def __init__(self, recorded: RecordedModel, world: World) -> None:
+        self._recorded, self._world = recorded, world
+        self._held: dict[str, _Held] = {CONSTANT: _Held(is_of_batch=False, has_parts=False)}
+
+    def operator(self, seen: SeenOperator) -> ReportOperator:
+        held = [self._held_of(taken.name) for taken in seen.inputs if not taken.is_parameter]
+        has_parts = self._world.mp.size > 1 and (
+            seen.name in self._recorded.gives_parts or (seen.kind in HANDED_ON and any(one.has_parts for one in held))
+        )
+        output = _Held(any(one.is_of_batch for one in held), has_parts)
+        self._held[seen.name] = output
+        is_attention = seen.kind == "attention"
+        return ReportOperator(
+            seen.name,
+            seen.kind,
+            tuple(self._taken(taken, is_attention=is_attention) for taken in seen.inputs),
+            self._activation(SeenTensor(seen.name, seen.size), output, is_attention=is_attention),
+            stage=self._world.pp.index,
+            calls=seen.calls,
+        )
+
+    def _held_of(self, name: str) -> _Held:
+        return self._held.get(name, _Held(is_of_batch=True, has_parts=False))  # the data, and what stages send
+
+    def _taken(self, taken: SeenTensor, *, is_attention: bool) -> ReportTensor:
+        if taken.is_parameter:
+            return self._parameter(taken)
+        return self._activation(taken, self._held_of(taken.name), is_attention=is_attention)
+
+    def _parameter(self, taken: SeenTensor) -> ReportTensor:
+        placement = self._recorded.placements[taken.name]
+        whole, box = tuple(placement.full_shape), placement.box
+        is_cut = [part < length for part, length in zip(box.size, whole, strict=True)]
+        cuts = tuple(self._world.mp.size if cut else 1 for cut in is_cut)
+        by = tuple("mp" if cut else "" for cut in is_cut)
+        return ReportTensor(taken.name, whole, cuts, by, box.size, box.start, is_parameter=True)
+
+    def _activation(self, seen: SeenTensor, held: _Held, *, is_attention: bool) -> ReportTensor:
+        dims = len(seen.size)
+        shape: list[int | None] = list(seen.size)
+        cuts, by = [1] * dims, [""] * dims
+        start, is_box = [0] * dims, True
+        if held.has_parts and dims:
+            dim = 1 if is_attention else dims - 1  # heads stand before positions
+            cuts[dim], by[dim], shape[dim] = self._world.mp.size, "mp", seen.size[dim] * self._world.mp.size
+            start[dim] = seen.size[dim] * self._world.mp.index
+        if held.is_of_batch and dims and self._world.dp.size > 1:
+            # Parts of about equal cost: how many rows the others have is not known here.
+            cuts[0], by[0], shape[0], is_box = self._world.dp.size, "dp", None, False
+        return ReportTensor(
+            seen.name, tuple(shape), tuple(cuts), tuple(by), seen.size, tuple(start) if is_box else None
+        )
