@@ -1,13 +1,16 @@
 """The learning rate of each step.
 
-It grows linearly over W = `warmup_steps` steps to R = `learning_rate`, and then goes on to the last step L by `train.schedule`:
+It grows linearly over W = `warmup_steps` steps to R = `learning_rate`, then follows `train.schedule` to the last step
+L:
 
-    inverse_sqrt   R sqrt(W / step)                                 as in Vaswani et al. 2017; constant where W is 0
+    inverse_sqrt   R sqrt(W / step)                                 as in Vaswani et al. 2017; constant if W is 0
     constant       R
-    linear         M + (R - M) (1 - x)                              x = (step - W) / (L - W), from 0 to 1 at the last step
-    cosine         M + (R - M) (1 + cos(pi x)) / 2                  Loshchilov and Hutter 2017, arXiv:1608.03983, one period
+    linear         M + (R - M) (1 - x)                              x = (step - W) / (L - W), 1 at the last step
+    cosine         M + (R - M) (1 + cos(pi x)) / 2                  one period of Loshchilov and Hutter 2017,
+                                                                    arXiv:1608.03983
 
-with M = `minimum_rate`. Those that fall to the last step depend on `train.steps` or `train.epochs`, and no rate on steps before.
+with M = `minimum_rate`. Linear and cosine depend on the last step, that is on `train.steps` or `train.epochs`. A rate
+depends only on the step number, never on earlier steps.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from launcher.recipes.transformer.config import TransformerTrainConfig
 
 
 def learning_rate_at(step: int, config: TransformerTrainConfig, last_step: int) -> float:
-    """Return the learning rate of step number `step`, from 1, of a training that ends after `last_step`."""
+    """Return the learning rate of `step`, counted from 1, in a training of `last_step` steps."""
     warmup, highest, lowest = config.warmup_steps, config.learning_rate, config.minimum_rate
     if step <= warmup:
         return highest * (step / warmup)
