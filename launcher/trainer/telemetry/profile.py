@@ -1,4 +1,4 @@
-"""A trace of some training steps by torch's profiler, as a file that chrome://tracing and Perfetto show."""
+"""Traces training steps by torch's profiler, and writes a file for chrome://tracing or Perfetto."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from torch.autograd import profiler
 
 from launcher.core.atomic import replacing
 
-WARM_UP_STEPS = 3  # they open connections and allocate, so they are not traced
+WARM_UP_STEPS = 3  # not traced, because they open connections and allocate memory
 
 
 class StepProfiler:
-    """Traces `steps` steps of this rank after the first three, and writes one file. Costs nothing where `steps` is 0."""
+    """A profiler that traces `steps` steps of this rank after the first three, and writes one file."""
 
     def __init__(self, steps: int, path: Path | None, device: torch.device) -> None:
-        """Without a `path` nothing is traced, and that is said."""
+        """Prepare the profiler. Without a `path` it traces nothing, and `stepped` returns a message."""
         self._left = steps
         self._path = path
         self._steps = 0
         self._running = ExitStack()
-        # Not `torch.profiler`, whose first use imports torch's compiler, a second of every rank's time.
+        # Not `torch.profiler`, which imports torch's compiler at its first use. That takes every rank a second.
         self._profile = profiler.profile(
             path is not None and bool(steps), use_device=None if device.type == "cpu" else device.type
         )
 
     def stepped(self, *, is_last: bool) -> str:
-        """Begin or end the trace after a step; return what to say of it, or nothing. Never raises."""
+        """Start or end the trace after a step; return a message to print, or an empty string. Never raises."""
         if not self._left:
             return ""
         if self._path is None:
             self._left = 0
-            return "no profile: there is no run directory that it could be kept in"
+            return "no profile: there is no run directory to write it to"
         self._steps += 1
         if self._steps == WARM_UP_STEPS and not is_last:
             self._running.enter_context(self._profile)
@@ -41,12 +41,12 @@ class StepProfiler:
         return self.end() if is_over else ""
 
     def end(self) -> str:
-        """End the trace where the training is over, if it has not ended yet; return what to say of it, or nothing. Never raises."""
+        """End the trace at the end of the training; return a message to print, or an empty string. Never raises."""
         if not self._left:
             return ""
         self._left = 0
         if self._steps <= WARM_UP_STEPS:
-            return f"no profile: the training is over after {self._steps} steps, and the first {WARM_UP_STEPS} are not traced"
+            return f"no profile: the training ended after {self._steps} steps, and the first {WARM_UP_STEPS} are not traced"
         self._running.close()
         assert self._path is not None, "nothing is traced without a path"
         try:
