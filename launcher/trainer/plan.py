@@ -26,7 +26,7 @@ from launcher.trainer.parallel.styles import (
     part_bounds,
 )
 
-# How each kind of module is split over the model-parallel ranks.
+# The style by which each kind of module is sharded over the model-parallel ranks.
 EMBEDDING_TABLES = (
     "*_embedding.word",
     VOCABULARY_ROWS,
@@ -126,9 +126,9 @@ def copied(stages: Sequence[Stage]) -> frozenset[str]:
 
 
 def chunk_of(held: Transformer, whole: Transformer, stage: Stage) -> Transformer:
-    """Return one stage of the rank's model `held`, as a model of its own that shares the modules.
+    """Return one stage of the rank's model `held` as a separate model that shares its modules.
 
-    `whole` is a complete model, whose modules are replaced.
+    `whole` is a complete model, which is modified and returned.
     """
     keep_stages(whole, [stage])
     for layers, own in ((whole.encoder, held.encoder), (whole.decoder, held.decoder)):

@@ -33,7 +33,7 @@ TAIL_BYTES = 16 << 10
 
 
 class EvidenceCollector:
-    """Collects evidence without blocking. Call `step` after each `timeout_s` until `done`, then `evidence`."""
+    """A non-blocking collector of evidence. Call `step` after each `timeout_s` until `done`, then `evidence`."""
 
     def __init__(
         self, run_dir: RunDir, rank_group: RankGroup, record: Callable[[Event], object], hung: Collection[int] = ()

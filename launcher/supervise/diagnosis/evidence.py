@@ -247,7 +247,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _own_if_named(evidence: RankEvidence, symptom: Symptom) -> Symptom:
-    """Return `symptom`, turned into an own fault if it blames the rank itself."""
+    """Return `symptom`, changed to OWN_FAULT if it blames the rank itself."""
     return Symptom(Kind.OWN_FAULT, symptom.evidence) if evidence.global_rank in symptom.named else symptom
 
 

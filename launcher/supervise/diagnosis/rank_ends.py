@@ -131,7 +131,7 @@ class _Noted:
 
 
 class OomWatch:
-    """Detects OOM kills by comparing counters to their values at the ranks' start. Never blocks or raises."""
+    """A detector of OOM kills, which compares counters to their values at the ranks' start. Never blocks or raises."""
 
     def __init__(self, proc: Path = PROC, kernel_log: Path = KERNEL_LOG) -> None:
         self._proc = proc

@@ -262,7 +262,7 @@ def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
 
 
 def _lonely(rank: RankEvidence) -> MissingRank:
-    """Return the only rank with evidence as the missing rank. Ranks on other servers are unknown."""
+    """Return the only rank with evidence as the missing rank. The state of ranks on other servers is unknown."""
     waits = rank.stack is not None and rank.stack.in_collective
     doing = rank.stack.doing if rank.stack else "its state is unknown"
     confidence = Confidence.UNSURE if waits else Confidence.LIKELY

@@ -52,7 +52,7 @@ class Draws:
 
 
 class Dropout(nn.Module):
-    """Zeroes a share `rate` of the elements and scales up the others. Without `draws` it returns its input.
+    """Dropout that zeroes a share `rate` of the elements and scales up the others. Without `draws` it does nothing.
 
     Use a separate module for each call in the model: masks differ only by `place`.
     """

@@ -328,6 +328,6 @@ class Transformer(nn.Module):
         return hidden_ND, labels_BT.flatten()[rows_N]
 
     def project(self, decoded_BTD: Tensor) -> Tensor:
-        """Return logits_BTV."""
+        """Return the head's logits_BTV."""
         assert self.head is not None, "only the last stage has the head"
         return self.head(self.decoder_norm(decoded_BTD))

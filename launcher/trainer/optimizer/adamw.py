@@ -49,7 +49,7 @@ class AdamW:
     state: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Take a step in place by `adamw_`."""
+        """Update the tensors in place by `adamw_`."""
         numbers = AdamWStep(
             step.learning_rate,
             self.beta1,

@@ -87,9 +87,9 @@ def synchronised(
 
 
 def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
-    """Replace the batch norms of `model` by ones with statistics over all ranks of `group`, unless it has one rank.
+    """Make the batch norms of `model` use statistics over all ranks of `group`.
 
-    Parameters and buffers stay the same tensors.
+    Parameters and buffers stay the same tensors. Does nothing in a group of one.
     """
     if group.size == 1:
         return
@@ -99,7 +99,7 @@ def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
 
 
 class _Normalised(torch.autograd.Function):
-    """Returns the normalized tensor, and mean, biased variance and number of the group's elements per channel."""
+    """Batch norm that returns the normalized tensor, and the group's mean, biased variance and count per channel."""
 
     @staticmethod
     def forward(

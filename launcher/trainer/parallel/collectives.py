@@ -63,7 +63,7 @@ def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist
 
 
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Start to set `output` to this rank's slice of the sum of `tensor` over the group, by the backend.
+    """Start a reduce_scatter by the backend: set `output` to this rank's slice of the sum of `tensor`.
 
     All ranks must start the collectives of a group in the same order. Wait for the result inside `with waiting`.
     """
@@ -73,7 +73,7 @@ def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: 
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = "slices") -> dist.Work:
-    """Start an all_to_all: set `output` to this rank's slice of every rank's `tensor`. See `start_reduce_scatter`."""
+    """Start to gather this rank's slice of every rank's `tensor` into `output`. See `start_reduce_scatter`."""
     if recording.active is not None:
         recording.active.communicated("all_to_all", group.ranks, tensor.nbytes, what)
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
@@ -119,7 +119,7 @@ def reduce_scatter_shared(
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts") -> None:
-    """Set `output` to the concatenated parts of the ranks, one of which is `part`. Blocks on CPU backends.
+    """Gather `part` from every rank into `output`, in rank order. Blocks on CPU backends.
 
     `part` may be a view of its slice of `output`.
     """
@@ -133,7 +133,7 @@ def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts
 
 
 def all_to_all(output: Tensor, tensor: Tensor, group: Group) -> None:
-    """Set `output` to this rank's slice of every rank's `tensor`. Both are contiguous. Blocks on CPU backends."""
+    """Gather this rank's slice of every rank's `tensor` into `output`. Both are contiguous. Blocks on CPU backends."""
     with waiting:
         if group.shared_memory is not None:
             group.shared_memory.all_to_all(output, tensor)
@@ -163,7 +163,7 @@ class _EnterModelParallel(torch.autograd.Function):
 
 
 class _LeaveModelParallel(torch.autograd.Function):
-    """Sums the ranks' partial results in forward. Backward passes the gradient on unchanged."""
+    """The sum of the ranks' partial results in forward. Backward returns the gradient unchanged."""
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:

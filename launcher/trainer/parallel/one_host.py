@@ -40,9 +40,10 @@ class NotSharedError(Exception):
 
 
 def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, timeout: timedelta) -> SharedMemory:
-    """Open shared memory for the process group `handle` of global `ranks`; this rank has the `index` in it.
+    """Open shared memory for the process group `handle`. All ranks of the group must call it.
 
-    All ranks of the group must call it. Blocks until they have. `timeout` applies to later collectives.
+    Blocks until they have. `ranks` are the group's global ranks, and `index` is the position of this rank among them.
+    `timeout` applies to later collectives.
 
     Raises:
         NotSharedError: on all ranks, if they are not on one host or cannot allocate the memory.

@@ -38,7 +38,7 @@ class Link:
 
 @frozen
 class Links:
-    """This stage's neighbours along the pipeline, or None at its ends."""
+    """The links to this stage's neighbours; None at the ends of the pipeline."""
 
     previous: Link | None = None
     following: Link | None = None
@@ -77,7 +77,7 @@ def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
 
 
 class Pipeline:
-    """Runs schedules on one stage.
+    """The pipeline engine of one stage, which runs schedules.
 
     `compute(chunk, micro_batch, received)` returns the output of a chunk of this stage for a micro batch. `received` is
     the output of the preceding chunk, or None for the first one of the model. The output of the model's last chunk is a

@@ -140,7 +140,7 @@ class SharedMemory:
             _reduce(torch.add, chunk_RN, chunk_N)
 
     def all_gather(self, output: Tensor, part: Tensor) -> None:
-        """Set `output` to the concatenated parts of the ranks. Both tensors are contiguous."""
+        """Gather `part` from every rank into `output`, in rank order. Both tensors are contiguous."""
         own = part.detach().view(-1)
         parts_RN = output.detach().view(self._size, len(own))
         step = SLOT_BYTES // own.itemsize
@@ -151,7 +151,7 @@ class SharedMemory:
             chunks_RN.copy_(slots_RN)
 
     def all_to_all(self, output: Tensor, tensor: Tensor) -> None:
-        """Set `output` to this rank's slice of every rank's `tensor`. Both are contiguous."""
+        """Gather this rank's slice of every rank's `tensor` into `output`. Both are contiguous."""
         sent_RN, received_RN = (each.detach().view(self._size, -1) for each in (tensor, output))
         step = SLOT_BYTES // sent_RN.itemsize // self._size
         for sent, received in zip(sent_RN.split(step, dim=1), received_RN.split(step, dim=1), strict=True):

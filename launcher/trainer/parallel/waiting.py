@@ -47,7 +47,7 @@ loading = Timer()  # choosing, padding and copying the sentence pairs of a step
 
 
 class Stopwatch:
-    """Measures the time since its creation."""
+    """A stopwatch that starts at its creation."""
 
     def __init__(self) -> None:
         self._before = _readings()

@@ -29,7 +29,7 @@ class _Since:
 
 
 class HeartbeatWriter:
-    """Writes a beat after the first step, after the last one, and in between at most every `REST_S` seconds.
+    """A writer of beats after the first step, after the last one, and in between at most every `REST_S` seconds.
 
     A beat contains the number of the latest step. Its times and tokens are means over all steps since the last beat.
     """

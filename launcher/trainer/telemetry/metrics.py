@@ -58,7 +58,7 @@ class _Since:
 
 
 class Metrics:
-    """Writes records after the first step, after the last one, and in between at most every `REST_S` seconds.
+    """A writer of records after the first step, after the last one, and in between at most every `REST_S` seconds.
 
     The interval grows with the duration of the training; steps longer than it get one record each. A record contains
     the number of its step. Its loss, times, tokens, padding and FLOPs are means over all steps since the last record.

@@ -33,7 +33,7 @@ class _Where:
 
 
 class Recorder:
-    """Records the operators of a step and its collectives, each with the operator that started it."""
+    """A recorder of a step's operators and collectives, each with the operator that started it."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
