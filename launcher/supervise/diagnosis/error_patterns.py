@@ -59,7 +59,7 @@ _OWN = (
 
 # Messages with rank numbers: of ranks missing in a collective, or of the caller of MPI_Abort.
 _NAMING = (
-    (Kind.TIMEOUT, r"shared memory: timed out after \S+ s waiting for rank (?P<named>\d+)"),  # launcher/trainer/parallel
+    (Kind.TIMEOUT, r"shared memory: timed out after \S+ s waiting for rank (?P<named>\d+)"),  # launcher/trainer
     (Kind.TIMEOUT, r"Ranks? (?P<named>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),  # torch, ProcessGroupGloo
     (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
     (Kind.PEER_FAILED, r"(?:application called MPI_Abort|Abort)\(.{0,300}\) (?:-|on node) .{0,300}?(?:process|rank in comm world) (?P<named>\d+)"),  # MPICH
