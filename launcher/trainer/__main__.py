@@ -1,4 +1,4 @@
-"""`python -m launcher.trainer`: train a bundled program as one rank among those that the environment names."""
+"""`python -m launcher.trainer`: train a bundled program as one rank of the job that the environment describes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from launcher.trainer.training_files import Files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank; the exit code is 0, that of the TlaunchError it ended with, or 1 after a traceback."""
+    """Run one rank; return 0, the exit code of a TlaunchError, or 1 after any other exception."""
     faulthandler.enable()
-    for stream in (sys.stdout, sys.stderr):  # a locale that knows no accents must not end a training
+    for stream in (sys.stdout, sys.stderr):  # printing must not fail if the locale cannot encode a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     return exit_code_of(partial(_train, _parser().parse_args(arguments)))
@@ -63,24 +63,22 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _strategy_directory(asked: Path | Literal[True] | None, run_dir: str | None) -> Path | None:
-    """Return where the strategy reports are to be written: as `asked`, or in the run directory."""
+    """Return the directory for the strategy reports: `asked`, or one in the run directory if `asked` is True."""
     if asked is not True:
         return asked
     if run_dir is None:
-        raise UsageError(
-            "--save-strategy: there is no run directory", hint="--save-strategy DIR says where they belong"
-        )
+        raise UsageError("--save-strategy needs a directory outside `tlaunch run`", hint="use `--save-strategy DIR`")
     return RunDir(Path(run_dir)).strategy
 
 
 def exit_code_of(work: Callable[[], object]) -> int:
-    """Call `work`; return 0, the code of the TlaunchError that ended it, or 1 after the traceback of another exception."""
+    """Call `work`; return 0, the exit code of a TlaunchError, or 1 after printing any other exception's traceback."""
     try:
         work()
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
-    except Exception:  # noqa: BLE001 - told, and then this rank leaves at once
+    except Exception:  # noqa: BLE001 - printed, and then this rank exits
         traceback.print_exc()
         return EXIT_FAILURE
     return EXIT_OK
@@ -91,15 +89,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--recipe", default=DEFAULT, metavar="NAME", help=f"{', '.join(RECIPES)} (default: {DEFAULT})")
     parser.add_argument("--config", help="TOML file, or a packaged one such as recipes/transformer/tutorial.toml")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--data", type=Path, help="a directory that `tlaunch data` wrote, or one file of pairs")
+    parser.add_argument("--data", type=Path, help="directory written by `tlaunch data`, or one file of pairs")
     parser.add_argument("--output", type=Path, help="directory for the trained model (default: in the run directory)")
     parser.add_argument(
         "--checkpoints",
         type=Path,
-        help="directory of the checkpoints (default: in the run directory); goes on from its newest",
+        help="directory of checkpoints (default: in the run directory); training resumes from the newest one",
     )
     parser.add_argument(
-        "--resume", type=Path, help="a checkpoint, or a directory of them: go on from the newest whole one"
+        "--resume", type=Path, help="checkpoint to resume from, or a directory: its newest complete checkpoint"
     )
     parser.add_argument(
         "--save-strategy",
@@ -113,7 +111,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """End this process; after a failure at once, since peers fail too as soon as this rank's connections close."""
+    """Exit with `exit_code`; after a failure skip all cleanup.
+
+    Cleanup closes connections, and the peers would then fail with errors that hide this rank's error.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     if exit_code != EXIT_OK:

@@ -1,4 +1,4 @@
-"""The parallel plan of the Transformer, in the order it is applied: stages, model parallelism, recompute, initial weights."""
+"""Applies the Transformer's parallel plan: stages, model parallelism, recompute, initial weights, in this order."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from launcher.trainer.parallel.styles import (
     part_bounds,
 )
 
-# How each kind of module is split over the model-parallel ranks.
+# The style by which each kind of module is sharded over the model-parallel ranks.
 EMBEDDING_TABLES = (
     "*_embedding.word",
     VOCABULARY_ROWS,
-)  # unless `parallel.vocab_emb_dp`: all ranks hold them whole then
+)  # with `parallel.vocab_emb_dp` they are replicated instead
 LAYER_PLAN: tuple[tuple[str, Style], ...] = (
     ("*attention", BLOCK),
     ("*attention.query", OUTPUT_FEATURES),
@@ -54,7 +54,7 @@ PLAN: tuple[tuple[str, Style], ...] = (
 def placements(
     model: Transformer, model_parallel: Group, parallel: ParallelConfig | None = None
 ) -> dict[str, Placement]:
-    """Return the placement of every parameter of `model` (all its parts, or those of some stages) on this rank."""
+    """Return this rank's placement of every parameter of `model`, which may be complete or only some stages."""
     styles = dict(_planned(model, parallel))
     found = {}
     for name, parameter in model.named_parameters():
@@ -77,9 +77,9 @@ def apply_plan(
     dtype: torch.dtype,
     parallel: ParallelConfig | None = None,
 ) -> dict[str, Placement]:
-    """Turn a whole `model` on the meta device into this rank's part of it, with initial weights, on `device`.
+    """Turn a complete `model` on the meta device into this rank's part of it, with initial weights, on `device`.
 
-    The weights are those that one process would start with, whatever the layout.
+    Every layout starts from the same weights as a single process. Returns the placements of the parameters.
     """
     parallel = parallel or ParallelConfig()
     layers = (*model.encoder.values(), *model.decoder.values())
@@ -98,7 +98,7 @@ def apply_plan(
 
 
 def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
-    """Take away from a whole model what other ranks of the pipeline compute; this one computes `stages`."""
+    """Remove all layers of a complete model except those of `stages`, the pipeline stages of this rank."""
     if not any(stage.is_first for stage in stages):
         del model.source_embedding, model.target_embedding
     if not any(stage.is_first or stage.is_last for stage in stages):
@@ -117,16 +117,19 @@ def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
 
 
 def copied(stages: Sequence[Stage]) -> frozenset[str]:
-    """Return the names of the parameters that a rank with these stages computes with as well, but that another one owns.
+    """Return the names of the parameters that a rank with these stages uses but another rank owns.
 
-    The matrix that embeddings and head share belongs to the first stage, and the last one has a copy of it.
+    The matrix shared by embeddings and head belongs to the first stage; the last stage has a copy of it.
     """
     has_first, has_last = (any(ends) for ends in zip(*((each.is_first, each.is_last) for each in stages), strict=True))
     return frozenset({SHARED_WEIGHT} if has_last and not has_first else ())
 
 
 def chunk_of(held: Transformer, whole: Transformer, stage: Stage) -> Transformer:
-    """Turn a `whole` model into the part of `held` that is one stage: it has no modules but those."""
+    """Return one stage of the rank's model `held` as a separate model that shares its modules.
+
+    `whole` is a complete model, which is modified and returned.
+    """
     keep_stages(whole, [stage])
     for layers, own in ((whole.encoder, held.encoder), (whole.decoder, held.decoder)):
         for key in layers:
@@ -138,7 +141,7 @@ def chunk_of(held: Transformer, whole: Transformer, stage: Stage) -> Transformer
 
 
 def gives_parts(model: Transformer) -> frozenset[str]:
-    """Return the names of the layers whose output features lie on the model-parallel ranks."""
+    """Return the names of the layers whose output features are sharded over the model-parallel ranks."""
     return frozenset(name for name, style in _planned(model, None) if style is OUTPUT_FEATURES)
 
 

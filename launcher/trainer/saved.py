@@ -1,9 +1,9 @@
-"""A trained model as files: weights, configuration, tokenizer. Written by all ranks together, read by one device.
+"""Saves a trained model from all ranks, and loads it on one device.
 
 <directory>/
-    model.safetensors   parameters under the names of the single-device model, whatever the layout was
-    config.json         the recipe, and how the training ended
-    tokenizer.model     sentencepiece's own format; of a program that has one
+    model.safetensors   parameters under the names of the single-device model, for every layout
+    config.json         the recipe, and the final state of the training
+    tokenizer.model     in sentencepiece's format, if the program has a tokenizer
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.mode
 def gather(
     world: World, tensors: Mapping[str, Tensor], placements_at: Callable[[Coordinate], Mapping[str, Placement]]
 ) -> dict[str, Tensor] | None:
-    """Return the tensors of the single-device model, on the CPU of rank 0; None elsewhere. All ranks must call it.
+    """Return the full tensors of the single-device model on rank 0's CPU, and None on other ranks. All must call it.
 
-    `tensors` are this rank's parts, one for each of its parameters, and `placements_at` says in which order a rank sends
-    which. The ranks of the first data-parallel copy send what they hold, one message each, in the order of their ranks; those
-    whose stage has no parameter send none.
+    `tensors` are this rank's shards. `placements_at` gives the shards of the rank at a coordinate, in the order in
+    which that rank sends them. The ranks of the first data-parallel replica each send one message, in rank order. A
+    rank without parameters sends none.
     """
     layout = world.place.layout
     parts = [tensors[name].detach().reshape(-1) for name in placements_at(world.place.coordinate)]
@@ -54,7 +54,7 @@ def gather(
         if world.dp.index == 0 and parts:
             dist.send(torch.cat(parts), dst=0)
         return None
-    own = torch.cat(parts)  # the first stage has the embeddings at least
+    own = torch.cat(parts)  # never empty: the first stage has the embeddings
     whole: dict[str, Tensor] = {}
     for stage in range(layout.pp):
         for part in range(layout.mp):
@@ -81,9 +81,9 @@ def save_model(
     tokenizer: bytes | None,
     facts: dict[str, Any],
 ) -> None:
-    """Write the files aside, then rename the directory: it is whole or it is not there.
+    """Write a model directory atomically: to a temporary directory, which is then renamed.
 
-    `program` is the recipe's name, and `settings` are of it. Without a `tokenizer` there is no file of one. `facts` are kept in the configuration under "training".
+    `program` is the recipe's name, and `settings` are its settings. `facts` are stored in config.json under "training".
 
     Raises:
         OSError: the directory exists already, the disk is full, ...
@@ -97,7 +97,9 @@ def save_model(
 
 
 def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] | None:
-    """Return the weights and buffers of a model that `save_model` has written there, of this program and these settings; None without one.
+    """Return the weights and buffers that `save_model` wrote to `directory`.
+
+    Returns None if there is no model, or if its program or settings differ from the arguments.
 
     Raises:
         UnreadableError: a file is damaged.
@@ -113,15 +115,15 @@ def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] 
 
 
 def check_can_save(directory: Path) -> None:
-    """Find out before hours of training whether `save_model` will be able to write there.
+    """Check before the training that `save_model` will be able to write to `directory`.
 
     Raises:
         UsageError: the directory exists already.
-        OSError: it cannot be made.
+        OSError: the directory cannot be created.
     """
     if directory.exists():
         raise UsageError(
-            f"{directory} exists already, and a trained model is never overwritten",
+            f"{directory} already exists, and a trained model is never overwritten",
             hint="name another output directory",
         )
     with new_directory(directory):
@@ -130,18 +132,18 @@ def check_can_save(directory: Path) -> None:
 
 
 def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings, Tokenizer]:
-    """Return the whole model on the CPU, ready to translate or to validate, with its recipe and its tokenizer.
+    """Load a model on the CPU, ready to translate or validate; return it with its settings and its tokenizer.
 
     Raises:
         UnreadableError: a file is missing or damaged.
-        UsageError: its settings are of another version.
+        UsageError: the settings were written by another version.
     """
     directory = Path(directory)
     for name in (WEIGHTS, CONFIG, TOKENIZER):
         if not (directory / name).is_file():
-            merged = f"`tlaunch ckpt merge {directory} --output DIR` makes a model of a checkpoint"
+            merged = f"convert the checkpoint to a model: `tlaunch ckpt merge {directory} --output DIR`"
             hint = merged if is_checkpoint(directory) else None
-            raise UnreadableError(f"{directory / name}: this model directory has no such file", hint=hint)
+            raise UnreadableError(f"{directory / name}: the model directory does not contain this file", hint=hint)
     with _reading(directory / CONFIG):
         sections = dict(read_json(directory / CONFIG)["recipe"])
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
@@ -155,20 +157,20 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Tell of a file that cannot be read inside `with`, or does not hold what it should, as an UnreadableError."""
+    """Turn errors of reading or parsing `path` inside `with` into an UnreadableError."""
     try:
         yield
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise UnreadableError(f"{path}: it is damaged: {first}") from error
+        raise UnreadableError(f"{path} is damaged: {first}") from error
 
 
 def single_device_model(
     settings: TransformerSettings, weights: Mapping[str, Tensor], device: torch.device
 ) -> Transformer:
-    """Return the whole model with `weights`, ready to translate."""
+    """Return the complete model with `weights`, ready to translate."""
     model = meta_model(settings)
     for name, value in weights.items():
         replace_parameter(model, name, value.to(device))

@@ -1,4 +1,4 @@
-"""Training and validation on one rank: the model's part, its pipeline, its optimizer."""
+"""Trains and validates on one rank: its part of the model, its pipeline and its optimizer."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from launcher.trainer.telemetry.heartbeat import getting_on
 
 @frozen
 class Suspects:
-    """The parameters and pairs that may have made a gradient not finite. Every rank knows the same."""
+    """The parameter and the sentence pairs that may have caused a non-finite gradient. The same on every rank."""
 
-    parameter: str | None  # the first in the model whose gradient has no finite norm; None: only all together have none
-    pairs: tuple[int, ...]  # of the micro batches without a finite loss, else all: their numbers in the global batch
+    parameter: str | None  # first in the model with a non-finite gradient norm; None: only the total norm overflows
+    pairs: tuple[int, ...]  # indices in the global batch: of micro batches with a non-finite loss, or of all if none
 
 
 @frozen
@@ -54,18 +54,18 @@ class StepResult:
     loss: float  # mean over the global batch's target tokens
     gradient_norm: float  # of the whole model, before clipping
     tokens: int  # target tokens of the global batch
-    padding_share: float  # of this rank's positions, source and target, that hold no token
+    padding_share: float  # share of this rank's source and target positions that are padding
     votes: tuple[float, ...] = ()  # summed over all ranks
-    suspects: Suspects | None = None  # not None: the gradient is not finite, and the model is that of the step before
+    suspects: Suspects | None = None  # not None: the gradient is not finite, and the model was not updated
 
     @property
     def is_finite(self) -> bool:
-        """True if the gradient is."""
+        """True if the gradient is finite."""
         return self.suspects is None
 
 
 class Session:
-    """One rank's part of the model, and the steps that all ranks take together."""
+    """One rank's part of the model and its optimizer, with the steps that all ranks take together."""
 
     def __init__(self, settings: TransformerSettings, world: World) -> None:
         self.settings, self.world = settings, world
@@ -102,14 +102,14 @@ class Session:
             pp=pp,
             shared=SharedWeight.of(SHARED_WEIGHT, parameters, pp),
         )
-        self._padding_share = 0.0  # of the batch that was computed last
+        self._padding_share = 0.0  # of the last batch
 
     def expect(self, first_batches: Iterable[Sequence[Example]]) -> None:
-        """Have the numbers of rows of these global batches, a training's first ones, computed by kernels of their own.
+        """Choose the kernels of the linear layers from the first global batches of the training.
 
-        That is done if there are at least two batches and all have the same numbers: where sentences are of one length, all
-        later ones have them, too. By which kernels a step is computed must not depend on the steps before it, so that a
-        training that begins in the middle takes the same ones.
+        If there are at least two batches and all have the same numbers of rows, these numbers get dedicated kernels.
+        With sentences of one length all later batches have them, too. The kernels of a step must not depend on
+        earlier steps, so that a resumed training uses the same ones.
         """
         place = self.world.place
         rows = [
@@ -131,23 +131,24 @@ class Session:
         step: int,
         votes: Callable[[], tuple[float, ...]] = tuple,
     ) -> StepResult:
-        """Take one optimizer step on a global batch. Every rank of the run must call it, with the same arguments but `votes`.
+        """Take one optimizer step on a global batch. All ranks must call it, with the same arguments except `votes`.
 
-        `step` is the number of the step in the training: dropout depends on it. `votes` gives what is summed over all ranks.
+        `step` is the number of the step in the training; dropout depends on it. `votes` returns this rank's numbers to
+        be summed over all ranks.
         """
         self.optimizer.zero_gradients(backward_passes=self.world.place.layout.micro_batches)
         losses_M = self._forward_and_backward(examples, step)
         norm = self.optimizer.step(learning_rate, votes)
-        # After the step: all data-parallel ranks must begin their collectives in the same order, and how many of the
-        # gradients' come before the end of backward may differ.
+        # After the step: data-parallel ranks must start their collectives in the same order, and they may differ in how
+        # many gradient collectives they start before the end of backward.
         loss = self._global_loss(losses_M)
         suspects = None if math.isfinite(norm) else self._suspects(examples, losses_M)
         return StepResult(loss, norm, token_count(examples), self._padding_share, self.optimizer.votes, suspects)
 
     def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
-        """Run forward and backward over a global batch; return its mean loss, on every rank. Tests compare gradients by it.
+        """Run forward and backward over a global batch; return its mean loss on every rank. Used by tests of gradients.
 
-        Gradients are this rank's share of those of the mean loss: their sum over the data-parallel ranks is whole.
+        The sum of the gradients over the data-parallel ranks is the gradient of the mean loss.
         """
         self.optimizer.zero_gradients()
         losses_M = self._forward_and_backward(examples, step)
@@ -165,7 +166,7 @@ class Session:
             return float(all_reduce(over_dp, self.world.pp, what="mean loss"))
 
     def _suspects(self, examples: Sequence[Example], losses_M: Tensor) -> Suspects:
-        """Return what may have made the gradient of the last step not finite. All ranks must call it."""
+        """Find the possible causes of the last step's non-finite gradient. All ranks must call it."""
         names = [name for name, _ in meta_model(self.settings).named_parameters()]
         here = set(self.optimizer.not_finite())
         pairs: set[int] = set()
@@ -182,7 +183,7 @@ class Session:
 
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:
-        """Return the mean loss per target token without smoothing or dropout, in nats, on every rank. All must call it."""
+        """Return the mean loss per target token in nats, without smoothing or dropout. All ranks must call it."""
         schedule = forward_only(
             self.world.place.layout.micro_batches, stage_count=self.world.pp.size, chunks=len(self._chunks)
         )
@@ -196,9 +197,9 @@ class Session:
     def _run(
         self, schedule: Schedule, examples: Sequence[Example], smoothing: float, step: int | None = None
     ) -> Tensor:
-        """Return each micro batch's share of the mean loss over `examples`, zero on all stages but the last.
+        """Return each micro batch's share of the mean loss over `examples`; zeros except on the last stage.
 
-        Nothing is dropped without a `step`.
+        Without a `step` there is no dropout.
         """
         world = self.world
         with loading:
@@ -224,10 +225,13 @@ class Session:
         index: int,
         received_BUD: Tensor | None,
     ) -> Tensor:
-        """Compute one micro batch in one of this rank's stages; U = S + T, both streams joined along time."""
+        """Compute one micro batch in one of this rank's stages.
+
+        U = S + T: the encoder and decoder streams are concatenated along time.
+        """
         batch, stage, model = batches[index], self.own_stages[chunk], self._chunks[chunk]
         if recording.active is not None:
-            recording.active.graph.enter_module("")  # chunks are no modules of the model that is watched
+            recording.active.graph.enter_module("")  # the watched model does not contain the chunks as modules
             recording.active.graph.name_tensors(
                 {"source": batch.source_BS, "target": batch.target_BT, "labels": batch.labels_BT, f"stage {stage.index - 1}": received_BUD}
             )  # fmt: skip
@@ -255,7 +259,7 @@ class Session:
 
 
 def rule_of(config: TransformerTrainConfig) -> AdamW:
-    """Return the optimizer's update rule."""
+    """Return the update rule for an optimizer configuration."""
     return AdamW(
         config.beta1,
         config.beta2,
@@ -266,7 +270,7 @@ def rule_of(config: TransformerTrainConfig) -> AdamW:
 
 
 def placements_at(settings: TransformerSettings, layout: Layout, coordinate: Coordinate) -> dict[str, Placement]:
-    """Return the placements of the parameters that the rank at a coordinate of a layout owns, in its model's order."""
+    """Return the placements of the parameters owned by the rank at `coordinate`, in the order of its model."""
     model, stages = meta_model(settings), pipeline_stages(settings, layout.pp)[coordinate.pp :: layout.pp]
     keep_stages(model, stages)
     held = placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp), settings.parallel)
@@ -274,11 +278,11 @@ def placements_at(settings: TransformerSettings, layout: Layout, coordinate: Coo
 
 
 def model_shapes(settings: TransformerSettings) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter of the single-device model, in its order."""
+    """Return the shape of every parameter of the single-device model, in the model's order."""
     return {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
 
 
 def meta_model(settings: TransformerSettings) -> Transformer:
-    """Return the whole single-device model without storage: names and shapes only."""
+    """Return the complete single-device model on the meta device: names and shapes without storage."""
     with torch.device("meta"):
         return Transformer(settings.model, settings.data)

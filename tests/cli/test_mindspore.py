@@ -178,7 +178,7 @@ def test_an_environment_in_which_mindspore_cannot_be_imported_is_the_ranks_fault
     verdict = launcher.report.verdict
     assert (verdict.scheduler, verdict.confidence) == (None, Confidence.CERTAIN)
     assert verdict.failures[0].where == "train.py:3 in <module>"
-    assert "MindSpore's scheduler failed alike" in done.stderr or not late_s
+    assert "MindSpore's scheduler failed in the same way" in done.stderr or not late_s
     assert not launcher.processes()
 
 

@@ -184,7 +184,7 @@ def test_what_is_no_model_is_refused(launcher, trained):
     config = json.loads((directory / "model" / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config))
     lacking = launcher.run("translate", other, input="un chat\n", env=ONE_THREAD, code=2)
-    assert "tokenizer.model: this model directory has no such file" in lacking.stderr
+    assert "tokenizer.model: the model directory does not contain this file" in lacking.stderr
 
 
 def test_a_process_that_is_killed_is_told(launcher, trained):

@@ -94,7 +94,7 @@ VERDICTS = {
          (None, "10.0.0.2", "certain", "failed"), f"server 10.0.0.2 with ranks 2-3 was lost: {CLOSED}"),
     "a failure before a loss":
         ((2, 2), [is_lost(1, SILENT), report(0, raised(0, 2.0), living(1, WAITING))], (0, None, "likely", "failed"),
-         f"server 10.0.0.2 with ranks 2-3 was lost: {SILENT}; what its ranks did is not known"),
+         f"server 10.0.0.2 with ranks 2-3 was lost: {SILENT}; the state of its ranks is unknown"),
     "a server that is lost after it has testified":
         ((2, 2), [BOTH_WAIT, report(1, raised(2), living(3, WAITING)), is_lost(1, CLOSED, 1e9)],
          (2, None, "certain", "hung"), f"was lost: {CLOSED}"),

@@ -215,7 +215,7 @@ def apart():
         try:
             share_memory(world.dp.ranks, world.dp.index, world.dp.handle, PATIENCE)
         except NotSharedError as error:
-            expected = "rank 1 cannot reach the ranks before it by a UNIX socket: Connection refused"
+            expected = "rank 1 cannot connect to the lower ranks by a UNIX socket: Connection refused"
             assert str(error) == expected, error  # noqa: PT017
         else:
             raise AssertionError("memory shared across namespaces")
@@ -227,7 +227,7 @@ def leave_the_network():
     return ctypes.CDLL(None).unshare(clone_newnet) == 0
 
 
-REFUSED = "ranks 0, 1 share no memory: rank 0 cannot share 4 MiB: File too large"
+REFUSED = "ranks 0, 1 cannot share memory: rank 0 cannot share 4 MiB: File too large"
 
 
 def falls_back():
@@ -238,7 +238,7 @@ def falls_back():
         assert world.dp.shared_memory is None
         assert collectives.all_reduce(torch.ones(2), world.dp).tolist() == [2.0, 2.0]
         assert collectives.shared_tensor(1, 1, torch.float32, world.dp) is None
-    assert said.getvalue().splitlines() == ([] if place.global_rank else [f"{REFUSED}; gloo serves"]), said.getvalue()
+    assert said.getvalue().splitlines() == ([] if place.global_rank else [f"{REFUSED}; using gloo"]), said.getvalue()
 
 
 def demanded():

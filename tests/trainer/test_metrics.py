@@ -182,7 +182,7 @@ def test_a_log_that_takes_no_word_ends_no_training(tmp_path, monkeypatch, stdout
     monkeypatch.setattr(sys, "stdout", None if stdout == "none" else stream)
     step(Metrics(under(tmp_path / "läuft"), CPU), 1)
     if stdout == "ascii":
-        assert stream.buffer.getvalue().startswith(b"metrics will be missing from ")
+        assert stream.buffer.getvalue().startswith(b"cannot write metrics to ")
         assert b"/l\\xe4uft/metrics.jsonl: " in stream.buffer.getvalue()
 
 
@@ -270,7 +270,7 @@ def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, shown, capfd):
     (tmp_path / "metrics.jsonl").unlink()
     step(metrics, 3)
 
-    assert capfd.readouterr().out == f"metrics will be missing from {tmp_path}/metrics.jsonl: No space left on device\n"
+    assert capfd.readouterr().out == f"cannot write metrics to {tmp_path}/metrics.jsonl: No space left on device\n"
     assert [each.step for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [3]
     assert [number for number, _ in shown(tmp_path)["loss/train"]] == [1, 2, 3]
 
@@ -290,7 +290,7 @@ def test_a_removed_run_directory_costs_one_line_of_the_log(tmp_path, no_rest, ca
     metrics.saved(5, "model")
 
     why = "No such file or directory"
-    assert capfd.readouterr().out == f"metrics will be missing from {run_dir}/metrics.jsonl: {why}\n"
+    assert capfd.readouterr().out == f"cannot write metrics to {run_dir}/metrics.jsonl: {why}\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -302,7 +302,7 @@ def test_tensorboard_that_fails_is_left_alone(tmp_path, no_rest, capfd):
     (tmp_path / "tensorboard").unlink()
     step(metrics, 2)
 
-    assert capfd.readouterr().out == f"metrics will be missing from {tmp_path}/tensorboard: File exists\n"
+    assert capfd.readouterr().out == f"cannot write metrics to {tmp_path}/tensorboard: File exists\n"
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     assert len(read_metrics(tmp_path / "metrics.jsonl").steps) == 2
 

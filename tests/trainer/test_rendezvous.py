@@ -42,17 +42,17 @@ def test_whoever_says_who_a_rank_is_counts_more_than_an_engine(environment):
 
 def test_an_engine_that_does_not_tell_its_size_is_refused():
     """Else every rank would train alone."""
-    with pytest.raises(UsageError, match="PMIx made this process rank 2, and does not tell of how many"):
+    with pytest.raises(UsageError, match="PMIx started this process as rank 2 without the number of ranks"):
         engine_variables({"PMIX_RANK": "2", "PMIX_NAMESPACE": "job@1", **MEETING})
 
 
 def test_ranks_that_nothing_tells_where_to_meet_need_mpi4py(monkeypatch):
     """Or an address, with which it is not needed: both are said."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    said = "started 4 ranks, and nothing says where they meet: mpi4py is not installed"
+    said = "started 4 ranks without a rendezvous address: mpi4py is not installed"
     with pytest.raises(UsageError, match=said) as error:
         engine_variables(MPICH)
-    assert "MASTER_ADDR, an address of rank 0's server, and MASTER_PORT" in error.value.hint
+    assert "MASTER_ADDR (an address of rank 0's server) and MASTER_PORT" in error.value.hint
 
 
 def test_two_ranks_with_one_local_rank_are_refused():
@@ -63,7 +63,7 @@ def test_two_ranks_with_one_local_rank_are_refused():
     first = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=pipe, stdout=pipe, text=True)
     try:
         assert "'RANK': '1'" in first.stdout.readline()
-        with pytest.raises(UsageError, match=r"two processes on .* local rank 1; this one is rank 3"):
+        with pytest.raises(UsageError, match=r"two processes on .* as local rank 1; this one is rank 3"):
             engine_variables({**MPICH, **meeting})
         assert engine_variables({**MPICH, **meeting, "MPI_LOCALRANKID": "0"})["LOCAL_RANK"] == "0"
     finally:

@@ -40,9 +40,9 @@ def test_a_layout_that_is_not_the_world_is_refused():
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"RANK": "first"}, "RANK is 'first', not a whole number of 0 or more"),
-        ({"TLAUNCH_MP": "0"}, "TLAUNCH_MP is '0', not a whole number of 1 or more"),
-        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2', not a whole number of 1 or more"),
+        ({"RANK": "first"}, "RANK is 'first'; expected an integer of at least 0"),
+        ({"TLAUNCH_MP": "0"}, "TLAUNCH_MP is '0'; expected an integer of at least 1"),
+        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'; expected an integer of at least 1"),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE is 2, but RANK, MASTER_PORT is not set"),
         ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
     ],
@@ -94,7 +94,7 @@ def test_a_rank_takes_the_device_of_its_table(monkeypatch, ids, visible, environ
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     """A physical id beyond what is seen is never folded onto another rank's device."""
-    with pytest.raises(UsageError, match="DEVICE_ID is 6, but 4 devices are visible"):
+    with pytest.raises(UsageError, match="DEVICE_ID is 6, but only 4 devices are visible"):
         device_of(3, 6, Accelerators(4), monkeypatch)
 
 

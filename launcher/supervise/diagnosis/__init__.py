@@ -1,1 +1,1 @@
-"""The diagnosis of a failed attempt: evidence of every rank, merged over servers, and the verdict on it."""
+"""Diagnoses a failed attempt: collects evidence of every rank, merges it over servers, and derives a verdict."""

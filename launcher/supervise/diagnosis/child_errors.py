@@ -1,10 +1,10 @@
-"""Finds the error of a process that a rank started. The rank's own exception may only say that the process failed.
+"""Finds the error of a child process of a rank, when the rank's own exception only reports that the process failed.
 
-| exception                                            | where the error of the process is                            |
+| exception                                            | location of the child's error                                |
 |------------------------------------------------------|--------------------------------------------------------------|
 | of torch's DataLoader, `mp.spawn`, DataParallel      | in the message                                               |
 | of a pool of `concurrent.futures`, multiprocessing   | in its cause, a `_RemoteTraceback`                           |
-| `subprocess.CalledProcessError`                      | in the output that it captured, else above it in the log     |
+| `subprocess.CalledProcessError`                      | in the captured output, otherwise above it in the log        |
 | torchrun's `ChildFailedError`                        | in its table, if the program records errors, else in the log |
 """
 
@@ -20,10 +20,10 @@ from launcher.logs.tracebacks import FoundTraceback, find_traceback
 from launcher.preload.frames import CAPTURED
 from launcher.supervise.diagnosis.error_patterns import of_exception
 
-LAST_WORDS_LINES = 20  # the program survived a traceback that has more output after it
-UNCAUGHT = 1  # the exit code of a Python program that an exception ended
+LAST_WORDS_LINES = 20  # after a traceback with more output than this, the program continued
+UNCAUGHT = 1  # the exit code of Python after an uncaught exception
 _QUOTED = re.compile(r"^(?:Original )?Traceback \(most recent call last\):$", re.MULTILINE)
-# What torch says before the error of its process, and nothing else.
+# torch's own text before the error of its child process.
 _WRAPPER = re.compile(r"\s*(?:Caught \S+ in .{1,80}|-- Process \d+ terminated with the following error:)\s*")
 _REMOTE = re.compile(r'RemoteTraceback: ?\n"""\n(?P<text>.*?)\n?"""', re.DOTALL)
 _STATUS = re.compile(r"returned non-zero exit status (?P<status>\d+)")
@@ -31,28 +31,28 @@ _FIRST_IN_TABLE = re.compile(
     r"Root Cause .*?^ *exitcode +: (?P<status>-?\d+) .*?^ *traceback : (?P<words>.*?)\s*^={20,}$",
     re.DOTALL | re.MULTILINE,
 )
-_OF_PROCESS = "The process had failed of this:"
+_OF_PROCESS = "The process failed with this error:"
 
 
 @frozen
 class ChildError:
-    """The error of a process, with the traceback to show. `is_sure`: the process did not handle it."""
+    """The error of a child process, with the traceback to show. `is_sure` means that the process did not handle it."""
 
     found: FoundTraceback
     is_sure: bool = True
 
 
 def is_of_child(kind: str) -> bool:
-    """Return whether exceptions of class `kind` only say that a process failed; its error may be in the log."""
+    """Return True if exceptions of class `kind` only report that a process failed. Its error may be in the log."""
     return kind.rpartition(".")[2] in {"ChildFailedError", "CalledProcessError"}
 
 
 def child_error(
     kind: str, message: str, traceback: str | None, above: Sequence[FoundTraceback] = ()
 ) -> ChildError | None:
-    """Return the error of the process that an exception of class `kind` is about; None if it is about no process.
+    """Return the error of the child process that an exception of class `kind` reports; None if it reports none.
 
-    `above`: the tracebacks above its own in the log, the last one last.
+    `above` holds the tracebacks above the exception's own in the log, in order.
     """
     name = kind.rpartition(".")[2]
     if name == "ChildFailedError":
@@ -67,7 +67,7 @@ def child_error(
 
 
 def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None:
-    """Return the error whose traceback a message quotes, after the program's own words if there are any."""
+    """Return the error whose traceback is quoted in `message`, prefixed by the program's own text before it."""
     found = find_traceback(message)
     if found is None:
         return None
@@ -79,7 +79,7 @@ def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None
 
 
 def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the error of a command: from its captured output, else the last traceback above in the log."""
+    """Return the error of a command, from its captured output or the last traceback above in the log."""
     captured = (traceback or "").rpartition(CAPTURED)
     status = _STATUS.search(message)
     if status is None:  # a signal ended it
@@ -98,7 +98,7 @@ def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceb
 
 
 def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the first failure of torchrun's processes. If its place is unknown, torchrun's own is not given either."""
+    """Return the first failure of torchrun's processes. If its location is unknown, do not show torchrun's own."""
     first = _FIRST_IN_TABLE.search(message)
     if first is None:
         return None
@@ -126,6 +126,6 @@ def _is_same(found: FoundTraceback, name: str, message: str) -> bool:
 
 
 def _shown(found: FoundTraceback, traceback: str | None) -> FoundTraceback:
-    """Return the error with the rank's own traceback in front."""
+    """Return the error with the rank's own traceback prepended."""
     own = f"{traceback.rstrip()}\n\n{_OF_PROCESS}\n\n" if traceback else ""
     return replace(found, text=f"{own}{found.text}")

@@ -1,4 +1,4 @@
-"""After the first failure, and before anything is ended: collect what every rank shows."""
+"""Collects evidence from every rank after the first failure, before ranks are terminated."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.rank_ends import LATE_S
 from launcher.supervise.rank_group import RankGroup
 
-# Long enough for peers of a dead rank to fail too, and to leave their own account of it.
+# Long enough for peers of a dead rank to fail too and record their failures.
 SETTLE_S = 0.1
 LIMIT_S = 1.5
 TAIL_BYTES = 16 << 10
 
 
 class EvidenceCollector:
-    """Collects evidence beside a supervision loop, without waiting: `step` when due, until `done`; then `evidence`."""
+    """A non-blocking collector of evidence. Call `step` after each `timeout_s` until `done`, then `evidence`."""
 
     def __init__(
         self, run_dir: RunDir, rank_group: RankGroup, record: Callable[[Event], object], hung: Collection[int] = ()
@@ -41,7 +41,7 @@ class EvidenceCollector:
         self._run_dir = run_dir
         self._rank_group = rank_group
         self._record = record
-        self.done = False  # the evidence is complete, or nothing more can be had
+        self.done = False  # the evidence is complete, or collecting more has failed
         self._hung = hung
         self._settled_s = time.monotonic() + SETTLE_S
         self._gathering = Gathering(
@@ -58,7 +58,7 @@ class EvidenceCollector:
         return settling_s if self._gathering.done else self._gathering.timeout_s
 
     def step(self) -> None:
-        """Do what is due. Never raise: ranks must be ended, whatever a failing system shows us."""
+        """Continue collecting. Never raises, because ranks must be terminated even if the system is failing."""
         if self.done:
             return
         try:
@@ -66,19 +66,22 @@ class EvidenceCollector:
                 self._gathering.step()
             self.done = self._gathering.done and time.monotonic() >= self._settled_s
         except Exception as error:  # noqa: BLE001 - as above
-            self._record(Trouble(f"no more evidence can be gathered: {error!r}"))
+            self._record(Trouble(f"cannot collect more evidence: {error!r}"))
             self.done = True
 
     def close(self) -> None:
-        """Release what is still being gathered."""
+        """Stop collecting, and release its resources."""
         self._gathering.close()
 
     def evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
-        """Return what is known by now. `steps`: the last step of every rank that reports them; `highest_step`: of all."""
+        """Return the evidence collected so far. Never raises.
+
+        `steps` holds the last step of every rank that reports steps, `highest_step` the maximum over all ranks.
+        """
         try:
             return self._evidence(steps, highest_step)
         except Exception as error:  # noqa: BLE001 - as in `step`
-            self._record(Trouble(f"the evidence cannot be read: {error!r}"))
+            self._record(Trouble(f"cannot read the evidence: {error!r}"))
             return Evidence(())
 
     def _evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
@@ -93,11 +96,11 @@ class EvidenceCollector:
     def _of_living(self, global_rank: int, pid: int, stack: RankStack | None, step: int | None) -> RankEvidence:
         log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
         failure = read_failure(self._run_dir.failure(global_rank), pid)
-        if failure is not None and failure.time_ns is None:  # no hook of ours has written it
+        if failure is not None and failure.time_ns is None:  # not written by tlaunch's hook
             failure = None
-        is_leaving = failure is not None  # and has said why in its log, if it chose the way out itself
+        is_leaving = failure is not None  # if it called sys.exit, its log may contain the reason
         logged = last_traceback(log, offset) if is_leaving else None
-        retries = bool(self._hung) and joins(stack)  # its log may say why it does not reach the others
+        retries = bool(self._hung) and joins(stack)  # its log may show why it cannot connect
         return RankEvidence(
             global_rank=global_rank,
             status=None,
@@ -138,5 +141,5 @@ class EvidenceCollector:
 
 
 def _is_of_child(failure: FailureRecord | None, logged: FoundTraceback | None) -> bool:
-    """Return whether a rank failed because of a process that it started. The log may show that error above its own."""
+    """Return True if a rank failed because of a child process. The log may show the child's error above its own."""
     return any(one is not None and one.type is not None and is_of_child(one.type) for one in (failure, logged))

@@ -1,8 +1,8 @@
-"""The patterns that part a rank's own failure from the consequence of another rank's end or absence.
+"""Error patterns that distinguish a rank's own failure from the consequence of another rank's exit or absence.
 
-Libraries of communication report the second case by messages of their own; the tables below list them, each with its
-author. The general errors of sockets and pipes are doubtful: a rank also talks to file servers and trackers, so only
-the place where they were raised decides. What no table lists is a rank's own fault.
+Communication libraries report consequences by specific messages. The tables below list them with the library. General
+errors of sockets and pipes are doubtful, because a rank also communicates with file servers and trackers. For them the
+location of the exception decides. An error without a pattern is the rank's own fault.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from launcher.core.frozen import frozen
 from launcher.logs.tracebacks import frames_in
 
 SHOWN_CHARS = 200
-LAST_WORDS_CHARS = 8192  # of a log, and the first of a message; hundreds of ranks may fail at once, and each is searched for every message
-INNERMOST_FRAMES = 4  # wrappers for logging and retrying stand between a caller and the error
+LAST_WORDS_CHARS = 8192  # searched at the end of a log, or at the start of a message; bounds the time of many ranks
+INNERMOST_FRAMES = 4  # there may be wrappers for logging and retries between the caller and the error
 
 
 class Kind(str, Enum):
-    """The value completes "rank 3 ..."."""
+    """The kind of a failure. The value completes "rank 3 ..."."""
 
     OWN_FAULT = "failed by itself"
-    PEER_CLOSED = "lost the connection to another rank"  # there is a dead peer
-    TIMEOUT = "waited too long for the others"  # there is a peer that lives and does not come, or a dead network
-    RENDEZVOUS = "waited too long for the others to join"
-    STORE_LOST = "lost the store, which is in rank 0"
-    WATCHDOG = "was ended by its own watchdog of collectives"
-    INTERRUPTED = "was interrupted when ranks were asked where they are"  # by our own signal, in all likelihood
-    PEER_FAILED = "was informed of another rank's failure"
+    PEER_CLOSED = "lost the connection to another rank"  # a peer is dead
+    TIMEOUT = "timed out waiting for the others"  # a living peer does not take part, or the network is down
+    RENDEZVOUS = "timed out waiting for the others to join"
+    STORE_LOST = "lost the connection to the store on rank 0"
+    WATCHDOG = "was ended by its collective watchdog"
+    INTERRUPTED = "was interrupted by the signal that asks for stacks"  # very likely tlaunch's own signal
+    PEER_FAILED = "was notified of another rank's failure"
 
 
 @frozen
 class Symptom:
     kind: Kind
-    evidence: str = ""  # the words that matched
-    certain: bool = True  # False: it may as well be the other way round
-    named: tuple[int, ...] = ()  # global ranks that the message holds responsible
+    evidence: str = ""  # the matching text
+    certain: bool = True  # False: own fault and consequence are equally possible
+    named: tuple[int, ...] = ()  # global ranks that the message blames
 
     @property
     def consequence(self) -> bool:
         return self.kind is not Kind.OWN_FAULT
 
 
-# Rows of the tables: what a message means, its regular expression, and False where it may as well mean the opposite. The
-# group `named` captures the ranks that are held responsible, `shown` the words to quote. Gaps are bounded, or a line of
-# megabytes would take minutes. `re` compiles an expression, and keeps it, when a rank has failed, not at every start.
+# Rows of the tables: kind, regular expression, and False if the kind is not certain. The group `named` captures the
+# blamed ranks, and `shown` the text to quote. Gaps are bounded, since a line of megabytes would otherwise take minutes.
+# `re` compiles and caches an expression at its first use, after a failure, instead of at every start.
 _Pattern = tuple[Kind, str] | tuple[Kind, str, bool]
 
-# Faults of a rank's own, although a library of communication is what reports them. They are looked for first.
+# A rank's own faults that communication libraries report. They are searched first.
 _OWN = (
     (Kind.OWN_FAULT, r"CUDA error: |CUDA out of memory|[Uu]nhandled cuda error"),  # torch, NCCL
     (Kind.OWN_FAULT, r"NPU out of memory|\bEI0004: |\bEI0014: "),  # torch_npu; HCCL: an invalid rank table
@@ -57,9 +57,9 @@ _OWN = (
     (Kind.OWN_FAULT, r"ncclInvalid(?:Argument|Usage)"),  # NCCL: a wrong call
 )
 
-# Messages that name ranks: those that a collective misses, or that called MPI_Abort.
+# Messages with rank numbers: of ranks missing in a collective, or of the caller of MPI_Abort.
 _NAMING = (
-    (Kind.TIMEOUT, r"shared memory: waited \S+ s in vain for rank (?P<named>\d+)"),  # launcher/trainer/parallel
+    (Kind.TIMEOUT, r"shared memory: timed out after \S+ s waiting for rank (?P<named>\d+)"),  # launcher/trainer
     (Kind.TIMEOUT, r"Ranks? (?P<named>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),  # torch, ProcessGroupGloo
     (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
     (Kind.PEER_FAILED, r"(?:application called MPI_Abort|Abort)\(.{0,300}\) (?:-|on node) .{0,300}?(?:process|rank in comm world) (?P<named>\d+)"),  # MPICH
@@ -74,7 +74,7 @@ _GLOO = (
     (Kind.PEER_CLOSED, r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)"),
     # unbound_buffer.cc
     (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)"),
-    # transport/tcp, of a network that has died under it
+    # transport/tcp, after a network failure
     (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)"),
     (Kind.RENDEZVOUS, r"[Gg]loo connectFullMesh failed|gloo/.{0,300}(?:[Cc]onnect timeout|Timed out.{0,300}connect)"),
     (Kind.PEER_CLOSED, r"received errors while waiting for send/recv from rank \d+"),  # ProcessGroupGloo
@@ -82,12 +82,12 @@ _GLOO = (
 
 _C10D_STORE = (
     (Kind.RENDEZVOUS, r"Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined"),  # TCPStore, rank 0
-    (Kind.RENDEZVOUS, r"wait timeout after \d+ ?ms, keys:"),  # TCPStore: a rank has not left its address there
+    (Kind.RENDEZVOUS, r"wait timeout after \d+ ?ms, keys:"),  # TCPStore: a rank has not stored its address
     (Kind.RENDEZVOUS, r"The client socket has (?:timed out|failed to connect)"),  # TCPStore: rank 0 does not listen
     (Kind.STORE_LOST, r"Connection was likely closed\. Did the remote server shutdown or crash"),  # torch's sockets
     (Kind.STORE_LOST, r"(?:recvValue|sendBytes|recvBytes) failed"),  # TCPStore's wrapper
     (Kind.STORE_LOST, r"DistNetworkError:? ?.{0,300}(?:Broken pipe|Connection reset|Connection closed|recv, got 0 bytes)"),
-    (Kind.INTERRUPTED, r"Interrupted system call"),  # torch's sockets do not try again as Python does
+    (Kind.INTERRUPTED, r"Interrupted system call"),  # torch's sockets do not retry like Python's
     (Kind.RENDEZVOUS, r"store->get\(.{0,300}\) got error|DistStoreError:? ?.{0,300}(?:[Tt]imed? ?out|Socket Timeout)"),
 )  # fmt: skip
 
@@ -99,14 +99,14 @@ _NCCL = (
     (Kind.PEER_FAILED, r"NCCL communicator was aborted"),  # ProcessGroupNCCL
     (Kind.RENDEZVOUS, r"setting up NCCL communicator and retrieving ncclUniqueId"),  # ProcessGroupNCCL; "is setting up"
     (Kind.WATCHDOG, r"[Hh]eartbeat monitor timed out|watchdog got stuck for \d+ seconds", False),  # ProcessGroupNCCL
-    (Kind.WATCHDOG, r"watchdog thread terminated with exception", False),  # ProcessGroupNCCL: of whatever it was
+    (Kind.WATCHDOG, r"watchdog thread terminated with exception", False),  # ProcessGroupNCCL: any error
     (Kind.WATCHDOG, r"Some (?:NCCL|HCCL) operations have failed or timed out"),  # ProcessGroupNCCL, torch_npu
-    (Kind.PEER_CLOSED, r"unhandled system error|ncclSystemError", False),  # NCCL: mostly a broken link, perhaps ours
+    (Kind.PEER_CLOSED, r"unhandled system error|ncclSystemError", False),  # NCCL: mostly a broken link, perhaps of this rank
 )  # fmt: skip
 
 _HCCL = (
     (Kind.RENDEZVOUS, r"\bEI0006: |Getting socket times out"),  # HCCL: another rank did not connect
-    (Kind.TIMEOUT, r"\bEI0002: |wait execution of the Notify register times out"),  # HCCL: it did not come to the operator
+    (Kind.TIMEOUT, r"\bEI0002: |wait execution of the Notify register times out"),  # HCCL: another rank did not reach the operator
     (Kind.TIMEOUT, r"error code is 507048|The execution of the internal task times out"),  # torch_npu's name of EI0002
     (Kind.PEER_FAILED, r"[Rr]emote [Rr]ank did not send the data in time"),  # HCCL
 )  # fmt: skip
@@ -123,7 +123,7 @@ _OTHERS = (
     (Kind.PEER_FAILED, r"HorovodInternalError"),  # Horovod
 )
 
-# Python's and the system's own words for a lost or silent partner, be it a rank or not.
+# Messages of Python and the operating system about a lost or silent peer, which need not be a rank.
 _GENERAL = (
     (Kind.PEER_CLOSED, r"^(?:ConnectionResetError|BrokenPipeError|ConnectionAbortedError|EOFError|IncompleteReadError)\b", False),
     (Kind.PEER_CLOSED, r"Connection reset by peer|Connection closed by peer|Broken pipe|Connection aborted", False),
@@ -131,7 +131,7 @@ _GENERAL = (
     (Kind.TIMEOUT, r"^\w*[Tt]ime(?:d)?[Oo]ut|[Tt]imed out", False),
 )  # fmt: skip
 
-# The retries of a rank that cannot reach the others yet: the system's words, and those of torch's TCPStore.
+# Log lines of a rank that retries to connect, from the operating system and torch's TCPStore.
 _UNCONNECTED = re.compile(
     r"(?P<tried_long>TCP client failed to connect/validate to host \S{1,300})"
     r"|network addresses of \(.{1,300}?\) cannot be retrieved \(gai error: .{1,100}?\)"
@@ -139,10 +139,10 @@ _UNCONNECTED = re.compile(
     r"|gaierror: .{1,200}|Temporary failure in name resolution|Name or service not known"
     r"|Connection refused|No route to host|Network is unreachable"
 )
-MIN_RETRIES = 3  # a few such lines are usual at a start: rank 0 does not listen yet, or its name has no IPv6 address
+MIN_RETRIES = 3  # a few lines are normal at start, before rank 0 listens or if its name has no IPv6 address
 
 _FRAMEWORKS = (*_NAMING, *_GLOO, *_C10D_STORE, *_NCCL, *_HCCL, *_OTHERS)
-# Where code of a library of communication lies: a general error raised there is about another rank.
+# Paths of communication libraries. A general error raised in them concerns another rank.
 _COMMUNICATION = re.compile(
     r"torch/distributed/|torch_npu/distributed/|mpi4py|mindspore/(?:communication|parallel|mint/distributed)"
     r"|horovod/|deepspeed/comm/|multiprocessing/(?:connection|managers)\.py|paddle/distributed/"
@@ -152,7 +152,7 @@ _RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
-    """Return the symptom of an exception. `traceback`, if there is one, decides the doubtful cases."""
+    """Return the symptom of an exception. In doubtful cases the `traceback` decides."""
     text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
     found = _first((*_OWN, *_FRAMEWORKS), text)
     if found:
@@ -166,15 +166,15 @@ def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
 
 
 def of_log(tail: str) -> Symptom:
-    """Return the symptom in the last lines of a log without an exception: libraries written in C++ print and abort.
+    """Return the symptom in the last lines of a log without an exception. C++ libraries, for example, print and abort.
 
-    Only messages of libraries of communication count; general words may stand in any log.
+    Only messages of communication libraries count, because any log may contain general messages.
     """
     return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
 
 
 def unconnected(tail: str) -> str:
-    """Return the words in which the last lines of a log repeat that a connection cannot be made; empty if they do not."""
+    """Return the last message about a failed connection if a log repeats it, or an empty string."""
     found = [match for line in tail.splitlines() if (match := _UNCONNECTED.search(line))]
     enough = len(found) >= MIN_RETRIES or any(match["tried_long"] for match in found)
     return found[-1][0][:SHOWN_CHARS].strip() if enough else ""

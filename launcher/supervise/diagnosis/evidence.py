@@ -1,4 +1,4 @@
-"""The evidence of one rank, and its summary: did it fail, of what, when, and by whose fault. No I/O."""
+"""The evidence of one rank, and the summary of its failure: error, location, time and kind. No I/O."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from launcher.supervise.diagnosis.mindspore_errors import explained
 from launcher.supervise.diagnosis.stack_parser import RankStack, crash_place
 from launcher.supervise.rank_ends import LATE_S
 
-# The exit code with which Open MPI ends a rank from inside, unseen by any hook, once a peer is gone.
+# The exit code when Open MPI exits a rank after losing a peer. No Python hook runs in this case.
 OPEN_MPI_LOST_A_PEER = 14
-LAST_ERROR_LINES = 5  # what a program says of its error, and a hint or two after it
+LAST_ERROR_LINES = 5  # a program's error message and a hint or two after it
 _SAYS_WHY = re.compile(r"(?:\S+: )?(?:fatal |usage )?(?:error|fatal): \S", re.IGNORECASE)
 NEVER_NS = 1 << 63
-# Signals that come from outside: they say nothing about the program.
+# Signals sent by other processes, which give no information about the program.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-SHELL_SIGNALLED = 128  # and the signal's number: the exit code of a shell whose command a signal ended
+SHELL_SIGNALLED = 128  # a shell exits with 128 + N if signal N ended its command
 _ENDS_COMMANDS = FROM_OUTSIDE | {
     signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS,
     signal.SIGPIPE, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGXFSZ,
@@ -33,38 +33,38 @@ _MAY_BE_HANDLED = "the program may have handled the exception whose traceback it
 
 @frozen
 class RankEvidence:
-    """The knowledge of one rank when it is judged. Times: wall clock, nanoseconds since 1970."""
+    """The evidence of one rank. Times are wall clock, in nanoseconds since 1970."""
 
     global_rank: int
-    status: int | None  # as in subprocess; None: it still runs
-    ended_ns: int | None  # when its end was noticed: it may have been earlier
-    ended_index: int | None  # its place in the order in which ranks ended
-    order_known: bool = True  # False: ranks that were noticed with it may have ended before it
-    late_s: float = LATE_S  # by so much at most it ended sooner than it was noticed
-    failure: FailureRecord | None = None  # written by its own hook
+    status: int | None  # as in subprocess; None: still running
+    ended_ns: int | None  # when its exit was noticed
+    ended_index: int | None  # its position in the order of exits
+    order_known: bool = True  # False: ranks noticed at the same time may have exited before it
+    late_s: float = LATE_S  # maximum delay between its exit and `ended_ns`
+    failure: FailureRecord | None = None  # written by the hook in the rank
     logged: FoundTraceback | None = None
-    above: tuple[FoundTraceback, ...] = ()  # tracebacks above that one, perhaps of processes that the rank had started
+    above: tuple[FoundTraceback, ...] = ()  # tracebacks above `logged`, perhaps of child processes
     log_tail: str = ""
-    oom: bool = False  # the kernel's out-of-memory killer struck in its control group
-    forwarded: tuple[int, ...] = ()  # signals that tlaunch handed to every rank
-    open_mpi: bool = False  # it has a place in a world of MPI, whose library may be Open MPI
-    meets_scheduler: bool = False  # its variables say where MindSpore's is
-    disk_full: bool = False  # it left no record, and could not: the disk of its directory is full
-    stack: RankStack | None = None  # of one that still runs
+    oom: bool = False  # the out-of-memory killer killed a process in its control group
+    forwarded: tuple[int, ...] = ()  # signals that tlaunch forwarded to every rank
+    open_mpi: bool = False  # it is part of an MPI world, possibly of Open MPI
+    meets_scheduler: bool = False  # its environment has the address of MindSpore's scheduler
+    disk_full: bool = False  # there is no failure record, because the disk of its directory is full
+    stack: RankStack | None = None  # if it is running
     step: int | None = None
     exit_reason: str | None = None  # why it could not be started
     server_index: int = 0
-    clock_error_ns: int = 0  # by so much its times may be wrong against those of other servers
-    heard: bool = True  # False: its server was lost, or not heard in time, and nothing is known of what it did
+    clock_error_ns: int = 0  # maximum error of its times relative to other servers
+    heard: bool = True  # False: its server was lost or did not report in time, so its state is unknown
 
     @property
     def alive(self) -> bool:
-        """True if it is known to run still."""
+        """True if the rank is known to be running."""
         return self.status is None and self.heard
 
     @property
     def seen(self) -> RankStack | None:
-        """The stack, if it is known to run still."""
+        """The stack if the rank is known to be running."""
         return self.stack if self.alive else None
 
 
@@ -76,10 +76,10 @@ class FailureSummary:
     signature: str | None
     where: str | None = None
     traceback: str | None = None
-    tells_why: bool = True  # False: `what` is no more than an exit code, or a signal that came from outside
-    at_most: Confidence = Confidence.CERTAIN  # highest confidence of a verdict that blames it
-    doubt: str | None = None  # why it is not higher
-    forwarded: bool = False  # it ended by a signal that every rank was sent
+    tells_why: bool = True  # False: `what` is only an exit code or a signal from another process
+    at_most: Confidence = Confidence.CERTAIN  # highest confidence of a verdict that blames this rank
+    doubt: str | None = None  # reason for a lower `at_most`
+    forwarded: bool = False  # ended by a signal that tlaunch forwarded to every rank
 
     @property
     def global_rank(self) -> int:
@@ -87,7 +87,7 @@ class FailureSummary:
 
     @property
     def exact(self) -> bool:
-        """True if `time_ns` is that of the failure, and not of the noticed end."""
+        """True if `time_ns` is the time of the failure itself instead of the noticed exit."""
         return self.evidence.failure is not None and self.evidence.failure.time_ns is not None
 
     @property
@@ -97,13 +97,13 @@ class FailureSummary:
 
     @property
     def earliest_ns(self) -> int:
-        """The earliest time of the failure, by the clock of the judge: an end may be noticed late."""
+        """The earliest possible time of the failure by the coordinator's clock."""
         late_ns = 0 if self.exact else int(self.evidence.late_s * 1e9)
         return self.time_ns - late_ns - self.evidence.clock_error_ns
 
     @property
     def latest_ns(self) -> int:
-        """The latest time of the failure, by that clock."""
+        """The latest possible time of the failure by the coordinator's clock."""
         return self.time_ns + self.evidence.clock_error_ns if self.time_ns else NEVER_NS
 
     @property
@@ -114,15 +114,15 @@ class FailureSummary:
 
 def failed(evidence: RankEvidence) -> bool:
     if evidence.status is None:
-        return evidence.failure is not None  # it has raised, and something keeps it: a thread, atexit, a destructor
+        return evidence.failure is not None  # it has raised, but a thread, atexit or a destructor keeps it running
     return evidence.status != 0
 
 
 def summarize(evidence: RankEvidence) -> FailureSummary:
-    """Return the summary of a rank that failed.
+    """Summarize the failure of a rank.
 
-    It is made of what the hook recorded, a signal, the traceback in the log, or the exit code, in this order. If the
-    program may have handled the traceback, no verdict is certain.
+    The first available source is used: the hook's record, a signal, the traceback in the log, or the exit code. If the
+    program may have handled the exception of the traceback, no verdict is certain.
     """
     failure, logged = evidence.failure, evidence.logged
     if evidence.exit_reason is not None:
@@ -139,10 +139,10 @@ def summarize(evidence: RankEvidence) -> FailureSummary:
 
 
 def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary:
-    """Return the summary of a program whose last words may be that traceback."""
+    """Summarize a failure from the last traceback in the log."""
     failure, status = evidence.failure, _status(evidence)
     found = _of_exception(evidence, logged.type, logged.message, logged.where, logged.text)
-    if failure is not None and failure.type == logged.type:  # it was being handled when the program left
+    if failure is not None and failure.type == logged.type:  # the program exited while handling it
         return found
     if logged.lines_after and (failure is not None or status != UNCAUGHT):
         return replace(
@@ -154,20 +154,20 @@ def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary
 
 
 def _says_more(evidence: RankEvidence, logged: FoundTraceback) -> bool:
-    """Return whether the words of `sys.exit`, or a signal below a shell, say more than the traceback in the log."""
+    """Return True if a `sys.exit` message or a signal below a shell says more than the logged traceback."""
     if evidence.failure is None or not evidence.failure.message:
         return _signal_below_shell(evidence) is not None
     return evidence.failure.message.strip() != logged.message.strip()
 
 
 def _signal_below_shell(evidence: RankEvidence) -> int | None:
-    """Return the signal that ended a shell's command, from the shell's exit code; None if there was none."""
+    """Return the signal that ended a shell's command, derived from the shell's exit code, or None."""
     number = (evidence.status or 0) - SHELL_SIGNALLED
     return number if number in _ENDS_COMMANDS else None
 
 
 def _status(evidence: RankEvidence) -> int:
-    """Return how a rank ended, or with which code it wants to exit."""
+    """Return the exit status of a rank, or of its failure record while it is running."""
     if evidence.status is not None:
         return evidence.status
     return evidence.failure.status if evidence.failure else 1
@@ -202,7 +202,7 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
     if number in evidence.forwarded:
         what = f"{what}, which was forwarded to every rank"
         return FailureSummary(evidence, symptom, what, name, forwarded=True)
-    if number == signal.SIGTERM and evidence.meets_scheduler:  # which MindSpore sends to ranks once it misses one
+    if number == signal.SIGTERM and evidence.meets_scheduler:  # sent by MindSpore after it has lost a rank
         return FailureSummary(evidence, Symptom(Kind.PEER_FAILED, what), what, None)
     if number in FROM_OUTSIDE:
         return FailureSummary(evidence, symptom, what, None, tells_why=False)
@@ -213,9 +213,9 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
 
 
 def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
-    """Return the summary of a program that chose to exit: what it printed before is doubtful evidence."""
+    """Summarize the failure of a program that exited by itself. Its output is only doubtful evidence."""
     failure, found = evidence.failure, _own_if_named(evidence, of_log(evidence.log_tail))
-    # A program that exits by itself leaves a record or a traceback, one that Open MPI ends does not.
+    # A program that exits by itself leaves a record or a traceback. If Open MPI exits it, there is neither.
     if evidence.open_mpi and not failure and evidence.status == OPEN_MPI_LOST_A_PEER and not found.evidence:
         symptom = Symptom(Kind.PEER_CLOSED, "ended by Open MPI")
         return FailureSummary(evidence, symptom, f"exit code {evidence.status}", None)
@@ -228,13 +228,13 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     said = (failure.message if failure else None) or _last_error(evidence.log_tail)
     shown = f"{what}: {_one_line(said)}" if said else what
     where = failure.where if failure else None
-    # Without an exception the traceback is the way to the exit, and the log says more.
+    # Without an exception the traceback only leads to the exit call, and the log is more useful.
     handled = failure.traceback if failure and failure.type else None
     return FailureSummary(evidence, symptom, shown, _signature(what, where), where, handled, tells_why=bool(said))
 
 
 def _last_error(log_tail: str) -> str:
-    """Return the line by which a program tells why it exits, as argparse, click and many others begin it; empty without one."""
+    """Return the last line that starts like an error message of argparse or click, or an empty string."""
     lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
     return next((line for line in reversed(lines[-LAST_ERROR_LINES:]) if _SAYS_WHY.match(line)), "")
 
@@ -247,7 +247,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _own_if_named(evidence: RankEvidence, symptom: Symptom) -> Symptom:
-    """Return a symptom that names the rank itself as its own fault."""
+    """Return `symptom`, changed to OWN_FAULT if it blames the rank itself."""
     return Symptom(Kind.OWN_FAULT, symptom.evidence) if evidence.global_rank in symptom.named else symptom
 
 

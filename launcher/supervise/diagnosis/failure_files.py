@@ -1,7 +1,7 @@
-"""The files that a rank leaves about its failure: the hook's failure.json, and the last traceback in train.log.
+"""Reads the files that a failed rank leaves: failure.json of the hook, and the last traceback in train.log.
 
-Everything here reads files that a failing program wrote: any bytes, any length, perhaps cut off. Nothing raises, and
-time and memory are bounded. Secrets are masked, since verdicts are for all who may read the run.
+A failing program wrote these files, so they may have any content and length, and be truncated. No function raises, and
+time and memory are bounded. Secrets are masked, because everyone with access to the run can read its verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.preload.masking import masked_text
 TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000
 RECORD_BYTES = 1 << 20
-MAX_CHILDREN = 4  # tracebacks of processes that a rank has started
+MAX_CHILDREN = 4  # tracebacks of a rank's child processes
 _MAX_NS = 1 << 63
 
 
@@ -27,7 +27,7 @@ _MAX_NS = 1 << 63
 class FailureRecord:
     """failure.json, written by the hook inside the rank (launcher/preload/failure.py)."""
 
-    time_ns: int | None  # wall clock, nanoseconds since 1970, of the exception itself; None: no such time can be
+    time_ns: int | None  # wall clock of the exception, nanoseconds since 1970; None: out of range
     pid: int
     kind: str  # "exception", "exit" or "os_exit"
     type: str | None = None
@@ -39,7 +39,7 @@ class FailureRecord:
 
 
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
-    """Return the record; None where the file is missing or holds rubbish, or (with `pid`) another process wrote it."""
+    """Return the record, or None if the file is missing or invalid, or if a process other than `pid` wrote it."""
     try:
         fields = read_json(path, RECORD_BYTES)
         record = _record(fields) if isinstance(fields, dict) else None
@@ -49,21 +49,21 @@ def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
 
 
 def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
-    """Return the last `limit_bytes` of a log, nothing from before `offset` (bytes). Empty where it cannot be read."""
+    """Return the last `limit_bytes` of a log after `offset` (bytes), or an empty string if it cannot be read."""
     return masked_text(_end_of(log, offset, limit_bytes).decode(errors="replace"))
 
 
 def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
-    """Return the last traceback that a program printed after `offset` (bytes), whether that ended the program or not.
+    """Return the last traceback in a log after `offset` (bytes), even if the program handled the exception.
 
-    One of the main thread is preferred to those of other threads. Only the log's last `TAIL_BYTES` are looked at.
+    Tracebacks of the main thread are preferred. Only the last `TAIL_BYTES` of the log are searched.
     """
     found = traceback_in(_end_of(log, offset, TAIL_BYTES))
     return found and _masked(found)
 
 
 def tracebacks_of_children(log: Path, offset: int) -> tuple[FoundTraceback, ...]:
-    """Return up to `MAX_CHILDREN` tracebacks above the last one, the last of them last. Looks at as much of the log."""
+    """Return up to `MAX_CHILDREN` tracebacks above the last one, in order, from the last `TAIL_BYTES` of the log."""
     return tuple(map(_masked, tracebacks_above(_end_of(log, offset, TAIL_BYTES))[-MAX_CHILDREN:]))
 
 

@@ -1,4 +1,4 @@
-"""The messages of MindSpore's exceptions, which have sections: a first line, and below it what that may only refer to.
+"""Parses messages of MindSpore's exceptions. Their first line may only refer to one of the sections below it.
 
 Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message'.
 
@@ -7,7 +7,7 @@ Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message
 ------------------------------------------------------------------
 [ERROR] Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin
 
-That of a kernel that could not be launched has no first line, and begins with a section.
+The message of a kernel that could not be launched has no first line; it starts with a section.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _FRAME = re.compile(
 
 @frozen
 class Explained:
-    """An exception, as the sections of its message tell it."""
+    """The cause of an exception, from the sections of its message."""
 
     what: str  # "KeyError: 'label of image 40'"
-    where: str | None  # the line of the program's own code, where that is no frame of the exception's own
+    where: str | None  # the line in the program's code, if it is not a frame of the exception
     traceback: str | None  # the frames that lead there, and the exception
 
 
 def explained(kind: str, message: str, traceback: str | None) -> Explained:
-    """Return what an exception of class `kind` is about: one of the program's dataset, a line of its network, or itself."""
+    """Return the cause of an exception of class `kind`: a dataset exception, a line of the network, or itself."""
     before, sections = sections_in(message)
     raised = find_traceback(sections.get(CALL_STACK, ""))
     if raised is not None:
         return Explained(f"{raised.type}: {raised.message}", raised.where, raised.text)
-    first = next(iter(sections.values()), "").strip()  # of a kernel that failed: nothing stands before it
+    first = next(iter(sections.values()), "").strip()  # a kernel that failed has no text before it
     line = (before or first).partition("\n")[0]
     refers = _REFERS.search(line)
     section = sections.get(refers["section"], "").strip() if refers else ""

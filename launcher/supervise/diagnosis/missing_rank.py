@@ -1,4 +1,4 @@
-"""The missing rank: one that has not failed, but does not come, where every failure is only a consequence."""
+"""Finds the missing rank: if all failures are consequences, the living or exited rank that the others waited for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from launcher.supervise.diagnosis.error_patterns import Kind, unconnected
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
 
-MIN_ALIKE = 2  # ranks at one place make another one odd
+MIN_ALIKE = 2  # ranks at one location make a rank elsewhere the exception
 _JOINING = ("in init_process_group", "in TCPStore")
 NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 
 @frozen
 class MissingRank:
-    """A rank that has not failed, but that others wait for, or waited for, in vain."""
+    """A rank that has not failed, but that other ranks wait for or timed out waiting for."""
 
     evidence: RankEvidence
     what: str  # completes "rank 3 ..."
@@ -37,21 +37,21 @@ def find_missing_rank(
     find = _Rules(evidence, summaries, hung)
     rules = [find.unconnected, find.only_hung, find.odd, find.busy, find.ended, find.named, find.silent, find.behind]
     if any(one.symptom.kind in NEED_A_DEAD_PEER for one in summaries):
-        # A living rank has not closed its connections, unless it leaves the group.
+        # A living rank still has its connections, unless it is leaving the group.
         rules.remove(find.ended)
         rules = [find.leaving, find.ended, *rules]
     found = next((missing for rule in [find.stopped, *rules] if (missing := rule())), [])
-    # Of several that may be missed equally: one of those that hang, if any do, the one with the fewest steps.
+    # Of several candidates prefer those that hang, then the one with the fewest steps.
     suspects = [one for one in found if one.evidence.global_rank in hung] or found
     if not suspects:
         return None
     first = min(suspects, key=_progress)
     if len(suspects) > 1:
-        reason = f"{first.reason}; the same is true of {counted(len(suspects) - 1, 'other rank')}"
+        reason = f"{first.reason}; the same applies to {counted(len(suspects) - 1, 'other rank')}"
         first = replace(first, reason=reason, confidence=Confidence.UNSURE)
     if unheard := sum(not rank.heard for rank in evidence):
-        # They may be missed as well; but one that is stopped would be enough.
-        reason = f"{first.reason}; what {counted(unheard, 'other rank')} did is not known"
+        # They may be missing, too; but one stopped rank is a sufficient cause.
+        reason = f"{first.reason}; the state of {counted(unheard, 'other rank')} is unknown"
         confidence = Confidence.LIKELY if stopped(first.evidence) else Confidence.UNSURE
         first = replace(first, reason=reason, confidence=confidence)
     return first
@@ -68,24 +68,24 @@ def stopped(rank: RankEvidence) -> bool:
 
 
 def leaves(rank: RankEvidence) -> bool:
-    """Return whether a rank is about to close its connections."""
+    """Return True if a rank is about to close its connections."""
     return rank.seen is not None and rank.seen.doing.startswith("in destroy_process_group")
 
 
 def joins(stack: RankStack | None) -> bool:
-    """Return whether a rank is joining the process group."""
+    """Return True if a rank is joining the process group."""
     return stack is not None and stack.doing.startswith(_JOINING)
 
 
 def hang_at(rank: RankEvidence) -> str | None:
-    """Return the signature of a hang; None where its place is not known, or is a collective, which says nothing."""
+    """Return the signature of a hang, or None if its location is unknown or a collective."""
     if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
         return None
     return f"hang at {rank.stack.place.partition(' in ')[0]}"
 
 
 class _Rules:
-    """The rules by which a rank is missing. Each returns all ranks that it fits."""
+    """The rules that find missing ranks. Each returns all ranks that match it."""
 
     def __init__(
         self, evidence: Sequence[RankEvidence], summaries: Sequence[FailureSummary], hung: Collection[int]
@@ -96,7 +96,10 @@ class _Rules:
         self._waiting = len(summaries) + sum(_waits(rank) for rank in self._healthy)
 
     def stopped(self) -> list[MissingRank]:
-        """Return the stopped ranks. Others at one place wait, too: libraries written in C do not show what they wait in."""
+        """Return the stopped ranks.
+
+        If all other ranks are at one location, they count as waiting, because C libraries have no frames that show it.
+        """
         others = [rank for rank in self._healthy if rank.alive and not stopped(rank) and not _waits(rank)]
         wait = len(others) >= MIN_ALIKE and len({_place(rank) for rank in others}) == 1
         meanwhile = (
@@ -106,21 +109,24 @@ class _Rules:
         return [MissingRank(rank, what, reason, Confidence.CERTAIN) for rank in self._healthy if stopped(rank)]
 
     def leaving(self) -> list[MissingRank]:
-        closes = "that closes connections which others need"
+        closes = "this closes connections that other ranks need"
         leavers = [rank for rank in self._healthy if leaves(rank)]
         return [MissingRank(rank, "leaves the group", f"{_doing(rank)}; {closes}") for rank in leavers]
 
     def unconnected(self) -> list[MissingRank]:
-        """Return the rank that no other reaches, else the first rank of each server that cannot connect, while all ranks join."""
+        """Return the rank that no other rank can reach, or the first rank of each server that cannot connect.
+
+        Applies only while all ranks are joining.
+        """
         if self._summaries or not all(joins(rank.seen) for rank in self._healthy):
-            return []  # who does not join yet cannot be reached
+            return []  # a rank that is not joining yet cannot be reached
         told = [(rank, unconnected(rank.log_tail)) for rank in sorted(self._healthy, key=lambda one: one.global_rank)]
         found, others = [one for one in told if one[1]], [rank for rank, words in told if not words]
         if len(others) == 1 < len(found):
             first, words = found[0]
             who = f"the log of rank {first.global_rank}"
             reason = f"{counted(len(found), 'other rank')} cannot connect; {who} says: {words}"
-            return [MissingRank(others[0], "is not reached", reason)]
+            return [MissingRank(others[0], "cannot be reached", reason)]
         of_servers = {rank.server_index: (rank, words) for rank, words in reversed(found)}
         return [
             MissingRank(rank, "does not join", f"its log says: {words}{_meanwhile(len(others))}")
@@ -128,22 +134,22 @@ class _Rules:
         ]
 
     def only_hung(self) -> list[MissingRank]:
-        """Return the rank that alone makes no progress, unless it is seen to wait for the others."""
+        """Return the only rank without progress, unless it is known to wait for the others."""
         found = [rank for rank in self._healthy if rank.global_rank in self._hung]
         if not len(found) == 1 < len(self._healthy) or _waits(found[0]):
             return []
         alive = sum(rank.alive for rank in self._evidence if rank is not found[0])
         others = f"{counted(alive, 'other rank')} do{'es' if alive == 1 else ''}" if alive else "all others have ended"
-        reason = f"{_doing(found[0])}; it alone makes no progress, while {others}"
+        reason = f"{_doing(found[0])}; only this rank makes no progress, while {others}"
         return [MissingRank(found[0], "makes no progress", reason, signature=hang_at(found[0]))]
 
     def odd(self) -> list[MissingRank]:
-        """Return the rank that is elsewhere while all others are at one place: perhaps these wait in an unknown way."""
+        """Return the rank at a different location while all others are at the same one, where they may be waiting."""
         living = [rank for rank in self._healthy if rank.alive]
         [(usual, times), *others] = Counter(map(_place, living)).most_common() or [("", 0)]
         if self._waiting not in {0, len(self._evidence)} or times < MIN_ALIKE or [each[1] for each in others] != [1]:
             return []
-        elsewhere = f"while {len(living) - 1} other ranks are {usual or 'unseen'}"
+        elsewhere = f"while {len(living) - 1} other ranks are {usual or 'in an unknown state'}"
         return [
             MissingRank(rank, "does not take part", f"{_doing(rank)}, {elsewhere}", signature=hang_at(rank))
             for rank in living
@@ -151,9 +157,10 @@ class _Rules:
         ]
 
     def busy(self) -> list[MissingRank]:
-        """Return living ranks that are seen to do something else than wait for others.
+        """Return living ranks that are known to do something other than waiting for other ranks.
 
-        Of several, those wait that are at the place where a rank gave up waiting: libraries written in C do not show it.
+        Of several, exclude ranks at the location where another rank timed out. They are waiting, too, in a C library
+        without frames.
         """
         found = [
             (rank, seen)
@@ -172,9 +179,9 @@ class _Rules:
         ]
 
     def ended(self) -> list[MissingRank]:
-        """Return ranks that ended well before the first failure, as far as noticed ends show it.
+        """Return ranks that exited successfully before the first failure, judging by the times of noticed exits.
 
-        Where all did but the rank that failed, that rank is what differs, and none is returned.
+        Returns none if all ranks except the failed one did. Then the failed rank is the exception.
         """
         first_ns = self._summaries[0].time_ns if self._summaries else None
         ended = [
@@ -185,11 +192,11 @@ class _Rules:
         ]
         if len(ended) > 1 and len(self._summaries) == 1 and len(ended) + 1 == len(self._evidence):
             return []
-        reason = f"it ended well, but {counted(self._waiting, 'other rank')} still expected it"
+        reason = f"it exited successfully, but {counted(self._waiting, 'other rank')} still waited for it"
         return [MissingRank(rank, "ended too early", reason) for rank in ended]
 
     def named(self) -> list[MissingRank]:
-        """Return the ranks that the message of a failure names."""
+        """Return the ranks that are named in a failure's message."""
         witnesses = {rank: one for one in reversed(self._summaries) for rank in one.symptom.named}
         return [
             MissingRank(rank, "does not take part", f"rank {witness.global_rank} says: {witness.symptom.evidence}")
@@ -208,9 +215,9 @@ class _Rules:
         ]
 
     def behind(self) -> list[MissingRank]:
-        """Return the living ranks that are behind in steps."""
+        """Return the living ranks that have completed fewer steps than others."""
         ahead = max((rank.step for rank in self._evidence if rank.step is not None), default=0)
-        others = f"while others have come to step {ahead}"
+        others = f"while others are at step {ahead}"
         return [
             MissingRank(rank, "does not keep up", f"it is at step {rank.step} {others}")
             for rank in self._healthy
@@ -228,11 +235,11 @@ def _waits(rank: RankEvidence) -> bool:
 
 
 def _doing(rank: RankEvidence) -> str:
-    return rank.stack.doing if rank.stack else "unseen"
+    return rank.stack.doing if rank.stack else "in an unknown state"
 
 
 def _place(rank: RankEvidence) -> str:
-    """Return where a rank is; where it waits for others only what it waits in: lines that call it may differ."""
+    """Return a rank's location; for a rank in a collective only its name, because the calling lines may differ."""
     if rank.stack is None:
         return ""
     return rank.stack.doing.partition(", called ")[0] if rank.stack.in_collective else rank.stack.doing

@@ -1,4 +1,4 @@
-"""The state of a process that cannot be asked: as py-spy sees its Python stacks, or as the kernel sees it wait."""
+"""Finds the state of a process without a stack handler, by py-spy or from /proc."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CALLS = {
 
 
 def seen_from_outside(found: Stat) -> RankStack:
-    """Return what /proc shows of a living process without Python stacks. Does not block."""
+    """Return the state of a living process from /proc, without Python stacks. Does not block."""
     if found.stopped:
         return RankStack("stopped", "stopped by a debugger" if found.state == "t" else "stopped (SIGSTOP)")
     if found.state == "D":
@@ -52,7 +52,7 @@ def seen_from_outside(found: Stat) -> RankStack:
 
 
 def waited_for(found: Stat) -> Stat:
-    """Return the program that a shell waits for; of a process that waits for no other, that process."""
+    """Return the program that a shell waits for, or the process itself if it does not wait for a child."""
     for _ in range(DEEPEST):
         if _system_call(found.pid) not in _CALLS_FOR_CHILDREN:
             break
@@ -68,7 +68,7 @@ def waited_for(found: Stat) -> Stat:
 
 
 def working_directory(pid: int) -> str:
-    """Return the directory that a process is in; an empty text where that is not known."""
+    """Return the working directory of a process, or an empty string if it is unknown."""
     try:
         return os.readlink(f"{PROC}/{pid}/cwd")  # noqa: PTH115
     except OSError:
@@ -76,27 +76,32 @@ def working_directory(pid: int) -> str:
 
 
 class PySpy:
-    """One `py-spy dump`, without waiting for it. It reads the other process's memory and does not pause it."""
+    """A running `py-spy dump`. It reads the other process's memory without pausing the process."""
 
     _running = 0
 
     @classmethod
     def useful(cls, pid: int) -> bool:
-        """Return whether `pid` is a Python program that this process may look into, and py-spy is there."""
+        """Return True if py-spy is installed and may inspect `pid`, which must be a Python program."""
         try:
             program = os.path.basename(os.readlink(f"{PROC}/{pid}/exe"))  # noqa: PTH115, PTH119
         except OSError:
             return False
         if not program.startswith("python") or shutil.which("py-spy") is None:
             return False
-        # Only root may look into other processes of its user where the system restricts that.
+        # With ptrace_scope other than 0, only root may inspect processes that are not its children.
         restricted = "0"
         with suppress(OSError):
             restricted = (PROC / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
         return os.geteuid() == 0 or restricted == "0"
 
     def __init__(self, pid: int, sources: Sources) -> None:
-        """Start py-spy. Raises OSError, BlockingIOError where too many are running and this one has to wait."""
+        """Start py-spy.
+
+        Raises:
+            BlockingIOError: too many are running; try again later.
+            OSError: it cannot be started.
+        """
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid
@@ -113,7 +118,7 @@ class PySpy:
         PySpy._running += 1
 
     def step(self, found: Stat) -> RankStack | None:
-        """Return the answer, once py-spy has written all of it."""
+        """Return the stack once py-spy has finished, or None."""
         with suppress(BlockingIOError):
             while piece := os.read(self._output.fileno(), PIECE_BYTES):
                 self._text += piece
@@ -124,7 +129,7 @@ class PySpy:
         return None
 
     def close(self) -> None:
-        """End py-spy if it still runs. Blocks for the moment that a kill takes. May be called again."""
+        """Kill py-spy if it is still running, and wait for its end. May be called again."""
         if self._open:
             self._open = False
             PySpy._running -= 1
@@ -148,7 +153,7 @@ def _system_call(pid: int) -> str | None:
 
 
 def _kernel_function(pid: int) -> str | None:
-    """Return where in the kernel it waits; None where that is not known."""
+    """Return the kernel function in which a process waits, or None if it is unknown."""
     with suppress(OSError):
         name = (PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
         return name if name not in {"", "0"} else None

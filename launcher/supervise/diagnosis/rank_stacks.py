@@ -1,8 +1,8 @@
-"""The stacks of all ranks, asked for without ending or delaying any.
+"""Collects the stacks of all ranks without ending or delaying any rank.
 
-A Python rank that tlaunch started has faulthandler write its stacks to the end of stacks.log whenever STACKS_SIGNAL
-comes; the C code of that handler needs neither the interpreter nor its lock. A process that has no handler would be
-ended by the signal and never gets it: /proc shows what it waits for, or py-spy shows its stacks where it is installed.
+In a Python rank started by tlaunch, faulthandler appends the stacks to stacks.log when STACKS_SIGNAL arrives. Its
+handler is C code that does not need the interpreter or its lock. The signal would end a process without a handler, so
+it is not sent there. Instead py-spy shows the stacks if it is installed, or /proc shows what the process waits for.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ __all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group
 
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/preload has the same
 LIMIT_S = 1.5
-DUMP_LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
-LOCK_SHARE = 0.5  # of the limit: another process that asks may be stopped, and hold its lock for ever
-AWAY_S = 0.25  # a look so much too late was held up, and ranks that had just been asked perhaps too
-MAX_AWAY = 4  # times that the limit is extended by that: not where every look takes long
+DUMP_LOOK_EVERY_S = 0.01  # polling interval; a dump that has not grown since the last poll may be complete
+LOCK_SHARE = 0.5  # share of the limit to wait for a lock, since a stopped process may hold it forever
+AWAY_S = 0.25  # a poll that is later than this was delayed, and perhaps the ranks were, too
+MAX_AWAY = 4  # number of times that a delay extends the limit
 MAX_DUMP_BYTES = 4 << 20
-NETWORK_S = 0.5  # for source lines on file systems that may not answer, where a person waits for them
+NETWORK_S = 0.5  # for source lines on network file systems, when a user waits for the result
 MAX_GROUPS = 4  # in a sentence
-_LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # another process asks, or no descriptors are left for now
+_LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # another process holds the lock, or no descriptor is free
 
 
 @frozen
 class Target:
-    """One rank to ask. `pid` must be known to be the rank's: a child not reaped yet, or found again by its start."""
+    """A rank to collect the stack from. `pid` must belong to the rank, and must not be reused meanwhile."""
 
     pid: int
     stacks_log: Path  # where its handler writes
 
 
 class Gathering:
-    """Asks all targets at once. Its owner calls `step` whenever `timeout_s` has passed, until `done`; nothing blocks.
+    """A non-blocking request for the stacks of all targets. Call `step` after each `timeout_s` until `done`.
 
-    Several may ask the same ranks: they take turns by a lock on stacks.log. `sources` reads the lines of programs.
+    Several processes may request stacks of the same ranks. They take turns by a lock on stacks.log.
     """
 
     def __init__(self, targets: Mapping[int, Target], limit_s: float = LIMIT_S, sources: Sources | None = None) -> None:
@@ -66,15 +66,15 @@ class Gathering:
 
     @property
     def timeout_s(self) -> float:
-        """Seconds until the next step makes sense; 0 when it is due, or when all is done."""
+        """The seconds until the next `step`; 0 if it is overdue or everything is done."""
         return max(0.0, self._next - time.monotonic()) if self._open else 0.0
 
     def step(self) -> None:
-        """Look after every rank that has not answered."""
+        """Poll every rank that has not answered."""
         now = time.monotonic()
         late_s = now - self._next
         if late_s > AWAY_S and self._away < MAX_AWAY:
-            # A rank that was asked just before this process was held up would be taken for silent.
+            # Otherwise a rank that was asked just before the delay would count as silent.
             self._away += 1
             self._deadline += late_s
             self._lock_until += late_s
@@ -87,11 +87,11 @@ class Gathering:
                 self._end(global_rank, answer)
 
     def stacks(self) -> dict[int, RankStack]:
-        """Return the answers so far, by ascending global rank, without ranks that ended before they answered."""
+        """Return the stacks so far in order of global rank. Ranks that exited before answering are missing."""
         return dict(sorted(self._answers.items()))
 
     def close(self) -> None:
-        """Give up whatever is not answered. May be called at any time, and again."""
+        """Cancel all open requests. May be called at any time and repeatedly."""
         for global_rank, question in list(self._open.items()):
             self._end(global_rank, question.give_up())
 
@@ -102,7 +102,7 @@ class Gathering:
 
 
 def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
-    """Return what every target is doing. Blocks until all have answered, `limit_s` + `NETWORK_S` seconds if not held up."""
+    """Return the stacks of all targets. Blocks until all have answered, normally at most `limit_s` + `NETWORK_S`."""
     gathering = Gathering(targets, limit_s, Sources(NETWORK_S))
     try:
         while not gathering.done:
@@ -114,9 +114,9 @@ def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int,
 
 
 def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> tuple[StackGroup, ...]:
-    """Group ranks at the same place: the smallest group first, and of two, the one that does not wait for others.
+    """Group ranks at the same location, the smallest group first. Of equal groups, one outside collectives is first.
 
-    Ranks that wait for others are at the same place only in the same step; elsewhere, steps do not part them.
+    Ranks in a collective are in the same group only if they are in the same step.
     """
     members: dict[tuple[str, bool], list[int]] = {}
     for global_rank, stack in sorted(stacks.items()):
@@ -132,7 +132,7 @@ def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> t
 def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
     """Return one line, the largest group first: "7 ranks wait in all_reduce at step 12; rank 3 is at a.py:8 in load".
 
-    `whole`: these are all ranks that were to be asked.
+    `whole` means that the groups contain all ranks.
     """
     ordered = sorted(groups, key=lambda each: -len(each.global_ranks))
     count = sum(len(each.global_ranks) for each in ordered) if whole else None
@@ -142,7 +142,7 @@ def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
 
 
 def _clause(group: StackGroup, count: int | None) -> str:
-    """Return what a group does. `count`: of all ranks; None where there are others."""
+    """Describe a group. `count` is the number of all ranks, or None if there are more ranks than in the groups."""
     number = len(group.global_ranks)
     one = number == 1
     who = f"rank {group.global_ranks[0]}" if one else f"{'all ' if number == count else ''}{number} ranks"
@@ -154,20 +154,20 @@ def _clause(group: StackGroup, count: int | None) -> str:
 
 
 class _Question:
-    """One rank that is asked for its stack."""
+    """A request for the stack of one rank."""
 
     def __init__(self, target: Target, sources: Sources) -> None:
         self._sources = sources
         self._pid = target.pid
         self._path = target.stacks_log
         self._log: int | None = None  # its descriptor, perhaps locked, once the rank was asked
-        self._start = self._size = 0  # bytes of the log: before the question, and at the last look
+        self._start = self._size = 0  # size of the log in bytes: before the request, and at the last poll
         self._grown_at = 0.0  # monotonic
         self._spy: PySpy | None = None
-        self.open = True  # until the rank ends
+        self.open = True  # until the rank exits
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the answer, if there is one; `patient`: wait for other processes that ask the same rank."""
+        """Return the stack if it has arrived. With `patient`, wait for other processes that ask the same rank."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
@@ -179,7 +179,7 @@ class _Question:
         return self._look(now) if self._log is not None else self._ask(found, patient=patient)
 
     def give_up(self) -> RankStack | None:
-        """Return what can be said when the time is over; None if the rank has ended."""
+        """Return the best description when time is over, or None if the rank has exited."""
         if answer := self._read():
             return answer
         found = stat(self._pid)
@@ -188,12 +188,12 @@ class _Question:
         if found.state == "D" or found.stopped or not catches(self._pid, STACKS_SIGNAL):
             return seen_from_outside(found)
         if self._log is None:
-            return RankStack("silent", "silent: others asked it all the time")
+            return RankStack("silent", "silent: other processes were asking for its stack")
         blocked = _busy_with_signal(self._pid)
-        return RankStack("silent", f"silent: {'it blocks the signal that asks' if blocked else 'it gave no answer'}")
+        return RankStack("silent", f"silent: {'it blocks the signal for stacks' if blocked else 'it did not answer'}")
 
     def close(self) -> None:
-        """Let go of the lock, and of py-spy. May be called again."""
+        """Release the lock and py-spy. May be called repeatedly."""
         if self._log is not None:
             os.close(self._log)
             self._log = None
@@ -201,16 +201,16 @@ class _Question:
             self._spy.close()
 
     def _ask(self, found: Stat, *, patient: bool) -> RankStack | None:
-        """Send the signal, unless the rank would not understand it. None: the answer is to come."""
+        """Send the signal if the rank handles it; return None to wait for the answer, or a description without it."""
         try:
             if not catches(self._pid, STACKS_SIGNAL):
-                program = waited_for(found).pid  # perhaps below a shell
+                program = waited_for(found).pid  # perhaps a child of a shell
                 self._spy = PySpy(program, self._sources) if PySpy.useful(program) else None
                 return None if self._spy else seen_from_outside(found)
             log = _opened(self._path, locked=patient)
         except OSError as error:
             return None if error.errno in _LATER else seen_from_outside(found)
-        if not has_open(self._pid, log):  # whatever has the descriptor now would get the dump
+        if not has_open(self._pid, log):  # its handler would write the dump to another file
             os.close(log)
             return seen_from_outside(found)
         self._log = log
@@ -218,11 +218,11 @@ class _Question:
         try:
             os.kill(self._pid, STACKS_SIGNAL)
         except OSError as error:
-            return RankStack("silent", f"silent: it cannot be asked: {error.strerror}")
+            return RankStack("silent", f"silent: cannot signal it: {error.strerror}")
         return None
 
     def _look(self, now: float) -> RankStack | None:
-        """Return the answer once it has not grown for a while, unless the handler is still at work."""
+        """Return the stack once the log has stopped growing and the handler is no longer running."""
         assert self._log is not None
         size = os.fstat(self._log).st_size
         if size != self._size:
@@ -232,7 +232,7 @@ class _Question:
         return self._read()
 
     def _read(self) -> RankStack | None:
-        """Return what the log has got since the question; None if that is nothing to understand."""
+        """Return the stack from the log's output since the request, or None if there is no complete dump."""
         if self._log is None:
             return None
         dump = parse_faulthandler(os.pread(self._log, MAX_DUMP_BYTES, self._start))
@@ -240,7 +240,7 @@ class _Question:
 
 
 def _opened(path: Path, *, locked: bool) -> int:
-    """Return a descriptor of the log, with its lock. Raises BlockingIOError where another process asks this rank."""
+    """Open a log and, if `locked`, lock it. Raises BlockingIOError if another process holds the lock."""
     log = open_regular(path)
     try:
         if locked:
@@ -254,6 +254,6 @@ def _opened(path: Path, *, locked: bool) -> int:
 
 
 def _busy_with_signal(pid: int) -> bool:
-    """Return whether the signal waits for its turn, or its handler is at work: till then the signal stays blocked."""
+    """Return True if the signal is pending or its handler is running, during which the signal is blocked."""
     fields = status(pid)
     return any(int(fields.get(name, "0"), 16) >> (STACKS_SIGNAL - 1) & 1 for name in ("SigPnd", "ShdPnd", "SigBlk"))

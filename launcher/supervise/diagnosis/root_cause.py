@@ -1,42 +1,43 @@
-"""The culprit, not the victim: which rank failed first by itself, and which only followed. No I/O.
+"""Finds the root cause of a failed attempt: the rank that failed first by itself, or that others waited for. No I/O.
 
-The rules, in this order, with the confidence that each gives:
+The rules, in this order, with the confidence of each:
 
-| what is found                                                  | the cause             | confidence                 |
+| finding                                                        | cause                 | confidence                 |
 |----------------------------------------------------------------|-----------------------|----------------------------|
 | one rank failed by itself                                      | that rank             | certain                    |
-| the first was ended by a signal that tlaunch forwarded to all   | none: the signal      | certain                    |
-| several did, alike, within `ALIKE_S` seconds                   | the first of them     | certain; likely if an end  |
-|                                                                |                       | may have been before it    |
-| several did, and their order is known                          | the first             | certain                    |
-| several did, `late_s` or less apart, by clocks that differ     | the first             | likely                     |
-| ... or ended unwatched at one moment, on one server            | the first noticed     | likely                     |
-| an end that was noticed more than `LATE_S` seconds after a     | that rank             | likely                     |
-|     doubtful failure, by an agent that was held up             |                       |                            |
-| a lost connection or a timeout of unknown origin came first    | that rank             | likely; unsure if a rank   |
-|                                                                |                       | has ended well or stopped, |
-|                                                                |                       | or was not heard           |
+| ... by a signal that tlaunch forwarded to all ranks            | none: the signal      | certain                    |
+| several ranks failed in the same way within `ALIKE_S` seconds  | the first of them     | certain; likely if another |
+|                                                                |                       | may have been earlier      |
+| several ranks failed, in a known order                         | the first             | certain                    |
+| ... at most `late_s` apart, by the clocks of different servers | the first             | likely                     |
+| ... in an unknown order at the same time on one server         | the first noticed     | likely                     |
+| an exit was noticed more than `LATE_S` seconds after a         | that rank             | likely                     |
+|     doubtful failure, by an agent that was delayed             |                       |                            |
+| the first failure is doubtful: a lost connection or a timeout  | that rank             | likely; unsure if a rank   |
+|     of unknown origin                                          |                       | has succeeded, is stopped, |
+|                                                                |                       | or has an unknown state    |
 | only consequences, and one rank is stopped                     | that rank             | certain                    |
-| ... no rank is seen to wait, and one rank is elsewhere than    | that rank             | likely                     |
-|     all others, which are at one place                         |                       |                            |
-| ... logs of ranks that join repeat that they cannot connect    | that rank; the one    | likely                     |
-|                                                                | that none reaches     |                            |
-| ... one rank lives, and is not in a collective                 | that rank             | certain; likely if others  |
+| ... no rank is known to wait, and one rank is at a different   | that rank             | likely                     |
+|     location than all others                                   |                       |                            |
+| ... logs of joining ranks repeat that they cannot connect      | that rank, or the one | likely                     |
+|                                                                | they cannot reach     |                            |
+| ... one rank is alive and not in a collective                  | that rank             | certain; likely if others  |
 |                                                                |                       | are not known to wait      |
-| ... one rank had ended well before (looked for earlier than a  | that rank             | likely                     |
-|     busy rank where connections were lost: the dead lose them) |                       |                            |
-| ... a message names a rank, one shows no Python stack while    | that rank             | likely                     |
-|     all others wait, or one is behind in steps                 |                       |                            |
-| ... several ranks are so                                       | the first of them     | unsure                     |
-| ... and no rank stands out                                     | the first that failed | unsure                     |
-| no failure, a hang, and no rank stands out                     | none                  | unsure                     |
-| no failure, a hang, and only one rank to be seen               | that rank             | likely; unsure if it waits |
-| no rank failed by itself, and some have not been heard: they   | as above              | likely if it is stopped,   |
-|     may not have taken part either                             |                       | else unsure                |
+| ... one rank had succeeded before (checked before a busy rank  | that rank             | likely                     |
+|     if connections were lost, which requires a dead peer)      |                       |                            |
+| ... a message names a rank, one has no Python stack while all  | that rank             | likely                     |
+|     others wait, or one has completed fewer steps              |                       |                            |
+| ... several ranks match one of these rules                     | the first of them     | unsure                     |
+| ... and no rule matches                                        | the first that failed | unsure                     |
+| no failure, a hang, and no rule matches                        | none                  | unsure                     |
+| no failure, a hang, and evidence of only one rank              | that rank             | likely; unsure if it waits |
+| no rank failed by itself, and some ranks have an unknown       | as above              | likely if it is stopped,   |
+|     state, so they may be missing, too                         |                       | else unsure                |
 
-launcher/supervise/diagnosis/error_patterns.py recognizes consequences; where Open MPI ended a rank its exit code does
-(evidence.py). They are not the cause while any rank failed by itself, even if they came earlier, since ends are noticed
-late; only a doubtful one, of unknown origin, may be. The time of a failure is its hook's; without one, that of its noticed end.
+error_patterns.py recognizes consequences; evidence.py recognizes the exit code of Open MPI. If any rank failed by
+itself, a consequence is never the cause, even if it is earlier, because exits are noticed late. Only a doubtful
+consequence can be. The time of a failure comes from the hook in the rank; without one, it is the time of the noticed
+exit.
 """
 
 from __future__ import annotations
@@ -52,14 +53,15 @@ from launcher.supervise.rank_ends import LATE_S
 
 __all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
 
-MIN_S = 0.0001  # a shorter time between two failures says nothing
-ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences of their start
+MIN_S = 0.0001  # a shorter time between two failures is not significant
+ALIKE_S = 5.0  # a bug in every rank makes all ranks fail within this time, because they start at different times
 
 
 def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
-    """Return the verdict on one attempt, without its stacks.
+    """Return the verdict on one attempt, without stacks.
 
-    A cause here may be a consequence of a failure on another server. `hung`: global ranks that made no progress.
+    `hung` holds the global ranks without progress. With the evidence of only one server, the cause may be a consequence
+    of a failure on another server.
     """
     summaries = summaries_of(evidence)
     cause = first_by_itself(summaries)
@@ -74,12 +76,12 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
         return _blame_missing_rank(missing, summaries)
     if summaries:
         return _blame_first(summaries)
-    reason = f"{counted(len(hung), 'rank')} of {len(evidence)} made no progress, and none of them stands out"
+    reason = f"{len(hung)} of {counted(len(evidence), 'rank')} made no progress, and no rank differs from the others"
     return Verdict(None, Confidence.UNSURE, reason if hung else "no rank has failed")
 
 
 def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:
-    """Return every failure, in the order of their times."""
+    """Return all failures in order of time."""
     return sorted((summarize(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
 
 
@@ -87,7 +89,7 @@ def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:
 
 
 def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
-    """Return the cause, if it is among the failures. `summaries` in the order of their times."""
+    """Return the failure that is the cause, or None. `summaries` are in order of time."""
     own = [one for one in summaries if not one.symptom.consequence]
     doubtful = next((one for one in summaries if is_doubtful(one)), None)
     if doubtful is not None:
@@ -100,12 +102,12 @@ def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | Non
 
 
 def is_doubtful(one: FailureSummary) -> bool:
-    """Return whether a failure is a lost connection or a timeout of unknown origin."""
+    """Return True if a failure is a lost connection or a timeout of unknown origin."""
     return one.symptom.consequence and not one.symptom.certain
 
 
 def _perhaps_before(one: FailureSummary, other: FailureSummary) -> bool:
-    """Without a hook, the true time of `one` is that of its noticed end, or earlier; and two clocks may differ."""
+    """Return True if `one` may have failed before `other`, given late noticed exits and different clocks."""
     late_ns = 0 if one.exact else one.evidence.late_s * 1e9
     return one.order <= other.order or one.time_ns - other.time_ns <= late_ns + _clock_error_ns(one, other)
 
@@ -132,7 +134,7 @@ def _blame_failure(
         reason=f"rank {cause.global_rank}: {_what_and_where(cause)}; {reason}",
         failures=(
             _failure(cause, Role.CAUSE, reason),
-            *(_failure(one, Role.CAUSE, f"it failed alike, {_relative(one, cause)}") for one in alike),
+            *(_failure(one, Role.CAUSE, f"it failed in the same way, {_relative(one, cause)}") for one in alike),
             *followers,
         ),
         signature=cause.signature,
@@ -140,7 +142,7 @@ def _blame_failure(
 
 
 def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
-    """Blame no rank: every rank was sent the signal that ended the first."""
+    """Return a verdict without a culprit, since every rank received the signal that ended the first."""
     ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
     reason = f"{cause.what}, ended {counted(len(ended), 'rank')}, rank {cause.global_rank} first"
     others = [one for one in summaries if one not in ended]
@@ -168,9 +170,9 @@ def _confidence(
         return Confidence.UNSURE if elsewhere else at_most(Confidence.LIKELY, cause.at_most)
     rivals = [one for one in others if one not in alike and not one.symptom.consequence]
     first = all(_surely_before(cause, one) for one in rivals) and not _another_perhaps_first(cause, alike)
-    # An agent that was held up for seconds may have noticed the end after a doubtful failure that it came before.
+    # A delayed agent may have noticed the exit after a doubtful failure, although the exit was earlier.
     late = not cause.exact and any(_later_s(cause, one) > LATE_S for one in doubtful)
-    # As far as two clocks show, a doubtful failure on another server may have come first.
+    # Within the error of the clocks, a doubtful failure on another server may have been first.
     elsewhere = any(
         one.evidence.server_index != cause.evidence.server_index
         and one.time_ns - cause.time_ns < _clock_error_ns(cause, one)
@@ -180,7 +182,7 @@ def _confidence(
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
-    """Return whether one that failed alike may have been first; of two exceptions of one bug either may be named."""
+    """Return True if a rank of `alike` may have failed before `cause`. Two exact times count as certain."""
     return any(not (cause.exact and one.exact) and not _surely_before(cause, one) for one in alike)
 
 
@@ -190,12 +192,12 @@ def _surely_before(cause: FailureSummary, other: FailureSummary) -> bool:
     between_ns = other.time_ns - cause.time_ns - _clock_error_ns(cause, other)
     if cause.exact and other.exact:
         return between_ns > 0
-    # A noticed end was at that time or earlier. The other one's may thus have been before this failure.
+    # An exit is noticed at its time or later. So the other failure may have been before this one.
     return between_ns > other.evidence.late_s * 1e9 if cause.exact else between_ns >= 0
 
 
 def _clock_error_ns(one: FailureSummary, other: FailureSummary) -> int:
-    """Return how far the clocks of two servers may differ, beyond what is known."""
+    """Return the maximum remaining error between the clocks of two servers."""
     if one.evidence.server_index == other.evidence.server_index:
         return 0
     return one.evidence.clock_error_ns + other.evidence.clock_error_ns
@@ -208,14 +210,14 @@ def _why_cause(cause: FailureSummary, others: Sequence[FailureSummary], alike: S
         noticed = "was noticed first" if _another_perhaps_first(cause, alike) else "was first"
         first = f"{noticed} by {_span(later_s)}" if later_s >= MIN_S else "was noticed first, at the same moment"
         every = "all " if len(alike) == len(others) else ""
-        return f"{every}{len(alike) + 1} ranks failed alike; rank {cause.global_rank} {first}"
+        return f"{every}{len(alike) + 1} ranks failed in the same way; rank {cause.global_rank} {first}"
     if not others:
-        killed = "it was killed from outside: by a person, a batch system or the kernel; " if outside else ""
+        killed = "it was killed from outside (by a user, the batch system or the kernel); " if outside else ""
         return f"{killed}no other rank has failed"
     second = next((one for one in others if not one.symptom.consequence), None)
     if second is None:
         how = "was killed from outside" if outside else "failed by itself"
-        return f"it {how}, and {counted(len(others), 'failure')} of other ranks followed from it"
+        return f"it {how}, and {counted(len(others), 'other rank')} failed because of it"
     later_s = _later_s(second, cause)
     if later_s >= MIN_S:
         before = f"it failed {_span(later_s)} before"
@@ -245,9 +247,9 @@ def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary
 
 
 def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
-    """Name the first failure, with no certainty: all failures followed from something that no rank shows."""
+    """Return an unsure verdict that names the first failure, if all failures are consequences of an unknown cause."""
     first = next((one for one in summaries if is_doubtful(one)), summaries[0])
-    reason = f"it {first.symptom.kind.value}; no rank is seen to have failed by itself, or to be missing"
+    reason = f"it {first.symptom.kind.value}; no rank is known to have failed by itself or to be missing"
     return Verdict(
         culprit=first.global_rank,
         confidence=Confidence.UNSURE,
@@ -260,9 +262,9 @@ def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
 
 
 def _lonely(rank: RankEvidence) -> MissingRank:
-    """Return the only rank that can be seen; there may be others on other servers."""
+    """Return the only rank with evidence as the missing rank. The state of ranks on other servers is unknown."""
     waits = rank.stack is not None and rank.stack.in_collective
-    doing = rank.stack.doing if rank.stack else "what it does is not known"
+    doing = rank.stack.doing if rank.stack else "its state is unknown"
     confidence = Confidence.UNSURE if waits else Confidence.LIKELY
     return MissingRank(rank, "makes no progress", doing, confidence, hang_at(rank))
 
@@ -274,13 +276,13 @@ def _follower(one: FailureSummary, cause: FailureSummary) -> Failure:
     later = _relative(one, cause)
     if one.symptom.consequence:
         return _failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}, {later}")
-    return _failure(one, Role.CONSEQUENCE, f"it failed {later}, perhaps of a fault of its own")
+    return _failure(one, Role.CONSEQUENCE, f"it failed {later}, possibly by itself")
 
 
 def _failure(one: FailureSummary, role: Role, reason: str) -> Failure:
     status = one.evidence.status
     if status is None and one.evidence.failure is not None:
-        status, reason = one.evidence.failure.status, f"{reason}; its process had not ended"
+        status, reason = one.evidence.failure.status, f"{reason}; its process was still running"
     return Failure(one.global_rank, role, one.what, reason, one.time_ns or None, one.where, status, one.traceback)
 
 
@@ -300,6 +302,6 @@ def _relative(one: FailureSummary, cause: FailureSummary) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Return a time with three figures at most: "0.3 ms", "22 ms", "4.1 s", "130 s"."""
+    """Format a time with at most three digits: "0.3 ms", "22 ms", "4.1 s", "130 s"."""
     value, unit = (abs(seconds) * 1000, "ms") if abs(seconds) < 1 else (abs(seconds), "s")
     return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"

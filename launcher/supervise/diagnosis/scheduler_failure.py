@@ -1,19 +1,19 @@
-"""The failure of MindSpore's scheduler, and whether that or a rank is to blame.
+"""Decides if a failure of MindSpore's scheduler or of a rank is the root cause.
 
-| what is found beside it                                                 | the cause     | confidence |
+| finding besides the scheduler's failure                                 | cause         | confidence |
 |-------------------------------------------------------------------------|---------------|------------|
-| a rank failed by itself with the same words, within `ALIKE_S` seconds   | that rank     | as it is   |
-| it gave up by itself, and one rank is stopped, is elsewhere than all    | that rank     | likely     |
-|     others, or has ended well without them                              |               |            |
-| it gave up, and says which rank it has not heard                        | that rank     | likely     |
-| a rank failed by itself, and was noticed first                          | that rank     | as it is   |
-| it is the ranks' own command, and a rank failed with the same exit      | that rank     | likely     |
-|     code within `ALIKE_S` seconds, before they met                      |               |            |
-| ... or failed otherwise                                                 | the scheduler | likely     |
+| a rank failed by itself with the same message, within `ALIKE_S` seconds | that rank     | unchanged  |
+| the scheduler gave up, and one rank is stopped, is at a different       | that rank     | likely     |
+|     location than all others, or has succeeded without them             |               |            |
+| the scheduler gave up, and its log names the rank that was lost         | that rank     | likely     |
+| a rank failed by itself, and was noticed first                          | that rank     | unchanged  |
+| the ranks' command started the scheduler, and a rank failed with the    | that rank     | likely     |
+|     same exit code within `ALIKE_S` seconds, before they connected      |               |            |
+| ... or a rank failed in another way                                     | the scheduler | likely     |
 | anything else                                                           | the scheduler | certain    |
 
-It gives up when a rank does not come, or is not heard for half a minute (never within `PATIENT_S`); then MindSpore ends other ranks by SIGTERM, which
-is a consequence (evidence.py).
+The scheduler gives up if a rank does not connect, or sends no heartbeat for half a minute, so never within `PATIENT_S`.
+Then MindSpore ends the other ranks by SIGTERM, which counts as a consequence (evidence.py).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from launcher.supervise.diagnosis.root_cause import ALIKE_S, judge
 from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 
 TAIL_BYTES = 16 << 10
-PATIENT_S = 10.0  # one that gives up sooner has not waited for a rank: its port is taken, say
+PATIENT_S = 10.0  # a scheduler that fails sooner did not wait for ranks; its port may be in use
 _NO_RANK = -1
-_ALIKE = "MindSpore's scheduler failed alike"
-_ALIKE_BY_COMMAND = "MindSpore's scheduler, which the same command starts, failed alike"
+_ALIKE = "MindSpore's scheduler failed in the same way"
+_ALIKE_BY_COMMAND = "MindSpore's scheduler, started by the same command, failed in the same way"
 
 
 @frozen
 class SchedulerFailure:
     what: str  # "SIGKILL (signal 9)", "RuntimeError: the port is in use"
     status: int  # of its process, as in subprocess
-    ended_ns: int  # since 1970: when its end was noticed
+    ended_ns: int  # when its exit was noticed, since 1970
     lived_s: float
-    signature: str | None = None  # as that of a verdict
-    missed: tuple[int, ...] = ()  # global ranks that it has not heard for too long, as it says
-    is_command: bool = False  # the ranks' own command has started it, and may fail in each of them as it did here
-    tells_why: bool = True  # False: `what` is no more than an exit code, or a signal that came from outside
+    signature: str | None = None  # as in a verdict
+    missed: tuple[int, ...] = ()  # global ranks without a heartbeat, according to its log
+    is_command: bool = False  # the ranks' command has started it, so every rank may fail in the same way
+    tells_why: bool = True  # False: `what` is only an exit code or a signal from another process
 
 
 def read_scheduler_failure(
@@ -59,7 +59,10 @@ def read_scheduler_failure(
     is_command: bool = False,
     reason: str | None = None,
 ) -> SchedulerFailure:
-    """Return what the scheduler's status and its log, from `log_offset` (bytes) on, tell. `reason`: why it could not be started."""
+    """Summarize the scheduler's failure from its status and its log after `log_offset` (bytes).
+
+    `reason` is the reason why it could not be started.
+    """
     as_of_rank = RankEvidence(
         _NO_RANK,
         status,
@@ -77,7 +80,7 @@ def read_scheduler_failure(
 
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
-    """Return the verdict on ranks and scheduler, once `verdict` is that on the ranks alone."""
+    """Return the verdict on ranks and scheduler, given the `verdict` on the ranks only."""
     cause = _cause_of(verdict)
     if cause is not None and verdict.confidence is not Confidence.UNSURE and _says_the_same(cause, failure):
         return with_remark(verdict, _ALIKE)
@@ -98,7 +101,7 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
     return Verdict(
         culprit=None,
         confidence=Confidence.LIKELY if before_they_met and by_itself else Confidence.CERTAIN,
-        reason="MindSpore's scheduler, at which ranks meet, ended before any rank failed by itself",
+        reason="MindSpore's scheduler ended before any rank failed by itself",
         failures=tuple(replace(one, role=Role.CONSEQUENCE) for one in verdict.failures if one.status is not None),
         stacks=verdict.stacks,
         scheduler=failure.what,
@@ -107,7 +110,7 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
 
 
 def _says_the_same(cause: Failure, failure: SchedulerFailure) -> bool:
-    """Return whether a rank and the scheduler failed of one fault of what both run, as an `import mindspore` that raises."""
+    """Return True if a rank and the scheduler failed with the same error, for example in `import mindspore`."""
     return failure.tells_why and cause.what == failure.what and _at_one_time(cause, failure)
 
 
@@ -121,9 +124,9 @@ def _at_one_time(cause: Failure, failure: SchedulerFailure) -> bool:
 
 
 def _blame_unheard(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:
-    """Blame the rank that the scheduler has not heard: its process was stopped or has gone, or its network."""
+    """Blame the rank without heartbeats: its process is stopped or gone, or its network is down."""
     status = next((rank.status for rank in ranks if rank.global_rank == global_rank), None)
-    reason = "MindSpore's scheduler has not heard it for too long, and ends the others"
+    reason = "MindSpore's scheduler received no heartbeat from it, and ends the other ranks"
     cause = Failure(global_rank, Role.CAUSE, "does not take part", reason, status=status)
     others = (one for one in verdict.failures if one.global_rank != global_rank)
     return Verdict(

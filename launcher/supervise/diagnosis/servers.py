@@ -1,23 +1,24 @@
-"""The evidence of all servers of a failed attempt: merged, judged, and weighed beside servers that were lost. No I/O.
+"""Merges the evidence of all servers of a failed attempt, and decides if a lost server is the cause. No I/O.
 
-What the ranks of a lost server did is not known, unless it had reported before. The rules, in this order:
+The state of a lost server's ranks is unknown, unless the server had reported before. The rules, in this order:
 
-| what is found, beside a server that was lost before it reported  | the cause          | confidence                          |
-|------------------------------------------------------------------|--------------------|-------------------------------------|
-| a rank failed by itself, surely before                           | that rank          | as it is, if that server was there  |
-|                                                                  |                    | for `ENDED_S` after it; else likely |
-| ... surely after                                                 | the server         | certain                             |
-| ... before or after, and its own time is before the loss         | that rank          | likely                              |
-| ... and its own time is after the loss                           | the server         | likely                              |
-| a rank is stopped, and others had missed it surely before        | that rank          | likely                              |
-| only consequences, or ranks that others miss                     | the server         | certain; likely if that may have    |
-|                                                                  |                    | been before                         |
-| several such servers, within `TOGETHER_S`                        | all of them        | as for one; likely if their order   |
-|                                                                  |                    | is not known                        |
-| such a server, and no other machine is heard                     | the server         | likely                              |
-| such a server, and the coordinator's own machine had stood still | that machine       | likely                              |
+| finding besides a server that was lost before it reported  | cause        | confidence                             |
+|------------------------------------------------------------|--------------|----------------------------------------|
+| a rank certainly failed by itself before the loss          | that rank    | unchanged if the server responded      |
+|                                                            |              | `ENDED_S` after it; else likely        |
+| ... certainly after the loss                               | the server   | certain                                |
+| ... before or after it; its recorded time is before        | that rank    | likely                                 |
+| ... before or after it; its recorded time is after         | the server   | likely                                 |
+| a rank is stopped, and others waited for it before         | that rank    | likely                                 |
+| only consequences, or ranks that others wait for           | the server   | certain; likely if these may have      |
+|                                                            |              | been before the loss                   |
+| several such servers, within `TOGETHER_S`                  | all of them  | as for one; likely if their order is   |
+|                                                            |              | unknown                                |
+| such a server, and no other machine responds               | the server   | likely                                 |
+| such a server, and the coordinator's machine was suspended | that machine | likely                                 |
 
-A server that had reported was there after what it reported: its loss is the cause only where nothing better is known.
+A server that had reported was lost after the failures in its report. So its loss is the cause only if there is no
+other.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful
 from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, weigh_scheduler
 from launcher.supervise.diagnosis.verdicts import at_most_likely
 
-# A rank that has failed by itself has ended by then, in all likelihood, and its server has reported so.
+# Time after which a rank that failed by itself has very likely exited, and its server has reported it.
 ENDED_S = 5.0
-TOGETHER_S = 5.0  # between losses of servers that a verdict names together
+TOGETHER_S = 5.0  # maximum time between losses of servers that one verdict names
 
 
 @frozen
 class Evidence:
-    """The knowledge of one server's agent when an attempt has failed, or all that is known of an attempt."""
+    """The evidence on a failed attempt from one server's agent, or merged from all servers."""
 
     ranks: tuple[RankEvidence, ...]
     hung: tuple[int, ...] = ()  # global ranks
-    highest_step: int | None = None  # that any rank reported
+    highest_step: int | None = None  # reported by any rank
     scheduler: SchedulerFailure | None = None  # of MindSpore
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on this alone."""
-        # The stack of a rank that has raised says nothing more.
+        """The verdict on this evidence."""
+        # The stack of a rank that has raised gives no further information.
         stacks = {rank.global_rank: rank.stack for rank in self.ranks if rank.stack and not rank.failure}
         steps = {rank.global_rank: rank.step for rank in self.ranks}
         verdict = replace(judge(self.ranks, hung=self.hung), stacks=group(stacks, steps))
@@ -61,12 +62,12 @@ class Evidence:
 
 
 def judged(evidence: Evidence, record: Callable[[Event], object]) -> Verdict:
-    """Return the verdict on it; never raise: ranks are ended as they must be, whatever a failing system shows us."""
+    """Return the verdict on `evidence`. Never raises, since ranks must be terminated even if the system is failing."""
     try:
         return evidence.verdict
     except Exception as error:  # noqa: BLE001 - see above
-        record(Trouble(f"the failure cannot be judged: {error!r}"))
-        return Verdict(None, Confidence.UNSURE, "the evidence cannot be read")
+        record(Trouble(f"cannot diagnose the failure: {error!r}"))
+        return Verdict(None, Confidence.UNSURE, "the evidence is unreadable")
 
 
 def merge_evidence(
@@ -75,11 +76,11 @@ def merge_evidence(
     error_ns: Mapping[int, int] | None = None,
     unheard: Iterable[int] = (),
 ) -> Evidence:
-    """Return what all servers know, as if one had seen it all, with times by the coordinator's clock.
+    """Merge the evidence of all servers, with times converted to the coordinator's clock.
 
-    `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and `error_ns` how wrong
-    that may be. `unheard`: global ranks that no server reported. Which of two ranks ended first is known of one
-    server only, unless much time lies between.
+    `ahead_ns` gives the offset of each server's clock to the coordinator's in nanoseconds, and `error_ns` its maximum
+    error. `unheard` are the global ranks without a report. For two ranks on different servers, the order of exits is
+    known only if enough time is between them.
     """
     errors_ns = error_ns or {}
     ranks = [
@@ -110,7 +111,7 @@ def _on_one_clock(rank: RankEvidence, server_index: int, ahead_ns: int, error_ns
 
 
 def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]:
-    """Yield the ranks, each with its place among all that have ended, and whether that is known."""
+    """Yield the ranks with `ended_index` and `order_known` set for the merged order of exits."""
     ended = sorted(
         (rank for rank in ranks if rank.ended_ns is not None),
         key=lambda rank: (rank.ended_ns or 0, rank.server_index, rank.ended_index or 0),
@@ -134,8 +135,8 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
 
 
 def _begun_before_others_end(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
-    """Return the ranks whose time begins before that of one that came earlier, of another server, is over."""
-    latest: dict[int, float] = {}  # ends, of the two servers that have the latest
+    """Return the ranks whose time span overlaps an earlier span of a rank on another server."""
+    latest: dict[int, float] = {}  # the latest end of a span, for the two servers with the latest ends
     found = set()
     for server_index, since, until, global_rank in spans:
         if any(since <= other for server, other in latest.items() if server != server_index):
@@ -146,43 +147,43 @@ def _begun_before_others_end(spans: Iterable[tuple[int, float, float, int]]) -> 
     return found
 
 
-# --- beside lost servers ---
+# --- lost servers ---
 
 
 @frozen
 class Loss:
-    """The loss of a server, by the coordinator's wall clock in nanoseconds."""
+    """The loss of a server. Times are the coordinator's wall clock in nanoseconds."""
 
     server_index: int
-    since_ns: int  # no sooner: it has answered what it was asked then
+    since_ns: int  # the earliest time: the server has answered a request sent then
     probably_ns: int
-    until_ns: int  # no later: it was noticed
-    testified: bool = False  # before it was lost
-    ended: tuple[int, ...] = ()  # global ranks of it that had failed before, as it had reported
-    alone: bool = False  # no other machine was heard any more: the coordinator's own network may be what was lost
-    stood_still_s: float = 0.0  # how long the coordinator's machine was suspended, if the server gave it up for that
+    until_ns: int  # the latest time: the loss was noticed
+    testified: bool = False  # it had reported its evidence before
+    ended: tuple[int, ...] = ()  # its global ranks that had failed before, according to its reports
+    alone: bool = False  # no other machine responded, so the coordinator's network may have failed
+    stood_still_s: float = 0.0  # how long the coordinator's machine was suspended, if the server left because of it
 
 
 @frozen
 class LossEffect:
-    """The effect of losses on a verdict."""
+    """The effect of lost servers on a verdict."""
 
-    loss: Loss | None  # that is to blame; None: the verdict stands
+    loss: Loss | None  # the loss to blame; None: the verdict is unchanged
     confidence: Confidence
-    why: str = ""  # the confidence is no higher
-    together: tuple[Loss, ...] = ()  # others at about the same time
+    why: str = ""  # reason for a lower confidence
+    together: tuple[Loss, ...] = ()  # other losses at about the same time
 
 
 def has_own_fault(summaries: Sequence[FailureSummary]) -> bool:
-    """Return whether a rank is seen to have failed by itself."""
+    """Return True if a rank is known to have failed by itself."""
     cause = first_by_itself(summaries)
     return cause is not None and not is_doubtful(cause)
 
 
 def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> LossEffect:
-    """Return whether `verdict`, on what was heard, stands beside `losses`.
+    """Decide between the `verdict` on the received `evidence` and the losses of servers.
 
-    `evidence`: what was heard. `stalled_ns`: since when, at the latest, ranks have made no progress, where they hang.
+    `stalled_ns` is the latest time at which hanging ranks stopped making progress, or None if no rank hangs.
     """
     silent = sorted((loss for loss in losses if not loss.testified), key=lambda loss: loss.probably_ns)
     if not silent:
@@ -202,11 +203,11 @@ def _beside_own_fault(
     if cause.latest_ns < since_ns:
         if since_ns - cause.latest_ns >= ENDED_S * 1e9:
             return LossEffect(None, verdict.confidence)
-        return LossEffect(None, at_most_likely(verdict), "what its ranks did is not known")
+        return LossEffect(None, at_most_likely(verdict), "the state of its ranks is unknown")
     if cause.earliest_ns <= first.until_ns and cause.time_ns < first.probably_ns:
-        return LossEffect(None, at_most_likely(verdict), "which of the two came first is not known")
+        return LossEffect(None, at_most_likely(verdict), "the order of the two is unknown")
     perhaps = [one.global_rank for one in summaries if one.earliest_ns <= first.until_ns]
-    return _blame_loss(silent, f"rank {perhaps[0]} failed too, perhaps before" if perhaps else "")
+    return _blame_loss(silent, f"rank {perhaps[0]} failed too, possibly before" if perhaps else "")
 
 
 def _beside_missing_rank(
@@ -216,16 +217,16 @@ def _beside_missing_rank(
     silent: Sequence[Loss],
     stalled_ns: int | None,
 ) -> LossEffect:
-    """Weigh what is no rank's own fault, and may have followed from a loss."""
+    """Decide between a loss and a missing rank, if no rank failed by itself."""
     since_ns = min(loss.since_ns for loss in silent)
     missed_ns = [one.latest_ns for one in summaries] + ([] if stalled_ns is None else [stalled_ns])
     doubt = ""
     if missed_ns and min(missed_ns) < since_ns:
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
-            return LossEffect(None, at_most_likely(verdict), "what its ranks did is not known")
-        doubt = "others had failed or waited in vain before"
+            return LossEffect(None, at_most_likely(verdict), "the state of its ranks is unknown")
+        doubt = "other ranks had failed or timed out before"
     elif verdict.culprit is not None:
-        # A failure that needs a dead peer has no other rank to follow from, unless one has ended well or leaves.
+        # A failure caused by a dead peer proves the loss, unless another rank has succeeded or is leaving.
         left = any(rank.status == 0 or leaves(rank) for rank in evidence.ranks)
         perhaps = [
             one.global_rank
@@ -234,20 +235,20 @@ def _beside_missing_rank(
             and (left or one.symptom.kind not in NEED_A_DEAD_PEER or is_doubtful(one))
         ]
         if perhaps:
-            doubt = f"rank {perhaps[0]} failed too, perhaps before"
+            doubt = f"rank {perhaps[0]} failed too, possibly before"
         elif stalled_ns is not None and all(one.global_rank != verdict.culprit for one in summaries):
-            doubt = f"rank {verdict.culprit} may have been missed before"
+            doubt = f"rank {verdict.culprit} may have been missing before"
     return _blame_loss(silent, doubt)
 
 
 def _blame_loss(silent: Sequence[Loss], doubt: str) -> LossEffect:
-    """Blame the first loss. What is known of the lost servers comes before `doubt`."""
+    """Blame the first loss. A doubt about the lost servers themselves replaces `doubt`."""
     first, ended = silent[0], [rank for loss in silent for rank in loss.ended]
     if any(loss.alone for loss in silent):
-        doubt = "no other machine is heard, so that the network of the one that coordinates may have failed"
+        doubt = "no other machine responds, so the coordinator's network may have failed"
     elif ended:
-        doubt = f"{counted(len(ended), 'rank')} of those lost had failed before, rank {ended[0]} first"
-    # No server is lost since another one is: what fails them, a switch or a rack, may take a moment.
+        doubt = f"{counted(len(ended), 'lost rank')} had failed before, rank {ended[0]} first"
+    # One loss does not cause another. Their common cause, such as a switch or a rack, may take a moment.
     together = tuple(other for other in silent[1:] if other.since_ns <= first.until_ns + TOGETHER_S * 1e9)
     in_order = all(first.until_ns < other.since_ns for other in together)
     is_certain = in_order and not (doubt or first.stood_still_s)

@@ -1,13 +1,13 @@
-"""The parser of stacks: what a rank was doing, read from a dump of its Python stacks, said in one phrase.
+"""Parses dumps of Python stacks, and describes in a phrase what a rank is doing.
 
-Dumps come from faulthandler (Python 3.8 to 3.14, plain text, perhaps cut off anywhere) or from `py-spy dump --json`.
-Both list the innermost frame of each thread first.
+Dumps come from faulthandler (Python 3.8 to 3.14, plain text, possibly truncated) or from `py-spy dump --json`. Both
+list the innermost frame of each thread first.
 
-Lines of source files are read without waiting for a file system that does not answer. Ranks often hang because their file
-system does, and their programs lie on the same one: a process that looks at such a file waits too, in a way that no
-signal may end. So only files on disks and in the memory of this machine are read at once. Which those are, the kernel's
-table of mounts shows, and no file is touched to find that out; symbolic links are followed one by one, and none that
-leads elsewhere. Files of networks are read by a thread that may be left behind, and only where the caller allows time.
+Source lines are read without blocking on a file system that does not respond. Ranks often hang because of such a file
+system, and their source files are on the same one. A process that opens a file there may hang in a way that no signal
+can end. So only files on local disks and in memory are read directly. The kernel's table of mounts identifies them
+without touching the files, and symbolic links are resolved one by one, as long as they stay local. Files on networks
+are read in a thread that may be abandoned, and only if the caller allows time for it.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _LOCAL = frozenset({
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):|Stack \(most recent .*\):")
 _FRAME = re.compile(r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
-_OTHERS_CUT = "..."  # faulthandler shows 100 threads, the newest first: the main thread is not among them
+_OTHERS_CUT = "..."  # faulthandler shows only the newest 100 threads, so the main thread is missing
 
-_SHARED_MEMORY = r"/launcher/trainer/parallel/shared_memory\.py"  # the bundled program's library of communication
-# Not the user's own, too, wherever it is installed.
+_SHARED_MEMORY = r"/launcher/trainer/parallel/shared_memory\.py"  # the bundled trainer's communication library
+# Not the user's code, wherever it is installed.
 _FOREIGN = re.compile(rf"/python\d+\.zip/|/torch/(?:distributed|nn|autograd|utils)/|{_SHARED_MEMORY}")
-_BUNDLED = re.compile(rf"(?!.*{_SHARED_MEMORY}).*/launcher/trainer/")  # wherever it is, the program that the user chose
+_BUNDLED = re.compile(rf"(?!.*{_SHARED_MEMORY}).*/launcher/trainer/")  # the user's program, wherever it is installed
 _COMMUNICATION = re.compile(
     rf"/(?:torch/distributed|torch_npu/distributed|mindspore/communication|mpi4py|horovod|hccl)/|{_SHARED_MEMORY}"
 )
-# What communication libraries call such functions, wherever they are installed.
+# Names of such functions in communication libraries, wherever they are installed.
 _COLLECTIVE_NAME = re.compile(
     r"_?(?:i?all_?reduce|i?all_?gather|i?all_?to_?all|i?reduce_?scatter|broadcast|init_process_group|monitored_barrier"
     r"|new_group|destroy_process_group|batch_isend_irecv|TCPStore|barrier)(?:_\w+|v|w)?",
     re.IGNORECASE,
 )
-# In a source line: names as above, `wait` of whatever C object, and what a communicator's methods are called.
+# In a source line: names as above, `wait` of any C object, and methods of communicators.
 _COLLECTIVE_CALL = re.compile(
     r"\b(i?all_?reduce\w*|i?all_?gather\w*|i?all_?to_?all\w*|i?reduce_?scatter\w*|i?broadcast\w*|i?bcast|i?barrier"
     r"|init_process_group|monitored_barrier|TCPStore|wait|wait_?all"
@@ -78,12 +78,12 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """True if this is the user's code."""
+        """True if the frame is in the user's code."""
         return bool(_BUNDLED.match(self.file)) or (is_of_program(self.file) and not _FOREIGN.search(self.file))
 
     @property
     def collective(self) -> bool:
-        """True if the frame waits for other ranks, by file and name, which say nothing in the user's own code."""
+        """True if the frame waits for other ranks, judging by its file, or by its function outside the user's code."""
         if _COMMUNICATION.search(self.file):
             return True
         return not self.own and bool(_COLLECTIVE_NAME.fullmatch(self.function)) and "-packages/" in self.file
@@ -96,25 +96,25 @@ Frames = tuple[Frame, ...]  # of one thread, innermost first
 class Dump:
     """The Python stacks of one process. `main` is not among `others`."""
 
-    main: Frames  # empty where the dump does not show that thread
+    main: Frames  # empty if the dump does not contain the main thread
     others: tuple[Frames, ...] = ()
 
 
 @frozen
 class RankStack:
-    """The stack of one rank when it was asked for."""
+    """The stack of one rank at the time of the request."""
 
     state: State
     doing: str  # "in all_reduce, called at train.py:40 in step", "at data.py:88 in load: time.sleep(30)"
-    place: str = ""  # the innermost frame of the user's own code: "data.py:88 in load"; empty without Python frames
+    place: str = ""  # the innermost frame in the user's code: "data.py:88 in load"; empty without Python frames
     in_collective: bool = False
     frames: tuple[str, ...] = ()  # of the main thread, innermost first: "project/train.py:40 in step"
-    others: tuple[tuple[str, ...], ...] = ()  # the same of every other thread that Python knows
+    others: tuple[tuple[str, ...], ...] = ()  # the same for every other Python thread
 
 
 def parse_faulthandler(data: bytes) -> Dump | None:
-    """Return the last dump in `data`, as far as it goes; None without a frame. What is no dump is passed over."""
-    whole, _, _ = data.decode("latin-1").rpartition("\n")  # a line that is cut off is misleading
+    """Return the last dump in `data`, which may be truncated; None if there is no frame. Other text is ignored."""
+    whole, _, _ = data.decode("latin-1").rpartition("\n")  # a truncated line is misleading
     threads: list[list[Frame]] = []
     cut, before = False, ""
     for line in whole.split("\n"):
@@ -133,7 +133,7 @@ def parse_faulthandler(data: bytes) -> Dump | None:
 
 
 def crash_place(log_tail: str) -> str | None:
-    """Return where the thread was that crashed, by its dump in a log: the innermost frame of the user's code, else of any."""
+    """Return the location of a crash from faulthandler's dump in a log: the innermost frame, if possible the user's."""
     _, header, dump = log_tail.rpartition("Current thread 0x")
     lines = takewhile(bool, dump.split("\n")) if header else ()
     frames = [_frame(match) for line in lines if (match := _FRAME.fullmatch(line))]
@@ -142,7 +142,7 @@ def crash_place(log_tail: str) -> str | None:
 
 
 def parse_py_spy(data: bytes, pid: int) -> Dump | None:
-    """Return what `py-spy dump --json` wrote of process `pid`; None where `data` is something else."""
+    """Parse the output of `py-spy dump --json` for the process `pid`; return None if it is invalid."""
     try:
         threads: list[dict[str, Any]] = json.loads(data)
         main = next((thread for thread in threads if thread.get("os_thread_id") == pid), threads[-1])
@@ -153,10 +153,10 @@ def parse_py_spy(data: bytes, pid: int) -> Dump | None:
 
 
 def understood(dump: Dump, sources: Sources, cwd: str = "") -> RankStack:
-    """Return what a rank does that answered with `dump`; `cwd` is its working directory."""
+    """Describe the state of a rank from its `dump`. `cwd` is the rank's working directory."""
     others = tuple(_shown(frames) for frames in dump.others)
     if not dump.main:
-        return RankStack("running", "running; its main thread is hidden behind 100 others", others=others)
+        return RankStack("running", "running; it has too many threads to show the main thread", others=others)
     innermost = dump.main[0]
     place = next((frame for frame in dump.main if frame.own), innermost)
     source = None if place.line is None else sources.line(os.path.join(cwd, place.file), place.line)  # noqa: PTH118
@@ -188,7 +188,7 @@ def _py_spy_frames(thread: dict[str, Any]) -> Frames:
 
 
 def _unescaped(text: str) -> str:
-    r"""Return a text as it was: a dump writes é as \xe9. What a terminal should not get stays as it is."""
+    r"""Decode a dump's escapes, such as \xe9 for é. Escapes of characters that are not printable are kept."""
 
     def char_of(match: re.Match[str]) -> str:
         code = int(match[1] or match[2] or match[3], 16)
@@ -198,10 +198,12 @@ def _unescaped(text: str) -> str:
 
 
 def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
-    """Return what the user's code called to wait for other ranks; None if it does not wait for them."""
+    """Return the name of the function in which the user's code waits for other ranks; None if it does not wait."""
     below = list(takewhile(lambda frame: not frame.own, frames))
     inside = [frame for frame in below if frame.collective]
-    if any(frame.function == "<module>" for frame in below):  # it imports a library, be it one of collectives
+    if any(
+        frame.function == "<module>" for frame in below
+    ):  # it is importing a library, perhaps a communication library
         return None
     if inside:
         named = [frame.function for frame in inside if _COLLECTIVE_NAME.fullmatch(frame.function)]
@@ -209,7 +211,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
         return (named or plain or [inside[0].function])[-1]
     if place is not frames[0]:
         return None
-    # A library written in C has no frames: only the line that calls it shows, or else the name of the function.
+    # A C library has no frames, so only the calling line or the name of the calling function can show it.
     if source is None:
         return place.function if _COLLECTIVE_NAME.fullmatch(place.function) else None
     call = _COLLECTIVE_CALL.search(source)
@@ -217,7 +219,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
 
 
 def _shown(frames: Frames) -> tuple[str, ...]:
-    """Without what Python and tlaunch put below the program: how it was started says nothing of where it is."""
+    """Format `frames` without the outermost ones of Python and tlaunch that started the program."""
     below = next((number for number, frame in enumerate(reversed(frames)) if frame.own), 0)
     return tuple(frame.shown(2) for frame in frames[: len(frames) - below])
 
@@ -226,7 +228,7 @@ def _shown(frames: Frames) -> tuple[str, ...]:
 
 
 class Sources:
-    """Reads each line once. `network_s`: seconds that all lines on file systems of networks may take together."""
+    """A cache of source lines. `network_s` is the total time in seconds for lines on network file systems."""
 
     def __init__(self, network_s: float = 0.0) -> None:
         self._network_s = network_s
@@ -234,7 +236,7 @@ class Sources:
         self._mounts: dict[str, str] | None = None
 
     def line(self, path: str, number: int) -> str | None:
-        """Return the line as the file holds it now, without indentation; None where it cannot be read in time."""
+        """Return a line of the current file without indentation, or None if it cannot be read in time."""
         if (path, number) not in self._known:
             self._known[path, number] = self._read(path, number) if os.path.isabs(path) else None  # noqa: PTH117
         return self._known[path, number]
@@ -246,7 +248,7 @@ class Sources:
             return _line(path, number)
         if self._network_s <= 0:
             return None
-        # Once the time is over, all further lines are given up: the thread may wait for ever.
+        # Once the time is used up, no more lines are read. The thread may never end.
         found: list[str | None] = []
         began = time.monotonic()
         thread = threading.Thread(target=lambda: found.append(_line(path, number)), daemon=True)
@@ -257,7 +259,10 @@ class Sources:
 
 
 def is_local(path: str, known: dict[str, str]) -> bool:
-    """Return whether an absolute path leads to a file of this machine, by local directories only. `known`: file systems' types by mount point."""
+    """Return True if an absolute path leads to a local file, through local directories only.
+
+    `known` maps mount points to types of file systems.
+    """
     pending, place, links = path.split("/")[::-1], "/", 0
     while pending:
         name = pending.pop()
@@ -267,7 +272,7 @@ def is_local(path: str, known: dict[str, str]) -> bool:
         point = place
         while point not in known and point != "/":
             point = os.path.dirname(point)  # noqa: PTH120
-        # The root is taken for local: without it, nothing here would run.
+        # The root is treated as local, because without it this process could not run.
         if point != "/" and known[point] not in _LOCAL:
             return False
         try:

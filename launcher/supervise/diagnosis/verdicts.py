@@ -1,4 +1,4 @@
-"""What is made of verdicts. No I/O."""
+"""Functions that modify verdicts. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.core.verdict import Confidence, Verdict
 
 
 def with_remark(verdict: Verdict, remark: str) -> Verdict:
-    """Return `verdict` with the remark added to its reason and to that of the culprit's failure."""
+    """Return `verdict` with the remark added to its reason and to the reason of the culprit's failure."""
     failures = (
         replace(one, reason=f"{one.reason}; {remark}") if one.global_rank == verdict.culprit else one
         for one in verdict.failures
@@ -17,10 +17,10 @@ def with_remark(verdict: Verdict, remark: str) -> Verdict:
 
 
 def at_most(confidence: Confidence, limit: Confidence) -> Confidence:
-    """Return the lower of the two."""
+    """Return the lower of two confidences."""
     return max(confidence, limit, key=list(Confidence).index)
 
 
 def at_most_likely(verdict: Verdict) -> Confidence:
-    """Return the confidence of a verdict that something makes less than certain."""
+    """Return the confidence of `verdict`, but at most LIKELY."""
     return at_most(verdict.confidence, Confidence.LIKELY)

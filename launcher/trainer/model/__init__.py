@@ -1,1 +1,1 @@
-"""The Transformer as single-device code, and its initial weights."""
+"""The single-device models, and their initial weights."""

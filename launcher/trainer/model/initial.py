@@ -1,4 +1,4 @@
-"""Initial weights as a pure function of (name, full shape, seed): every layout of ranks starts from the same model."""
+"""Computes initial weights from (name, full shape, seed) only, so every layout of ranks starts from the same model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import math
 import torch
 from torch import Tensor
 
-HEAD_STD = 0.01  # small, so that the first loss is the logarithm of the vocabulary
+HEAD_STD = 0.01  # small, so that the first loss is the logarithm of the vocabulary size
 
 
 def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
-    """Return the whole float32 tensor that parameter `name` of the single-device model starts with, on the CPU.
+    """Return the initial value of parameter `name` of the single-device model: a full float32 tensor on the CPU.
 
-    Biases are 0 and norms 1. Embeddings are normal with deviation d^-1/2 and linear layers uniform as in Glorot and
-    Bengio 2010: within +-sqrt(6 / (inputs + outputs)).
+    Biases are 0 and norms 1. Embeddings are normal with standard deviation d^-1/2. Linear layers are uniform within
+    +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
     """
     if name.endswith(".bias"):
         return torch.zeros(full_shape)
@@ -31,6 +31,6 @@ def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
 
 
 def generator_of(name: str, seed: int) -> torch.Generator:
-    """Return a generator for the parameter of that name, of which every other name and seed has another."""
+    """Return a random generator whose seed is a hash of `seed` and `name`."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

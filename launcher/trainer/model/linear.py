@@ -1,12 +1,13 @@
-"""Products of matrices in float32 on a CPU by oneDNN, and linear layers made of them.
+"""Linear layers that use oneDNN for float32 matrix products on CPUs, if it is faster than MKL.
 
-torch multiplies such matrices by MKL, which does not use AVX-512 on processors of other makers than Intel. oneDNN does,
-and takes half the time there. Compiled models call it by the same operation. But it makes and keeps a kernel of half a
-megabyte for every shape that it meets, and in most trainings nearly every batch has another number of tokens.
-So rows of tokens are taken in blocks of a few sizes, and what is left by torch's own product. That copies the products once
-more, which pays for weights that are not small. Where all batches are of one shape, their numbers of rows get kernels of
-their own. Other types and devices, a torch without that operation, and processors on which both take the same time (Intel's,
-and those without AVX-512) have torch's own products: there the blocks would only cost.
+torch multiplies such matrices by MKL, which does not use AVX-512 on AMD processors. oneDNN does, and takes half the
+time. torch's compiler calls the same oneDNN operation for its models. But oneDNN creates and caches a kernel of half a
+megabyte for every shape, and in most trainings the number of tokens differs in nearly every batch.
+
+So rows of tokens are multiplied in blocks of a few sizes, and the remaining rows by torch's product. The results of the
+blocks are copied once more, which pays off except for small weights. If all batches have the same shape, their numbers
+of rows get dedicated kernels instead. torch's product is used for other types and devices, if torch lacks the
+operation, and on processors without a difference (Intel's, and those without AVX-512).
 
 Shapes: B sentences, T positions, N = B T rows of tokens, E features in, D features out; I, J, K rows, common width and
 columns of a product.
@@ -24,16 +25,16 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 BLOCK_ROWS = (1024, 512, 256, 128, 64, 32)
-SMALLEST_BLOCK = 128  # of a layer: what smaller ones gain is lost when their products are put together
+SMALLEST_BLOCK = 128  # of a layer: copying the results of smaller blocks takes longer than they save
 MIN_WEIGHT_ELEMENTS = 128 * 128
 
 MAX_OWN_ROWS = 8
 
 
 def _is_faster() -> bool:
-    """Return whether oneDNN uses AVX-512 on this processor and MKL does not.
+    """Return True if oneDNN uses AVX-512 on this processor and MKL does not.
 
-    The processor's maker decides it, and no measurement: a training that is repeated takes the same products again.
+    Decided by the CPU's vendor instead of a measurement, so that a repeated training uses the same kernels.
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
@@ -47,29 +48,29 @@ def _is_faster() -> bool:
 _OPERATION = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _ONEDNN = _OPERATION if _is_faster() else None
 
-_own_rows: frozenset[int] = frozenset()  # numbers of rows with kernels of their own, in this process as the kernels are
+_own_rows: frozenset[int] = frozenset()  # numbers of rows with dedicated kernels; per process, like the kernels
 
 
 def set_own_rows(rows: Iterable[int]) -> None:
-    """Have products with these numbers of rows computed by kernels of their own: the MAX_OWN_ROWS largest of them."""
-    global _own_rows  # noqa: PLW0603 - what a process keeps
+    """Use dedicated kernels for the MAX_OWN_ROWS largest of these numbers of rows."""
+    global _own_rows  # noqa: PLW0603 - state of the process
     _own_rows = frozenset(sorted(set(rows) - {0})[-MAX_OWN_ROWS:])
 
 
 class Linear(nn.Linear):
-    """nn.Linear whose product is computed by `linear`."""
+    """An nn.Linear that computes its product by `linear`."""
 
     def forward(self, hidden_BTE: Tensor) -> Tensor:
         return linear(hidden_BTE, self.weight, self.bias)
 
 
 class TiedLinear(nn.Module):
-    """A linear layer without bias whose weight is that of an embedding (Press and Wolf 2017, arXiv:1608.05859)."""
+    """A linear layer without bias that uses an embedding's weight (Press and Wolf 2017, arXiv:1608.05859)."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
-        self.out_features = embedding.num_embeddings  # of the whole model, as those of nn.Linear
-        # It stays the embedding's alone: parameters and state have it once.
+        self.out_features = embedding.num_embeddings  # of the full model, as in nn.Linear
+        # Not registered as a submodule: the weight appears once among parameters and in the state.
         object.__setattr__(self, "_embedding", embedding)
 
     @property
@@ -82,31 +83,31 @@ class TiedLinear(nn.Module):
 
 
 def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
-    """Return hidden_BTE times weight_DE transposed, plus the bias: hidden_BTD, as functional.linear does."""
+    """Return hidden_BTE times weight_DE transposed, plus the bias: the same as functional.linear."""
     rows = hidden_BTE.shape[:-1].numel()
     pays = rows in _own_rows or (rows >= SMALLEST_BLOCK and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
     if not pays or not is_fast(hidden_BTE) or hidden_BTE.dim() < 2 or weight_DE.dtype != hidden_BTE.dtype:
         return functional.linear(hidden_BTE, weight_DE, bias_D)
     if hidden_BTE.dim() == 2:
-        return _Linear.apply(hidden_BTE, weight_DE, bias_D)  # no view, which nothing else could replace in place
+        return _Linear.apply(hidden_BTE, weight_DE, bias_D)  # not a view, so that the caller can change it in place
     return _Linear.apply(hidden_BTE.flatten(0, -2), weight_DE, bias_D).view(*hidden_BTE.shape[:-1], -1)
 
 
 def is_fast(tensor: Tensor) -> bool:
-    """Return whether oneDNN multiplies tensors of this type, on this device and this processor."""
+    """Return True if oneDNN is used for tensors of this type and device on this processor."""
     return _ONEDNN is not None and may_be_fast(tensor)
 
 
 def may_be_fast(tensor: Tensor) -> bool:
-    """Return whether oneDNN multiplies tensors of this type, on this device, if the processor is one on which it is faster."""
+    """Return True if `is_fast` can be true on some processor for tensors of this type and device."""
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
 def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:
-    """Yield slices of so many rows: all of them if they have kernels of their own, otherwise blocks of a few sizes.
+    """Yield slices that cover `rows` rows: one if that number has a dedicated kernel, else blocks of a few sizes.
 
-    These are the greatest blocks, then one at most of each smaller size, then the rows that are left. None is larger than
-    `largest`, and none but the last smaller than `smallest`.
+    First come blocks of the largest size, then at most one of each smaller size, then the remaining rows. No block is
+    larger than `largest`, and only the last one may be smaller than `smallest`.
 
     >>> [block.stop - block.start for block in row_blocks(2500)]
     [1024, 1024, 256, 128, 68]
@@ -125,18 +126,18 @@ def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLES
 
 
 def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | None = None) -> Tensor:
-    """Return left times right transposed, plus the bias: IK, without a graph for autograd.
+    """Return left times right transposed, plus the bias, with shape IK and without an autograd graph.
 
-    `rows` is the size of I or J that is a number of tokens.
+    `rows` is the size of I or J, whichever counts tokens.
     """
     if _has_kernels(rows) and is_fast(left_IJ):
-        assert _ONEDNN is not None, "it is fast here"
+        assert _ONEDNN is not None, "is_fast requires it"
         return _ONEDNN(left_IJ, right_KJ, bias_K, "none", [], "")
     return functional.linear(left_IJ, right_KJ, bias_K)
 
 
 def add_product(sum_IK: Tensor, left_IJ: Tensor, right_KJ: Tensor, *, rows: int) -> None:
-    """Add `product` of the same arguments to `sum_IK`, which may be of a wider type."""
+    """Add the `product` of the same arguments to `sum_IK`, which may have a wider type."""
     if sum_IK.dtype != left_IJ.dtype or (_has_kernels(rows) and is_fast(left_IJ)):
         sum_IK += product(left_IJ, right_KJ, rows=rows)
     else:

@@ -1,6 +1,6 @@
-"""ResNet-50 (He et al. 2015, arXiv:1512.03385) as torchvision has it: the same layers, names, and numbers from the same weights.
+"""ResNet-50 (He et al. 2015, arXiv:1512.03385) with the layers and names of torchvision's, and the same outputs.
 
-As in torchvision's "v1.5" a stage halves the image in the 3x3 convolution of its first block, not in the 1x1 one before it.
+As in torchvision's "v1.5", the 3x3 convolution of a stage's first block halves the image, instead of the 1x1 before it.
 
     32x32 in:   conv1 16, pool 8, layer1 8, layer2 4, layer3 2, layer4 1
     224x224 in: conv1 112, pool 56, layer1 56, layer2 28, layer3 14, layer4 7
@@ -20,11 +20,11 @@ from torch.nn import functional
 from launcher.trainer.model.initial import generator_of
 
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, and the width of their 3x3 convolutions
-EXPANSION = 4  # channels that a block gives, for each of its 3x3 convolution
+EXPANSION = 4  # output channels of a block per channel of its 3x3 convolution
 
 
 class Bottleneck(nn.Module):
-    """A residual block: 1x1 down to `width` channels, 3x3 with the stride, 1x1 up to EXPANSION times as many."""
+    """A residual block: 1x1 down to `width` channels, 3x3 with the stride, 1x1 up to EXPANSION * `width` channels."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Logits of `classes` classes for images of 3 channels and 32x32 pixels or more."""
+    """A classifier that returns logits for images of 3 channels and at least 32x32 pixels."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -74,25 +74,26 @@ class ResNet50(nn.Module):
 
 
 def resnet50(classes: int) -> nn.Module:
-    """Return torchvision's ResNet-50 where torchvision is installed and fits this torch, else our own. Weights are random."""
+    """Return a ResNet-50 with random weights: torchvision's if it is installed and fits this torch, else ours."""
     theirs = torchvision_class()
     return ResNet50(classes) if theirs is None else theirs(num_classes=classes)
 
 
 def torchvision_class() -> Any | None:
-    """Return the function of torchvision that makes its ResNet-50, or None."""
+    """Return torchvision's function that creates a ResNet-50, or None if torchvision cannot be imported."""
     try:
         from torchvision.models import resnet50 as theirs  # noqa: PLC0415 - optional, and slow to import
-    except (ImportError, RuntimeError):  # a torchvision of another torch finds its operators missing
+    except (ImportError, RuntimeError):  # a torchvision built for another torch misses operators
         return None
     return theirs
 
 
 def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
-    """Return the whole float32 tensor that parameter `name` of the ResNet starts with, on the CPU: a function of these alone.
+    """Return the initial value of parameter `name` of the ResNet: a full float32 tensor on the CPU.
 
-    Norms are 1 and biases 0. Convolutions are normal with variance 2 / (outputs * height * width) (He et al. 2015,
-    arXiv:1502.01852, by the fan-out), and the weights of the linear layer uniform within +-inputs^-1/2, both as in torchvision.
+    The value depends only on the arguments. Norms are 1 and biases 0. As in torchvision, convolutions are normal with
+    variance 2 / (outputs * height * width) (He et al. 2015, arXiv:1502.01852, by the fan-out), and the weights of the
+    linear layer are uniform within +-inputs^-1/2.
     """
     if name.endswith(".bias"):
         return torch.zeros(full_shape)
@@ -108,7 +109,7 @@ def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
 
 @torch.no_grad()
 def set_initial_weights(model: nn.Module, seed: int) -> None:
-    """Give a ResNet of either class its initial weights, and running statistics of mean 0 and variance 1."""
+    """Set the initial weights of a ResNet of either class, and reset its running statistics."""
     for name, parameter in model.named_parameters():
         parameter.copy_(initial_weight(name, parameter.shape, seed))
     for module in model.modules():

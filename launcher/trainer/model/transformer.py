@@ -1,14 +1,14 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, arXiv:1706.03762) as single-device code.
 
-Norms stand before each sublayer (`model.norm = "pre"`; Xiong et al. 2020, arXiv:2002.04745), and at the end of encoder and
-decoder; or after each sublayer's residual sum, as in the original ("post"), and then not at the end.
+With `model.norm = "pre"` (Xiong et al. 2020, arXiv:2002.04745) a norm precedes each sublayer and ends the encoder and
+the decoder. With "post", as in the original, a norm follows each sublayer's residual sum.
 
-Nothing here knows of ranks. Model parallelism replaces weights by shards and adds communication from outside
-(`plan.py`), so widths are read from the weights, never from the configuration. Pipeline parallelism takes parts away:
-a stage is this model without the layers of the others, and `forward` skips what is not there.
+The code is independent of ranks. `plan.py` adds model parallelism: it replaces weights by shards and inserts
+communication. So widths are read from the weights, never from the configuration. For pipeline parallelism `plan.py`
+removes the layers of other stages, and `forward` skips missing layers.
 
-Shapes: B sentences, S source tokens, T target tokens, N target tokens without padding, D model width, H heads, K width of
-a head, F feed-forward width, V vocabulary.
+Shapes: B sentences, S source tokens, T target tokens, N target tokens without padding, D model width, H heads, K width
+of a head, F feed-forward width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from launcher.trainer.model.linear import Linear, TiedLinear
 
 @frozen
 class Batch:
-    """Token ids of some sentence pairs, on the device that computes."""
+    """Token ids of sentence pairs, on the device of the model."""
 
     source_BS: Tensor  # padded with PAD
-    target_BT: Tensor  # what the decoder reads: BEGIN, then the sentence
-    labels_BT: Tensor  # what it shall say: the sentence, then END; PAD does not count
-    row_B: Tensor  # the number of each pair in the global batch, whatever rank and micro batch it falls to
+    target_BT: Tensor  # the decoder's input: BEGIN, then the sentence
+    labels_BT: Tensor  # the expected output: the sentence, then END; PAD does not count
+    row_B: Tensor  # the index of each pair in the global batch
 
     @property
     def streams_shape(self) -> tuple[int, int]:
-        """(B, S + T): what both streams measure when joined along time."""
+        """(B, S + T), the first dimensions of both streams concatenated along time."""
         return self.source_BS.shape[0], self.source_BS.shape[1] + self.target_BT.shape[1]
 
 
@@ -47,31 +47,31 @@ PAD, UNKNOWN, BEGIN, END = range(4)
 
 
 def attention_mask(source_BS: Tensor) -> Tensor:
-    """Return the mask B11S: True where a source token may be attended to."""
+    """Return the mask B11S: True at source tokens, False at padding."""
     return (source_BS != PAD)[:, None, None, :]
 
 
-Streams = tuple[Tensor, Tensor]  # (encoded_BSD, decoded_BTD): what flows from stage to stage
+Streams = tuple[Tensor, Tensor]  # (encoded_BSD, decoded_BTD): passed from stage to stage
 
 
-# The name of the parameter that embeddings and head have in common where `model.share` is not "none".
+# The parameter shared by embeddings and head, unless `model.share` is "none".
 SHARED_WEIGHT = "shared_embedding.weight"
 
 
 def word_embedding(config: ModelConfig) -> nn.Embedding:
-    # Weights are drawn by `apply_plan`. Drawn here, on the meta device, they would have each rank import torch's compiler.
+    # `apply_plan` sets the weights. nn.Embedding would initialize them on the meta device and import torch's compiler.
     return nn.Embedding.from_pretrained(torch.empty(config.vocabulary_size, config.d_model), freeze=False)
 
 
 class Embedding(nn.Module):
-    """The sum of a word's vector, scaled by sqrt(D) where `model.scale_embedding` says so, and its position's."""
+    """The sum of a word vector and a position vector; `model.scale_embedding` scales the word vector by sqrt(D)."""
 
     def __init__(self, config: ModelConfig, length: int, shared: nn.Embedding | None = None) -> None:
         super().__init__()
         if shared is None:
             self.word = word_embedding(config)
         else:
-            object.__setattr__(self, "word", shared)  # a module of the whole model, which names its weight
+            object.__setattr__(self, "word", shared)  # registered by the model, under whose name the weight appears
         self.position: nn.Module
         if config.positions == "learned":
             self.position = nn.Embedding.from_pretrained(torch.empty(length, config.d_model), freeze=False)
@@ -81,7 +81,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids_BT: Tensor, draws: Draws | None = None, *, first: int = 0) -> Tensor:
-        """Return the vectors of tokens that stand side by side, the first of them at position `first`."""
+        """Return the vectors of consecutive tokens, the first of them at position `first`."""
         positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         word_BTD = self.word(ids_BT)
         if self.scale != 1:
@@ -90,10 +90,10 @@ class Embedding(nn.Module):
 
 
 class Sinusoids(nn.Module):
-    """The sines and cosines of Vaswani et al. 2017, section 3.5, for positions below `length`.
+    """The sinusoidal position vectors of Vaswani et al. 2017, section 3.5, for positions below `length`.
 
-    Feature i < D/2 of position p is sin(p / 10000^(2i/D)), and feature D/2 + i its cosine. Sines first, not in turn with the
-    cosines, is how tensor2tensor, fairseq and Marian order them; it is the same but for the order of the features.
+    Feature i < D/2 of position p is sin(p / 10000^(2i/D)), and feature D/2 + i is the cosine. All sines precede the
+    cosines, as in tensor2tensor, fairseq and Marian; the paper alternates them.
     """
 
     def __init__(self, length: int, d_model: int) -> None:
@@ -106,7 +106,7 @@ class Sinusoids(nn.Module):
 
 @cache
 def sinusoids(length: int, d_model: int, device: torch.device) -> Tensor:
-    """Return all vectors of `Sinusoids`, of shape (length, d_model), in float64 on a CPU and else in float32."""
+    """Return all vectors of `Sinusoids` with shape (length, d_model), in float64 on a CPU and in float32 elsewhere."""
     half = (d_model + 1) // 2
     with torch.device("cpu"):
         frequencies_I = 10000.0 ** (torch.arange(half, dtype=torch.float64) * (-2 / d_model))
@@ -116,12 +116,12 @@ def sinusoids(length: int, d_model: int, device: torch.device) -> Tensor:
 
 
 class _SublayerNorm(nn.LayerNorm):
-    """The norm of a sublayer, which is applied before it, or after what it gives is added."""
+    """The norm of a sublayer, applied before it ("pre") or after its residual sum ("post")."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.d_model)
         self.is_first = config.norm == "pre"
-        self.is_residual = False  # what the sublayer gives is added to its normed input, instead of to its input
+        self.is_residual = False  # the residual is the normalized input instead of the input
 
     def before(self, hidden_BTD: Tensor) -> Tensor:
         return self(hidden_BTD) if self.is_first else hidden_BTD
@@ -134,9 +134,9 @@ class _SublayerNorm(nn.LayerNorm):
 
 
 class Attention(nn.Module):
-    """Multi-head attention of one sequence (T) to another one (S), or to itself where that is not given.
+    """Multi-head attention from one sequence (T) to another (S), or to itself if no other is given.
 
-    A mask of booleans is True where a query may attend to a key; one of numbers is added to the scores.
+    A boolean mask is True where a query may attend to a key. A mask of numbers is added to the scores.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -180,7 +180,7 @@ class Attention(nn.Module):
         *,
         causal: bool,
     ) -> Tensor:
-        """Do what scaled_dot_product_attention does, with dropout of the weights by `draws`."""
+        """Compute scaled_dot_product_attention with dropout of the weights by `draws`."""
         scores_BHTS = (query_BHTK * self.head_dim**-0.5) @ key_BHSK.transpose(-1, -2)
         if causal:
             mask = scores_BHTS.new_ones(scores_BHTS.shape[-2:], dtype=torch.bool).tril()
@@ -190,7 +190,7 @@ class Attention(nn.Module):
         return self.dropout(scores_BHTS.softmax(dim=-1), draws) @ value_BHSK
 
     def _heads(self, projected_BTD: Tensor) -> Tensor:
-        # As many heads as the (possibly sharded) projection is wide.
+        # The width of the projection, which may be sharded, gives the number of heads.
         return projected_BTD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
@@ -236,7 +236,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.is_causal = True  # else attention to the targets themselves has `own_mask` alone
+        self.is_causal = True  # if False, `own_mask` is the only mask of self-attention
         self.attention_norm = _SublayerNorm(config)
         self.attention = Attention(config)
         self.cross_attention_norm = _SublayerNorm(config)
@@ -255,8 +255,11 @@ class DecoderLayer(nn.Module):
         draws: Draws | None = None,
         own_mask: Tensor | None = None,
     ) -> Tensor:
-        """Masks are of cross attention, B11S or B1TS, and of attention to the targets themselves, B1TT."""
-        # Padding stands at the end of a target, so the causal mask alone keeps it out of every token that counts.
+        """Return the layer's output.
+
+        `source_mask` (B11S or B1TS) applies to cross attention, `own_mask` (B1TT) to self-attention.
+        """
+        # Padding is at the end of a target, so the causal mask is enough to exclude it.
         norm = self.attention_norm
         normed_BTD = norm.before(decoded_BTD)
         update_BTD = self.attention(normed_BTD, mask=own_mask, causal=self.is_causal, draws=draws)
@@ -273,18 +276,18 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model, or one pipeline stage of it once `plan.keep_stages` took the other parts away."""
+    """The complete model, or its pipeline stages on one rank after `plan.keep_stages` has removed the others."""
 
     def __init__(self, model: ModelConfig, data: DataConfig) -> None:
         super().__init__()
         shared = None if model.share == "none" else word_embedding(model)
-        self.shared_embedding = shared  # a parameter of the first stage, and of the last one a copy
+        self.shared_embedding = shared  # owned by the first stage; the last stage has a copy
         self.source_embedding = Embedding(model, data.source_length, shared if model.share == "all" else None)
         self.target_embedding = Embedding(model, data.target_length, shared)
-        # Keyed by the global index, so that a stage's parameters keep the names they have in the whole model.
+        # Keyed by the global index, so that a stage's parameters keep their names of the full model.
         self.encoder = nn.ModuleDict({str(index): EncoderLayer(model) for index in range(model.encoder_layers)})
         self.encoder_norm: nn.Module | None = nn.LayerNorm(model.d_model) if model.norm == "pre" else None
-        self.memory = nn.Identity()  # what all decoder layers attend to
+        self.memory = nn.Identity()  # the encoder's output, input of all cross attention
         self.decoder = nn.ModuleDict({str(index): DecoderLayer(model) for index in range(model.decoder_layers)})
         self.decoder_norm: nn.Module = nn.LayerNorm(model.d_model) if model.norm == "pre" else nn.Identity()
         self.head: Linear | TiedLinear | None = (
@@ -295,9 +298,9 @@ class Transformer(nn.Module):
                 module.place = name
 
     def forward(self, batch: Batch, streams: Streams | None = None, draws: Draws | None = None) -> Streams:
-        """From token ids, or the previous stage's `streams`, to the streams for the next stage or for the head.
+        """Compute the streams for the next stage or the head from token ids, or from the previous stage's `streams`.
 
-        Nothing is dropped without `draws`: in validation and translation.
+        Without `draws`, as in validation and translation, there is no dropout.
         """
         if streams is None:
             streams = self.source_embedding(batch.source_BS, draws), self.target_embedding(batch.target_BT, draws)
@@ -319,12 +322,12 @@ class Transformer(nn.Module):
         return decoded_BTD
 
     def last_hidden(self, decoded_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the head makes logits of, hidden_ND, and labels_N, for the tokens whose label is not PAD."""
+        """Return the head's input hidden_ND and labels_N, for the tokens whose label is not PAD."""
         rows_N = (labels_BT.flatten() != PAD).nonzero()[:, 0]
         hidden_ND = self.decoder_norm(decoded_BTD.flatten(0, 1).index_select(0, rows_N))
         return hidden_ND, labels_BT.flatten()[rows_N]
 
     def project(self, decoded_BTD: Tensor) -> Tensor:
-        """Return logits_BTV."""
+        """Return the head's logits_BTV."""
         assert self.head is not None, "only the last stage has the head"
         return self.head(self.decoder_norm(decoded_BTD))

@@ -1,1 +1,1 @@
-"""The optimizer, its state split over the data-parallel ranks."""
+"""The sharded optimizer: its state is partitioned over the data-parallel ranks."""

@@ -1,15 +1,15 @@
-"""One step of AdamW on lists of tensors, by torch's fused kernel where a device has it.
+"""One step of AdamW on lists of tensors, by torch's fused kernel if the device supports it.
 
-The kernel is called directly: importing torch.optim imports torch's compiler, which takes each rank a second. It reads
-and writes every tensor once, clipping included; the same formula in separate operations takes six times as long.
+The kernel is called directly because torch.optim imports torch's compiler, which takes each rank a second. The kernel
+reads and writes every tensor once, including clipping. Separate operations would take six times the time.
 
     m = beta1 m + (1 - beta1) g
     v = beta2 v + (1 - beta2) g^2
     w = w - rate decay w - rate m' / (sqrt(v') + epsilon)        m' = m / (1 - beta1^t)    v' = v / (1 - beta2^t)
 
-(Loshchilov and Hutter 2019, arXiv:1711.05101). AdamWeightDecay, as MindSpore's documentation of
-mindspore.nn.AdamWeightDecay defines it, is the same without bias correction: m' = m and v' = v. So it is AdamW at a step
-t of which beta^t leaves nothing.
+(Loshchilov and Hutter 2019, arXiv:1711.05101). AdamWeightDecay, as defined in MindSpore's documentation of
+mindspore.nn.AdamWeightDecay, is the same without bias correction: m' = m and v' = v. It is computed as AdamW at a step
+t so large that beta^t is 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from launcher.core.frozen import frozen
 from launcher.trainer.optimizer.update_rules import Step, Tensors
 
-# As a step, it leaves nothing of beta^t for any beta below 1 that a float holds, and fits into 64 bits.
+# A step number for which beta^t is 0 for every float beta below 1, and which fits into 64 bits.
 ENDLESS = 1e18
 
 
@@ -33,12 +33,12 @@ class AdamWStep:
     beta2: float
     epsilon: float
     number: float  # t above, from 1; ENDLESS: without bias correction
-    divisor: float | None = None  # gradients are divided by it first, in place
+    divisor: float | None = None  # gradients are first divided by it, in place
 
 
 @frozen
 class AdamW:
-    """AdamW as an update rule; without `corrects_bias`, AdamWeightDecay."""
+    """The update rule of AdamW, or of AdamWeightDecay without `corrects_bias`."""
 
     beta1: float
     beta2: float
@@ -49,7 +49,7 @@ class AdamW:
     state: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Take a step in place, as `adamw_` does."""
+        """Update the tensors in place by `adamw_`."""
         numbers = AdamWStep(
             step.learning_rate,
             self.beta1,
@@ -62,7 +62,7 @@ class AdamW:
 
 
 def adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
-    """Update weights, first and second moments in place. All tensors are of one type and on one device."""
+    """Update weights, first and second moments in place. All tensors have the same type and device."""
     weights, gradients, (first_moments, second_moments) = tensors
     if not weights:
         return
@@ -96,7 +96,7 @@ def adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
 
 
 def _plain_adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
-    """Do what `adamw_` does in operations that every device has."""
+    """Compute `adamw_` by operations that every device supports."""
     rate = step.learning_rate / (1 - step.beta1**step.number)
     for weight, gradient, first, second in zip(tensors.weights, tensors.gradients, *tensors.state, strict=True):
         if step.divisor is not None:
@@ -110,7 +110,7 @@ def _plain_adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> 
 
 @functools.cache
 def has_fused_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether torch's kernel takes a step of one element there."""
+    """Return True if torch's fused AdamW works for this device and type. Tries it on one element."""
     weight, gradient, first, second = (torch.zeros(1, device=device, dtype=dtype) for _ in range(4))
     number = torch.ones((), device=device)
     try:

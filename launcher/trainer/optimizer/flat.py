@@ -1,13 +1,13 @@
-"""The places of a rank's parameters in its flat tensors, and the elements that each data-parallel rank updates.
+"""The layout of a rank's parameters in flat tensors, and the slices that each data-parallel rank updates.
 
-A flat tensor holds its parameters in the order in which backward fills their gradients, the last of the model first. It
-is cut into groups, whose gradients are summed over the data-parallel ranks one after another; within a group parameters
-of like treatment are neighbours. Every parameter begins at a multiple of 16 elements (64 bytes of float32, which suits
-vector units and matrix libraries), and every group is a multiple of 16 elements for each data-parallel rank. What lies
-between parameters is zero and stays so.
+A flat tensor holds parameters in the order in which backward computes their gradients, the model's last parameter
+first. It is divided into groups, whose gradients are summed over the data-parallel ranks one after another. Within a
+group, parameters with the same weight decay and replication are adjacent. Every parameter starts at a multiple of 16
+elements (64 bytes of float32, for vector units and matrix libraries). The length of every group is a multiple of 16
+elements per data-parallel rank. The padding between parameters is always zero.
 
-Each data-parallel rank owns an equal slice of each group, and keeps the state of its slices in tensors of its own (ZeRO
-stage 1; Rajbhandari et al. 2020, arXiv:1910.02054). Worked example, dp=2 and groups [0, 64) and [64, 160): rank 1 owns
+Each data-parallel rank owns an equal slice of each group, and holds only the optimizer state of its slices (ZeRO stage
+1; Rajbhandari et al. 2020, arXiv:1910.02054). Worked example, dp=2 and groups [0, 64) and [64, 160): rank 1 owns
 [32, 64) and [112, 160), and their state is [0, 32) and [32, 80) of its state tensors.
 """
 
@@ -29,11 +29,11 @@ ALIGNMENT = 16  # elements
 
 @frozen
 class Region:
-    """A run of the flat tensors, within one group, whose parameters are all treated alike."""
+    """A contiguous range of one group whose parameters have the same weight decay and replication."""
 
     elements: range
     decays: bool  # matrices decay; norms and biases do not
-    copies: int  # the model-parallel ranks that hold the same values, of which a norm counts one
+    copies: int  # number of model-parallel ranks that hold the same values; a norm counts them once
 
 
 @frozen
@@ -48,7 +48,7 @@ class OwnPart:
 
 @frozen
 class PartBox:
-    """A box of a parameter that lies in a part, where its elements follow one another."""
+    """A box of a parameter that is contiguous within an `OwnPart`."""
 
     name: str
     box: Box  # of the single-device model's parameter
@@ -57,16 +57,16 @@ class PartBox:
 
 @frozen
 class FlatLayout:
-    """The plan of the flat tensors. It is the same on all ranks of a data-parallel group."""
+    """The layout of the flat tensors, the same on all ranks of a data-parallel group."""
 
     elements: dict[str, range]  # of each parameter, in the flat tensors
-    groups: tuple[range, ...]  # Invariant: each begins where the one before ends, and dp divides its length
-    regions: tuple[Region, ...]  # Invariant: likewise; they cover all groups
+    groups: tuple[range, ...]  # Invariant: adjacent, from 0, and each length is a multiple of dp
+    regions: tuple[Region, ...]  # Invariant: adjacent, and they cover all groups
     dp: int
 
     @property
     def size(self) -> int:
-        return self.groups[-1].stop if self.groups else 0  # a stage may hold no layer
+        return self.groups[-1].stop if self.groups else 0  # a stage may have no layers
 
     @property
     def state_size(self) -> int:
@@ -78,11 +78,11 @@ class FlatLayout:
         return group[index * length : (index + 1) * length]
 
     def state_of(self, group: range) -> slice:
-        """Return where the state of `owned(group, ...)` lies in the state of its rank."""
+        """Return the slice of a rank's state tensors that belongs to its part of `group`."""
         return slice(group.start // self.dp, group.stop // self.dp)
 
     def own_parts(self, index: int) -> list[OwnPart]:
-        """Return the parts of all regions that the data-parallel rank `index` owns, in order; they cover its state."""
+        """Return the parts of all regions that the data-parallel rank `index` owns, in order of its state."""
         parts = []
         for group in self.groups:
             owned = self.owned(group, index)
@@ -95,7 +95,7 @@ class FlatLayout:
         return parts
 
     def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[PartBox]:
-        """Yield all that lies in a part, in the order in which it lies there. `placed` is what this layout is of."""
+        """Yield the boxes of parameters in `part`, in memory order. `placed` are the placements passed to `arrange`."""
         for name, elements in self.elements.items():
             start, stop = max(elements.start, part.flat.start), min(elements.stop, part.flat.stop)
             at = start - part.flat.start
@@ -106,19 +106,19 @@ class FlatLayout:
 
 
 def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLayout:
-    """Return the layout of parameters that are given in the model's order.
+    """Return the flat layout of parameters, which are given in the model's order.
 
-    There are at most `groups` groups of about equal size: a parameter is in the group in which its middle falls. Large
-    parameters leave fewer. A rank without parameters, a last stage that has a copy of another's weight alone, has a group of
-    zeros.
+    Divides them into `groups` groups of about equal size, or fewer if parameters are large: the middle of a parameter
+    decides its group. A rank without parameters gets one group of zeros. An example is a last stage that only holds a
+    copy of another stage's weight.
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return `decays` and `copies`. Weight decay leaves norms and biases alone, which have one dim."""
+        """Return `decays` and `copies`. Norms and biases have one dim and do not decay."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:
-        """Return what sorts parameters of like treatment together: those that do not decay and have most copies first."""
+        """Return a sort key that puts parameters without decay and with most replicas first."""
         decays, copies = treatment_of(name)
         return decays, -copies
 
@@ -143,7 +143,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
                 end = _multiple_from(elements[name].stop, ALIGNMENT)
             regions.append(Region(range(first, end), *treatment))
         end = start + _multiple_from(end - start, dp * ALIGNMENT)
-        regions[-1] = dataclasses.replace(regions[-1], elements=range(first, end))  # with what fills the group up
+        regions[-1] = dataclasses.replace(regions[-1], elements=range(first, end))  # including the padding of the group
         ranges.append(range(start, end))
     if not placed:
         ranges = [range(dp * ALIGNMENT)]
@@ -152,7 +152,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
 
 
 def move_into_flat(parameters: Mapping[str, nn.Parameter], layout: FlatLayout, flat: Tensor) -> None:
-    """Copy `parameters` into a flat tensor, of which they become views."""
+    """Copy `parameters` into a flat tensor and make them views of it."""
     for name, elements in layout.elements.items():
         view = view_of(flat, elements, parameters[name].shape)
         view.copy_(parameters[name].detach())
@@ -164,5 +164,5 @@ def view_of(flat: Tensor, elements: range, shape: torch.Size) -> Tensor:
 
 
 def _multiple_from(value: int, factor: int) -> int:
-    """Return the least multiple of `factor` that is not below `value`."""
+    """Round `value` up to a multiple of `factor`."""
     return -(-value // factor) * factor

@@ -1,12 +1,11 @@
-"""The gradients of a rank that keeps only what it owns of their sum, from one backward pass of a step to the next.
+"""Gradients that stay sharded over the data-parallel ranks between the backward passes of a step.
 
-In each backward pass the gradients of a group are gathered in a tensor, summed over the data-parallel ranks as soon as it is
-full, and freed; a rank adds what it owns of the sum to that of the passes before. So it communicates as often as there are
-micro batches (MindSpore's `gradient_accumulation_shard`).
+Each backward pass collects the gradients of a group in a tensor. Once it is complete, it is summed over the
+data-parallel ranks and freed. Each rank adds its slice of the sum to its slices from earlier passes. So gradients are
+summed once per micro batch (MindSpore's `gradient_accumulation_shard`).
 
-In every pass groups are summed in their order on every rank. A parameter that backward does not reach on some rank leaves its
-group incomplete there: that sum and all later ones then wait for `reduce`, which makes up for all of them, since what is summed in
-which of them does not matter.
+Every rank sums the groups in the same order. If backward does not reach a parameter on some rank, its group stays
+incomplete there. Then `reduce` makes up for that sum and all later ones. A gradient may be included in any of them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from launcher.trainer.telemetry import recording
 
 
 class GradientShards:
-    """Takes the gradients of `parameters` from autograd, in `dtype`, on one of several data-parallel ranks."""
+    """A data-parallel rank's shard of the gradients of `parameters`, collected from autograd and added in `dtype`."""
 
     def __init__(
         self,
@@ -37,10 +36,14 @@ class GradientShards:
         dp: Group,
         awaited: str | None = None,
     ) -> None:
-        """`awaited`: the parameter to whose gradient `add_awaited` adds once in every step, after all backward passes."""
+        """Register hooks on `parameters`.
+
+        `awaited` is the parameter shared with another stage. Call `add_awaited` for it once per step, after all
+        backward passes.
+        """
         self._parameters, self._layout, self._dp = parameters, layout, dp
         self._own = torch.zeros(layout.state_size, device=device, dtype=dtype)
-        self._full: dict[int, Tensor] = {}  # by their number, the groups that have gradients which are not summed yet
+        self._full: dict[int, Tensor] = {}  # by group number: gradients that are not summed yet
         self._group_of = {
             name: number
             for name, elements in layout.elements.items()
@@ -50,14 +53,17 @@ class GradientShards:
         self._parameter_counts = [0] * len(layout.groups)
         self._taken = [0] * len(layout.groups)  # gradients of each group in this step
         self._awaited = awaited
-        self._late: Tensor | None = None  # what was added to its gradient
-        self._sums, self._expected = 0, 0  # of groups in this step: begun, and how many there are to be
+        self._late: Tensor | None = None  # the gradient from `add_awaited`
+        self._sums, self._expected = 0, 0  # number of group sums in this step: started, and total
         for name, parameter in parameters.items():
             self._parameter_counts[self._group_of[name]] += 1
             parameter.register_post_accumulate_grad_hook(partial(self._passed, name))
 
     def zero(self, *, backward_passes: int = 0) -> None:
-        """Set all gradients to zero. There are so many backward passes; 0: `grad` keeps them, and they are summed in `reduce`."""
+        """Set all gradients to zero and start a step of `backward_passes` passes.
+
+        With 0, `grad` accumulates the gradients and `reduce` sums them.
+        """
         self._own.zero_()
         self._full.clear()
         self._taken = [0] * len(self._layout.groups)
@@ -67,7 +73,7 @@ class GradientShards:
             parameter.grad = None
 
     def add_awaited(self, gradient: Tensor) -> None:
-        """Add another stage's part to the gradient that waits for it: to `grad`, or in a sum of its own in `reduce`."""
+        """Add another stage's part to the gradient of the `awaited` parameter."""
         assert self._awaited is not None, "its parameter is among these"
         if self._expected:
             self._late = gradient
@@ -76,7 +82,7 @@ class GradientShards:
             parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
 
     def reduce(self) -> None:
-        """Sum what is not summed yet over the data-parallel ranks. Blocks until all have called it."""
+        """Sum the remaining gradients over the data-parallel ranks. Blocks until all of them have called it."""
         if not self._expected:
             self._expected = len(self._layout.groups)
             for name, parameter in self._parameters.items():
@@ -85,21 +91,21 @@ class GradientShards:
         while self._sums < self._expected:
             self._sum_next()
         if self._late is not None:
-            assert self._awaited is not None, "its gradient is the one that was added to"
+            assert self._awaited is not None, "add_awaited requires it"
             number = self._group_of[self._awaited]
             self._put(self._awaited, self._late)
             self._sum(number)
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the reduced gradient of a part that this rank owns, in one piece."""
+        """Return the reduced gradient of `part`, which this rank owns, as one piece."""
         return [GradientPiece(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def bytes_held(self) -> int:
-        """Return the bytes of this rank's gradients, between backward passes."""
+        """Return the size of this rank's gradients in bytes, between backward passes."""
         return self._own.nbytes + sum(tensor.nbytes for tensor in self._full.values())
 
     def _passed(self, name: str, parameter: Tensor) -> None:
-        """Take the gradient that a backward pass has made, and sum the groups of which it was the last one."""
+        """Take a parameter's gradient after a backward pass, and sum the groups that are complete now."""
         if not self._expected:
             return
         self._take(name, parameter)
@@ -111,12 +117,12 @@ class GradientShards:
             self._sum_next()
 
     def _take(self, name: str, parameter: Tensor) -> None:
-        assert parameter.grad is not None, "autograd has just made it"
+        assert parameter.grad is not None, "autograd has just computed it"
         self._put(name, parameter.grad)
         parameter.grad = None
 
     def _put(self, name: str, gradient: Tensor) -> None:
-        """Add a gradient to those of its group that are not summed yet."""
+        """Add a gradient to the pending gradients of its group."""
         number = self._group_of[name]
         group, elements = self._layout.groups[number], self._layout.elements[name]
         if number not in self._full:
@@ -130,15 +136,15 @@ class GradientShards:
         self._sum(number)
 
     def _sum(self, number: int) -> None:
-        """Add what this rank owns of the sum of a group's gradients over the data-parallel ranks."""
+        """Sum a group's gradients over the data-parallel ranks, and add this rank's slice to its shard."""
         group = self._layout.groups[number]
         full, own = self._full.pop(number, None), self._own[self._layout.state_of(group)]
         full = own.new_zeros(len(group)) if full is None else full
-        with recording.within("optimizer", "optimizer"):  # also where backward goes on
+        with recording.within("optimizer", "optimizer"):  # backward may still be running
             own += self._summed(full)
 
     def _summed(self, full: Tensor) -> Tensor:
-        """Return what this rank owns of the sum of a group's gradients over the data-parallel ranks."""
+        """Return this rank's slice of the sum of `full` over the data-parallel ranks."""
         if self._dp.scatters:
             share = full.new_empty(len(full) // self._dp.size)
             work = start_reduce_scatter(share, full, self._dp, what="gradients")

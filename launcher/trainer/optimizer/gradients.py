@@ -1,13 +1,14 @@
 """The gradients of a rank in one flat tensor, and their sum over the data-parallel ranks.
 
-A rank gets only what it owns of the sum: by reduce_scatter, or, on gloo, whose reduce_scatter is an all_reduce, from the
-slices of all ranks, which it adds in their order. That sends half as much. Ranks that share memory have their gradients
-there, and each reads those of the others where they are. Where every rank owns everything, it gets all of the sum.
+A rank receives only its own slice of the sum, by reduce_scatter. gloo implements reduce_scatter as an all_reduce. So
+with gloo the ranks exchange slices by all_to_all and add them in rank order, which sends half the bytes. Ranks with
+shared memory keep their gradients in it and read each other's slices directly. If optimizer state is not sharded, every
+rank receives the full sum by all_reduce.
 
-A group of gradients is complete once each of its parameters has had its last backward pass of the step. Its sum begins
-then: by the backend while backward goes on to fill other groups, in shared memory at once, so that backward waits for it. A parameter that backward does not reach on some rank leaves its
-group incomplete there; such a group begins in `reduce`. Groups begin in their order on every rank, whenever that is, and
-nothing else is exchanged by these ranks meanwhile: collectives have no tags by which messages could be told apart.
+A group of gradients is complete after the last backward pass of each of its parameters in the step. Then its sum
+starts. The backend computes it while backward continues; in shared memory it is computed at once, and backward waits.
+If backward does not reach a parameter on some rank, its group stays incomplete there, and `reduce` sums it. Every rank
+starts the groups in the same order, and exchanges nothing else meanwhile, because collectives have no message tags.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from launcher.trainer.telemetry import recording
 
 @frozen
 class GradientPiece:
-    """A part of the gradient of what a rank owns."""
+    """A contiguous piece of the gradient of a part that a rank owns."""
 
     elements: slice  # of the part
     values: Tensor  # of one dim
 
 
 class SeparateGradients:
-    """The gradients of a rank that no other one shares its parameters with: a tensor for each, as autograd has made it.
+    """The gradients of a rank without data parallelism: one tensor per parameter, directly from autograd.
 
-    Nothing is sent, so that a copy in a flat tensor would take time and serve nobody.
+    Nothing is sent to other ranks, so copying into a flat tensor would only cost time.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], layout: FlatLayout) -> None:
@@ -55,39 +56,39 @@ class SeparateGradients:
             parameter.grad = torch.zeros_like(parameter)
 
     def zero(self, *, backward_passes: int = 0) -> None:
-        """Begin a step, without gradients."""
+        """Start a step without gradients."""
         del backward_passes
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def reduce(self) -> None:
-        """Make zeros of the gradients of parameters that no backward pass has reached."""
+        """Set the gradients of parameters that no backward pass has reached to zeros."""
         for parameter in self._parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the gradients of the parameters of a part, in their order."""
+        """Return the gradients of the parameters in `part`, in memory order."""
         pieces = []
         for name, elements in self._layout.elements.items():
             if part.flat.start <= elements.start < part.flat.stop:
                 gradient = self._parameters[name].grad
-                assert gradient is not None, "`reduce` has seen to it"
+                assert gradient is not None, "`reduce` has set it"
                 start = elements.start - part.flat.start
                 pieces.append(GradientPiece(slice(start, start + len(elements)), gradient.view(-1)))
         return pieces
 
     def bytes_held(self) -> int:
-        """Return the bytes of this rank's gradients."""
+        """Return the size of this rank's gradients in bytes."""
         return sum(parameter.grad.nbytes for parameter in self._parameters.values() if parameter.grad is not None)
 
 
 class Gradients:
-    """Owns the storage of the gradients of `parameters`, in `dtype` on `device`.
+    """The storage of the gradients of `parameters`, in `dtype` on `device`.
 
-    The first backward pass of a step makes each gradient anew, and it is copied to the flat tensor as soon as it is there:
-    that passes over less memory than to add it to zeros. Where the flat tensor is of the parameters' own type, `grad` is a
-    view of it from then on, to which autograd adds; otherwise later gradients are added to it, and not kept in `grad`.
+    The first backward pass of a step creates each gradient as a new tensor, which is copied to the flat tensor. This
+    touches less memory than adding to zeros. If the parameters have the type `dtype`, `grad` then becomes a view of the
+    flat tensor, to which autograd adds. Otherwise later gradients are added to the flat tensor and removed from `grad`.
     """
 
     def __init__(
@@ -100,9 +101,10 @@ class Gradients:
         dp: Group,
         awaited: str | None = None,
     ) -> None:
-        """Take a `layout` for as many ranks as `dp` has, or for one, if each of them owns everything.
+        """Allocate the flat tensor and register hooks on `parameters`.
 
-        `awaited`: the parameter to whose gradient `add_awaited` adds once in every step, after all backward passes.
+        `layout` is for all ranks of `dp`, or for one rank if optimizer state is not sharded. `awaited` is the parameter
+        shared with another stage. Call `add_awaited` for it once per step, after all backward passes.
         """
         self._layout, self._dp = layout, dp
         self._owns_all = layout.dp < dp.size
@@ -111,18 +113,19 @@ class Gradients:
             self.flat = self._shared_RN[dp.index]
         else:
             self.flat = torch.zeros(layout.size, device=device, dtype=dtype)
-        # What this rank owns of the sum; and of every rank's gradients, where the backend does not add them on the way.
+        # `_own`: this rank's slices of the sum. `_received`: the slices from every rank, if the backend cannot add
+        # them.
         sums_in_place = dp.size == 1 or (self._owns_all and self._shared_RN is None)
         self._own = self.flat if sums_in_place else self.flat.new_empty(layout.state_size)
         exchanges = not sums_in_place and not dp.scatters and self._shared_RN is None
         self._received = torch.empty_like(self.flat) if exchanges else None
         self._parameter_counts = [0] * len(layout.groups)
-        self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
-        self._reductions: list[dist.Work | None] = []  # of the groups that have begun
+        self._passes_left: list[int] | None = None  # of each group; None: sum all groups in `reduce`
+        self._reductions: list[dist.Work | None] = []  # of the groups whose sum has started
         self._parameters = tuple(parameters.values())
-        self._unfilled: dict[int, Tensor] = {}  # the views of gradients that have got nothing in this step yet
-        self._views: dict[int, Tensor] = {}  # of all, by the parameters' numbers
-        self._awaited: tuple[int, int] | None = None  # its number, and its group
+        self._unfilled: dict[int, Tensor] = {}  # views of gradients that are still empty in this step
+        self._views: dict[int, Tensor] = {}  # of all gradients, by parameter index
+        self._awaited: tuple[int, int] | None = None  # parameter index and group
         for index, (name, parameter) in enumerate(parameters.items()):
             elements = layout.elements[name]
             view = view_of(self.flat, elements, parameter.shape)
@@ -136,7 +139,10 @@ class Gradients:
             parameter.register_post_accumulate_grad_hook(partial(self._take, index, group))
 
     def zero(self, *, backward_passes: int = 0) -> None:
-        """Begin a step, without gradients. The sum of a group begins after so many backward passes, or in `reduce` where 0."""
+        """Start a step without gradients.
+
+        The sum of a group starts after `backward_passes` passes over it. With 0, `reduce` computes all sums.
+        """
         for parameter in self._parameters:
             parameter.grad = None
         self._unfilled = dict(self._views)
@@ -148,8 +154,8 @@ class Gradients:
                 self._passes_left[self._awaited[1]] += 1
 
     def reduce(self) -> None:
-        """Sum over the data-parallel ranks, of which each gets what it owns. Blocks until all have called it."""
-        for view in self._unfilled.values():  # of parameters that no backward pass has reached
+        """Sum the gradients over the data-parallel ranks; each receives its slices. Blocks until all have called it."""
+        for view in self._unfilled.values():  # backward has not reached these parameters
             view.zero_()
         if self._dp.size == 1:
             return
@@ -163,51 +169,53 @@ class Gradients:
                 received_RN = self._received[group.start : group.stop].view(self._dp.size, -1)
                 torch.sum(received_RN, dim=0, out=self._own[self._layout.state_of(group)])
         if self._shared_RN is not None:
-            barrier(self._dp)  # nobody changes gradients that others still read
+            barrier(self._dp)  # other ranks may still read this rank's gradients
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the reduced gradient of a part that this rank owns, in one piece."""
+        """Return the reduced gradient of `part`, which this rank owns, as one piece."""
         return [GradientPiece(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def bytes_held(self) -> int:
-        """Return the bytes of this rank's gradients, with the buffers that they are summed in."""
+        """Return the size in bytes of this rank's gradients and of the buffers for their sums."""
         buffers = {tensor.data_ptr(): tensor for tensor in (self.flat, self._own, self._received) if tensor is not None}
         return sum(tensor.nbytes for tensor in buffers.values())
 
     @property
     def _overlaps(self) -> bool:
-        """True if groups may be summed before backward ends: a single group is complete only at its end."""
+        """True if groups can be summed while backward runs. A single group is complete only when backward ends."""
         return self._dp.size > 1 and len(self._layout.groups) > 1
 
     def add_awaited(self, gradient: Tensor) -> None:
-        """Add another stage's part to the gradient that waits for it."""
+        """Add another stage's part to the gradient of the `awaited` parameter."""
         assert self._awaited is not None, "its parameter is among these"
         index, group = self._awaited
         self._add(index, gradient)
         self._count(group)
 
     def _take(self, index: int, group: int, parameter: Tensor) -> None:
-        """Take the gradient that a backward pass has made, or added to, for one parameter of `group`."""
+        """Take the gradient of one parameter of `group` after a backward pass."""
         view, gradient = self._views[index], parameter.grad
-        assert gradient is not None, "autograd has just made it"
+        assert gradient is not None, "autograd has just computed it"
         if gradient.data_ptr() != view.data_ptr():  # a new one
             self._add(index, gradient)
             parameter.grad = view if parameter.dtype == view.dtype else None
         self._count(group)
 
     def _add(self, index: int, gradient: Tensor) -> None:
-        """Add a part to a parameter's gradient, or make it the gradient where there is none yet."""
+        """Add to a parameter's gradient, or set it if it is still empty in this step."""
         if self._unfilled.pop(index, None) is not None:
             self._views[index].copy_(gradient)
         else:
             self._views[index].add_(gradient)
 
     def _count(self, group: int) -> None:
-        """Take note that a gradient of `group` has got one of its parts; begin the sums of the groups that have all now."""
+        """Count one gradient of `group`, and start the sums of the groups that are complete now."""
         if self._passes_left is None:
             return
         if group < len(self._reductions):
-            raise RuntimeError("a gradient has changed after its group was complete: there are more backward passes")
+            raise RuntimeError(
+                "a gradient changed after its group was summed: there are more backward passes than declared"
+            )
         self._passes_left[group] -= 1
         while len(self._reductions) < len(self._passes_left) and self._passes_left[len(self._reductions)] == 0:
             self._begin_next()
@@ -216,7 +224,7 @@ class Gradients:
         group = self._layout.groups[len(self._reductions)]
         tensor, own = self.flat[group.start : group.stop], self._own[self._layout.state_of(group)]
         work: dist.Work | None = None
-        with recording.within("optimizer", "optimizer"):  # also where backward goes on
+        with recording.within("optimizer", "optimizer"):  # backward may still be running
             if self._shared_RN is not None:
                 owned = self._layout.owned(group, 0 if self._owns_all else self._dp.index)
                 columns = slice(owned.start, owned.stop)

@@ -1,12 +1,12 @@
-"""One step of gradient descent with momentum on lists of tensors, by torch's fused kernel where a device has it.
+"""One step of gradient descent with momentum on lists of tensors, by torch's fused kernel if the device supports it.
 
     g = g + decay w
     v = momentum v + g
     w = w - rate v
 
-as torch.optim.SGD and MindSpore's nn.Momentum define it, without dampening and without Nesterov's look ahead (Sutskever
-et al. 2013, "On the importance of initialization and momentum in deep learning", in the form that torch documents). v is
-zero before the first step. The kernel is called directly for the reasons that `adamw.py` gives.
+as in torch.optim.SGD and MindSpore's nn.Momentum, without dampening or Nesterov's look ahead (Sutskever et al. 2013,
+"On the importance of initialization and momentum in deep learning", in the form that torch documents). v is zero before
+the first step. `adamw.py` explains why the kernel is called directly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launcher.trainer.optimizer.update_rules import Step, Tensors
 
 @frozen
 class Momentum:
-    """The rule of the tutorials' image classifiers."""
+    """The update rule of gradient descent with momentum, used by the image classifiers."""
 
     momentum: float
     weight_decay: float = 0.0  # of matrices and kernels; norms and biases are never decayed
@@ -30,14 +30,14 @@ class Momentum:
     state: ClassVar[tuple[str, ...]] = ("first_moment",)
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Take a step in place; gradients are divided, and decayed, in place as well."""
+        """Take a step in place. Gradients are changed in place, too: by the divisor and the weight decay."""
         weights, gradients, (moments,) = tensors
         if not weights:
             return
         if step.divisor is not None:
             torch._foreach_div_(gradients, step.divisor)
         decay = self.weight_decay if decays else 0.0
-        # The kernel takes no moments where they would count nothing.
+        # Without momentum the kernel does not update the moments.
         if self.momentum == 0 or not has_fused_kernel(weights[0].device, weights[0].dtype):
             if decay:
                 torch._foreach_add_(gradients, weights, alpha=decay)
@@ -63,7 +63,7 @@ class Momentum:
 
 @functools.cache
 def has_fused_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether torch's kernel takes a step of one element there."""
+    """Return True if torch's fused SGD works for this device and type. Tries it on one element."""
     weight, gradient, moment = (torch.zeros(1, device=device, dtype=dtype) for _ in range(3))
     try:
         torch._fused_sgd_(

@@ -1,20 +1,20 @@
-"""An optimizer whose state is split over the data-parallel ranks (ZeRO stage 1; Rajbhandari et al. 2020, arXiv:1910.02054).
+"""An optimizer with sharded state (ZeRO stage 1; Rajbhandari et al. 2020, arXiv:1910.02054).
 
 A step has four phases:
 
-    1. reduce     sum the gradients over the data-parallel ranks; each rank goes on with the elements that it owns
-                  (a weight that two stages share: over these first, `shared_weight.py`)
-    2. norm       the norm of the whole model's gradient, from what all ranks own
-    3. update     the rule (`rules.py`) on what this rank owns, unless the norm is not finite
-    4. publish    every rank gets what the others have updated
+    1. reduce     sum the gradients over the data-parallel ranks; each rank receives its slices
+                  (before it, the stages add the gradients of a shared weight, `shared_weight.py`)
+    2. norm       compute the gradient norm of the full model from the slices of all ranks
+    3. update     apply the rule (`rules.py`) to this rank's slices, unless the norm is not finite
+    4. publish    gather the updated weights on every rank
 
-Data-parallel ranks that share memory have their parameters there, once for all of them: what one updates, all have.
+Data-parallel ranks with shared memory store their parameters there once. Then an update is visible to all of them.
 
-If state is not to be sharded, every rank owns all of it in the phases 1 to 3, and there is nothing to publish. Checkpoints are
-written and read as if it were sharded.
+If state is not sharded, every rank owns all of it in phases 1 to 3, and nothing is published. Checkpoints have the same
+files in both cases.
 
-`launcher/recipes/transformer/memory.py` says how many bytes all of this takes. Besides, a backward pass whose gradients are kept as
-shards has up to three times the gradients of one group for a time.
+`launcher/recipes/transformer/memory.py` computes the memory of all this. In addition, a backward pass with sharded
+gradients temporarily needs up to three times the gradients of one group.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ NORM_ROW = 16_384  # elements
 
 @frozen
 class Shards:
-    """The choice of what each data-parallel rank keeps of its share of the weights only."""
+    """The choice of tensors that are sharded over the data-parallel ranks."""
 
-    state: bool = True  # else every rank updates all weights
-    gradients: bool = False  # between the backward passes of a step; only with `state`
+    state: bool = True  # the optimizer's state; if False, every rank updates all weights
+    gradients: bool = False  # the gradients, between the backward passes of a step; requires `state`
 
 
 SHARDS = Shards()
@@ -52,19 +52,19 @@ SHARDS = Shards()
 
 @frozen
 class OwnedBox:
-    """The state of a part of a parameter that this rank owns: views, each of the box's size."""
+    """The weight and state of a box of a parameter that this rank owns, as views of the box's shape."""
 
     name: str
     box: Box  # of the single-device model's parameter
-    values: tuple[Tensor, ...]  # of each of the optimizer's `kinds`, in float32 at least
-    is_replica: bool  # another model-parallel rank owns the same
+    values: tuple[Tensor, ...]  # in the order of the optimizer's `kinds`, in float32 or wider
+    is_replica: bool  # an earlier model-parallel rank owns the same box
 
 
 class ShardedOptimizer:
-    """Owns the storage of `parameters` and of their gradients from now on.
+    """An optimizer that moves `parameters` and their gradients into its own flat tensors.
 
-    Of parameters that are less precise than float32 each rank keeps a float32 copy of what it owns, so that steps that
-    are smaller than their rounding add up. Gradients and what the rule keeps are float32 then as well.
+    If parameters are less precise than float32, each rank keeps float32 master weights of its slices, so that updates
+    below the rounding error add up. Gradients and the rule's state are then float32, too.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class ShardedOptimizer:
     ) -> None:
         """Take `parameters` in the model's order, each with its placement in `placed`.
 
-        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit. `empty` has the type and the device
-        of the parameters, where there may be none. `shared` is the weight that another stage computes with as well, of which
-        it is among `parameters` on the stage that owns it alone.
+        A gradient with a norm above `clip_norm` is scaled down to that norm; 0 disables clipping. `empty` gives the
+        type and device if `parameters` may be empty. `shared` is the weight that another stage uses, too. Only the
+        stage that owns it has it in `parameters`.
         """
         self._rule, self._clip_norm = rule, clip_norm
         self._dp, self._mp, self._pp = dp, mp, pp
         self._placed, self._shared_weight = placed, shared
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
-        self._copies = 1 if shards.state else dp.size  # the data-parallel ranks that update the same
+        self._copies = 1 if shards.state else dp.size  # number of data-parallel ranks that update the same elements
         self._updated = self.layout if shards.state else dataclasses.replace(self.layout, dp=1)
         self._parts = self._updated.own_parts(dp.index if shards.state else 0)
         first = next(iter(parameters.values())) if empty is None else empty
@@ -114,7 +114,7 @@ class ShardedOptimizer:
     def _gradients_of(
         self, parameters: Mapping[str, nn.Parameter], *, are_sharded: bool
     ) -> SeparateGradients | GradientShards | Gradients:
-        """Return what holds the gradients: each by itself where nothing is summed or converted, else in a flat tensor."""
+        """Return the storage of the gradients: separate tensors if nothing is summed or converted, else flat."""
         dp, shared, dtype, device = self._dp, self._shared_weight, self._like.dtype, self._like.device
         if dp.size == 1 and dtype == self._parameters.dtype and shared is None and parameters:
             return SeparateGradients(parameters, self.layout)
@@ -125,37 +125,38 @@ class ShardedOptimizer:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the values that there are of each element, in the order of `OwnedBox.values`."""
+        """The names of `OwnedBox.values`, in the same order: "weight", then the rule's state."""
         return ("weight", *self._rule.state)
 
     @property
     def state_dtype(self) -> torch.dtype:
-        """The type of what the rule keeps, and of the weights that a checkpoint keeps."""
+        """The type of the rule's state, and of the weights in a checkpoint."""
         return self._like.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
-        """Begin a step of so many backward passes; a group of gradients is summed as soon as the last has filled it.
+        """Start a step of `backward_passes` passes; a group of gradients is summed when its last pass completes it.
 
-        Where 0, all groups are summed in `step`: until then gradients are those of this rank alone.
+        With 0, `step` sums all groups. Until then gradients are only this rank's.
         """
         self._gradients.zero(backward_passes=backward_passes)
         if self._shared_weight is not None:
             self._shared_weight.zero_gradient()
 
     def collect_shared(self) -> None:
-        """Have the owner of a shared weight add the other stage's gradient to its own, once after all backward passes.
+        """Add the other stage's gradient of a shared weight on the owner, once after all backward passes.
 
-        `step` does so itself. All ranks of the run must call it.
+        `step` calls it. All ranks of the run must call it.
         """
         if self._shared_weight is not None:
-            assert not isinstance(self._gradients, SeparateGradients), "they are not awaited by another stage"
+            assert not isinstance(self._gradients, SeparateGradients), "a shared weight has other gradients"
             self._shared_weight.collect(self._gradients.add_awaited)
 
     def step(self, learning_rate: float, votes: Callable[[], tuple[float, ...]] = tuple) -> float:
-        """Take one step; return the norm of the whole gradient before clipping. All ranks of the run must call it.
+        """Take one step; return the gradient norm of the full model before clipping. All ranks of the run must call it.
 
-        Where the norm is not finite, neither weights nor what the rule keeps change on any rank: all ranks get the same norm. What `votes`
-        returns, as late as can be, is summed over all ranks with it, on each of which it is as long.
+        If the norm, which is the same on all ranks, is not finite, no rank changes its weights or state. `votes`
+        returns numbers to be summed over all ranks together with the norm. It is called as late as possible, and must
+        return the same number of values on all ranks.
         """
         self.collect_shared()
         self._gradients.reduce()
@@ -167,7 +168,7 @@ class ShardedOptimizer:
         return norm
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
-        """Yield all that this rank owns, the state of its part of the model, in the order in which it lies in memory."""
+        """Yield all boxes that this rank owns, in memory order."""
         for part in self.layout.own_parts(self._dp.index):
             at = part.state if self._updated is self.layout else part.flat
             weights = self._parameters[part.flat] if self._master is None else self._master[at]
@@ -182,7 +183,10 @@ class ShardedOptimizer:
                 )
 
     def restored(self, steps: int) -> None:
-        """Take what was written to `owned_boxes` for the state after so many steps. All ranks of the run must call it."""
+        """Complete a restore after values were written to `owned_boxes`. All ranks of the run must call it.
+
+        `steps` is the number of steps taken before the state was saved.
+        """
         self._steps = steps
         if self._is_shared:
             barrier(self._dp)
@@ -193,7 +197,7 @@ class ShardedOptimizer:
         self._publish()
 
     def bytes_held(self) -> dict[str, int]:
-        """Return the bytes of this rank's tensors: weights (which ranks may share), gradients with their buffers, and state."""
+        """Return the size in bytes of weights (in memory that ranks may share), gradients with buffers, and state."""
         kept = (*self._state, *([] if self._master is None else [self._master]))
         return {
             "weights": self._parameters.nbytes,
@@ -202,7 +206,7 @@ class ShardedOptimizer:
         }
 
     def not_finite(self) -> list[str]:
-        """Return the parameters whose gradient, as far as this rank owns it, has no finite norm in the last step."""
+        """Return the parameters with a non-finite gradient norm in this rank's slices, after the last step."""
         found = set()
         for part in self._parts:
             for piece in self._gradients.of(part):
@@ -214,9 +218,10 @@ class ShardedOptimizer:
         return [name for name in self.layout.elements if name in found]
 
     def _norm_and(self, votes: tuple[float, ...]) -> list[float]:
-        """Return the norm over all parameters of the model, each counted once although model-parallel ranks repeat some; then sums of `votes`.
+        """Return the gradient norm of the full model, followed by the sums of `votes`.
 
-        No rank gets it before all have ended backward, so that parameters which they share may be changed then.
+        Parameters replicated over model-parallel ranks count once. Blocks until all ranks have finished backward, so
+        parameters in shared memory can be changed afterwards.
         """
         sums = self._like.new_tensor([0.0, *votes])
         squares = sums[:1]
@@ -246,7 +251,7 @@ class ShardedOptimizer:
         return self._parameters[part.flat] if self._master is None else self._master[part.state]
 
     def _publish(self) -> None:
-        """Have every data-parallel rank get what the others have updated, in the model's own precision."""
+        """Make the updated weights available on every data-parallel rank, in the model's precision."""
         if self._master is not None:
             for part in self._parts:
                 self._parameters[part.flat].copy_(self._master[part.state])
@@ -258,7 +263,7 @@ class ShardedOptimizer:
             self._shared_weight.publish()
 
     def _gather(self, flat: Tensor) -> None:
-        """Set a flat tensor to the slices that the data-parallel ranks own of it in `layout`."""
+        """Gather the slices of a flat tensor from the data-parallel ranks that own them in `layout`."""
         for group in self.layout.groups if self._dp.size > 1 else ():
             owned = self.layout.owned(group, self._dp.index)
             all_gather(flat[group.start : group.stop], flat[owned.start : owned.stop], self._dp, what="weights")
@@ -267,8 +272,8 @@ class ShardedOptimizer:
 def norm_of(vector: Tensor) -> Tensor:
     """Return the Euclidean norm of a tensor of one dim.
 
-    It is that of the norms of its rows: on the CPU, torch's sum of 5 million squares in float32 is wrong by 1e-4, of 50
-    million by 4e-3, since each is added to a sum that has grown large.
+    Computed as the norm of the norms of rows, for accuracy. On the CPU, torch's norm of 5 million float32 elements has
+    an error of 1e-4, and of 50 million 4e-3, because it adds small squares to a large sum.
     """
     if vector.numel() <= NORM_ROW:
         return torch.linalg.vector_norm(vector)

@@ -1,12 +1,14 @@
-"""A weight that the first and the last stage of a pipeline compute with: the matrix that embeddings and head share.
+"""A weight used by the first and the last stage of a pipeline: the matrix shared by embeddings and head.
 
-The first stage owns it, and so do its optimizer, its norm and its checkpoints, each once. The last stage has a copy:
+The first stage owns the weight: its optimizer updates it, and norm and checkpoints include it once. The last stage has
+a copy:
 
-    1. collect    after its last backward pass the last stage sends its gradient, which the first adds to its own
+    1. collect    after its last backward pass the last stage sends its gradient, and the first stage adds it
     2. publish    after the update the first stage sends the weight
 
-Ranks of the same data- and model-parallel place send each other what they hold. Both messages go while the pipeline idles: the last
-stage is through with backward before the first is, and needs the weight only once a micro batch has come to it.
+Each rank exchanges messages with the rank at the same data- and model-parallel coordinate. Both messages are sent while
+the pipeline idles: the last stage finishes backward before the first, and needs the weight only for its next micro
+batch.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from launcher.trainer.telemetry import recording
 
 
 class SharedWeight:
-    """One end of a weight that two stages of a pipeline share: that of the first or of the last stage."""
+    """This rank's side of a weight that is shared by the first and the last stage."""
 
     def __init__(self, name: str, parameter: nn.Parameter, pp: Group) -> None:
-        """`pp`: the ranks of the stages. Where this one is the last, it takes over the gradient of `parameter`."""
+        """Allocate the gradient; on the last stage, take over the `grad` of `parameter`. `pp` is the stage group."""
         self.name, self.is_owner = name, pp.index == 0
         self.parameter, self._handle = parameter, pp.handle
         self._other = pp.ranks[-1 if self.is_owner else 0]
-        # In the type in which the optimizer adds gradients up.
+        # The type in which the optimizer accumulates gradients.
         dtype = torch.promote_types(parameter.dtype, torch.float32)
         self._gradient = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
         if not self.is_owner and parameter.dtype == dtype:
@@ -40,7 +42,7 @@ class SharedWeight:
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, nn.Parameter], pp: Group) -> SharedWeight | None:
-        """Return this rank's end; None where no other stage has the weight: there is one stage, or no such weight here."""
+        """Return this rank's side, or None if there is only one stage or this stage does not have the weight."""
         return cls(name, parameters[name], pp) if pp.size > 1 and name in parameters else None
 
     def zero_gradient(self) -> None:
@@ -48,7 +50,7 @@ class SharedWeight:
             self._gradient.zero_()
 
     def collect(self, add: Callable[[Tensor], None]) -> None:
-        """Send the copy's gradient; on the owner, `add` it. Blocks until it is there."""
+        """Send the copy's gradient to the owner, which calls `add` with it. Blocks until it is sent or received."""
         with recording.within("optimizer", "optimizer"):
             self._pass(self._gradient, sends=not self.is_owner, what="gradient of the shared weight")
         if self.is_owner:
@@ -56,7 +58,7 @@ class SharedWeight:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Make the copy what the owner has. Blocks until it is there."""
+        """Send the owner's weight to the copy. Blocks until it is sent or received."""
         with recording.within("optimizer", "optimizer"):
             self._pass(self.parameter.detach(), sends=self.is_owner, what="shared weight")
 
@@ -71,6 +73,6 @@ class SharedWeight:
                 dist.recv(tensor, self._other, group=self._handle)
 
     def _take(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None, "autograd has just made it"
+        assert parameter.grad is not None, "autograd has just computed it"
         self._gradient.add_(parameter.grad)
         parameter.grad = None

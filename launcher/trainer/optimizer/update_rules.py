@@ -1,4 +1,4 @@
-"""What an optimizer's update rule is to the rest of it: an update of lists of tensors, element by element."""
+"""The interface of an optimizer's update rule, which updates lists of tensors element by element."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Step:
-    """The numbers of one step, the same for all elements."""
+    """The parameters of one step, the same for all elements."""
 
     number: int  # of the step in the training, from 1
     learning_rate: float
-    divisor: float | None = None  # gradients are divided by it first, in place
+    divisor: float | None = None  # gradients are first divided by it, in place
 
 
 class Tensors(NamedTuple):
-    """The tensors that a step reads and changes, element by element: lists of equal length."""
+    """The tensors that a step reads and updates: lists of equal length, element by element."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
@@ -27,11 +27,11 @@ class Tensors(NamedTuple):
 
 
 class Rule(Protocol):
-    """The update rule of an optimizer, which knows nothing of ranks, of shared memory and of where its tensors lie."""
+    """The update rule of an optimizer. It is independent of ranks and of the memory layout."""
 
     @property
     def state(self) -> tuple[str, ...]:
-        """The names of the tensors that it keeps for each weight, of the weight's shape; checkpoints hold them by these."""
+        """The names of the state tensors of a weight, which have the weight's shape. Checkpoints use these names."""
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Take a step in place, with weight decay where `decays`. All tensors are of one type and on one device."""
+        """Take a step in place, with weight decay if `decays`. All tensors have the same type and device."""

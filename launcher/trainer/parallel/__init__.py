@@ -1,1 +1,1 @@
-"""Ranks: their places and groups, what they send each other, and the pipeline."""
+"""Process groups, collectives, model parallelism and the pipeline."""

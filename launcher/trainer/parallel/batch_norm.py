@@ -1,18 +1,18 @@
-"""Batch norm over the images of all ranks of a group, as if one process had the whole batch.
+"""Synchronized batch norm: statistics over the images of all ranks of a group, as in a single process.
 
-Forward, each rank computes number, mean and sum of squared deviations of its own elements of each channel. They are gathered
-in one message and joined as in Chan, Golub and LeVeque 1983 ("Algorithms for computing the sample variance", eq. 2.1), which
-has no difference of large squares in it:
+In forward each rank computes count, mean and sum of squared deviations of its own elements of each channel. One message
+gathers them. They are combined as in Chan, Golub and LeVeque 1983 ("Algorithms for computing the sample variance", eq.
+2.1), which avoids differences of large squares:
 
     mean = sum n_r mean_r / n        deviations = sum (deviations_r + n_r (mean_r - mean)^2)        n = sum n_r
 
-Backward (Ioffe and Szegedy 2015, arXiv:1502.03167, section 3), with x^ = (x - mean) s and s = (variance + epsilon)^-1/2,
-needs two sums over all elements of the group, in one message:
+Backward (Ioffe and Szegedy 2015, arXiv:1502.03167, section 3), with x^ = (x - mean) s and s = (variance +
+epsilon)^-1/2, needs two sums over all elements of the group, in one message:
 
     dx = weight s (dy - sum(dy) / n - x^ sum(dy x^) / n)
 
-The gradients of weight and bias, sum(dy x^) and sum(dy), are left those of the rank's own elements, as every gradient is
-before data-parallel ranks add theirs up.
+The gradients of weight and bias, sum(dy x^) and sum(dy), cover only the rank's own elements. Like every gradient, they
+are summed over the data-parallel ranks later.
 
 Shapes: B images, C channels, H and W pixels, R ranks.
 """
@@ -31,19 +31,20 @@ from launcher.trainer.telemetry import recording
 
 
 class SynchronisedBatchNorm(nn.BatchNorm2d):
-    """A batch norm whose statistics are those of all ranks of a group, which must call it together in training.
+    """A batch norm with statistics over all ranks of a group, which must call it together in training.
 
-    Ranks may have different numbers of images, also none. Parameters, buffers and their names are those of nn.BatchNorm2d.
+    Ranks may have different numbers of images, including none. Parameters, buffers and their names are the same as in
+    nn.BatchNorm2d.
     """
 
     group: Group = ALONE
 
     @classmethod
     def like(cls, norm: nn.BatchNorm2d, group: Group) -> SynchronisedBatchNorm:
-        """Return one with the same parameters and buffers as `norm`, which it shares."""
-        assert norm.affine, "a weight and a bias"
-        assert norm.track_running_stats, "running statistics"
-        assert norm.momentum is not None, "a share of each batch in the running statistics"
+        """Return a synchronized batch norm that shares the parameters and buffers of `norm`."""
+        assert norm.affine, "it has a weight and a bias"
+        assert norm.track_running_stats, "it has running statistics"
+        assert norm.momentum is not None, "its running statistics have a momentum"
         made = cls(norm.num_features, norm.eps, norm.momentum, device="meta")
         made.group = group
         made.train(norm.training)
@@ -53,10 +54,10 @@ class SynchronisedBatchNorm(nn.BatchNorm2d):
             made.register_buffer(name, buffer)
         return made
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
         if self.group.size == 1 or not self.training:
             return super().forward(input)
-        assert self.momentum is not None, "a running mean with momentum"
+        assert self.momentum is not None, "its running statistics have a momentum"
         assert self.num_batches_tracked is not None, "running statistics are tracked"
         self.num_batches_tracked += 1
         running = (self.running_mean, self.running_var)
@@ -72,9 +73,9 @@ def synchronised(
     epsilon: float,
     group: Group,
 ) -> Tensor:
-    """Return the batch norm of this rank's images by the statistics of all ranks' images; all must call it.
+    """Normalize this rank's images by the statistics of all ranks' images. All ranks of the group must call it.
 
-    Running mean and variance, if given, move by a share `momentum` towards those of the batch, of which the variance is unbiased.
+    Updates running mean and (unbiased) variance, if given, by the share `momentum`.
     """
     normalised_BCHW, mean_C, variance_C, count = _Normalised.apply(input_BCHW, weight_C, bias_C, epsilon, group)
     running_mean_C, running_variance_C = running_C
@@ -86,9 +87,9 @@ def synchronised(
 
 
 def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
-    """Have every batch norm of `model` take its statistics from all ranks of `group`; in a group of one they stay torch's own.
+    """Make the batch norms of `model` use statistics over all ranks of `group`.
 
-    Parameters and buffers stay the same tensors.
+    Parameters and buffers stay the same tensors. Does nothing in a group of one.
     """
     if group.size == 1:
         return
@@ -98,13 +99,13 @@ def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
 
 
 class _Normalised(torch.autograd.Function):
-    """The normalised tensor; and mean, biased variance and number of the group's elements of each channel."""
+    """Batch norm that returns the normalized tensor, and the group's mean, biased variance and count per channel."""
 
     @staticmethod
     def forward(
         ctx: Any, input_BCHW: Tensor, weight_C: Tensor, bias_C: Tensor, epsilon: float, group: Group
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # Statistics of narrow types are kept in float32, in which torch's kernels take them, too.
+        # Statistics of narrow types are float32, as in torch's kernels.
         exact = torch.promote_types(input_BCHW.dtype, torch.float32)
         count, mean_C, variance_C = _joined(*_own_statistics(input_BCHW, exact), group)
         ctx.save_for_backward(input_BCHW, weight_C, mean_C, variance_C)
@@ -112,7 +113,7 @@ class _Normalised(torch.autograd.Function):
         ctx.operator = recording.operator()
         ctx.mark_non_differentiable(mean_C, variance_C, count)
         normalised_BCHW = torch.empty_like(input_BCHW)
-        if input_BCHW.numel():  # on a CPU torch's kernels divide by it
+        if input_BCHW.numel():  # torch's CPU kernels divide by it
             normalised_BCHW = functional.batch_norm(
                 input_BCHW, mean_C, variance_C, weight_C.to(exact), bias_C.to(exact), eps=epsilon
             )
@@ -126,7 +127,7 @@ class _Normalised(torch.autograd.Function):
         exact = mean_C.dtype
         own_2C = mean_C.new_zeros(2, len(mean_C))
         if input_BCHW.numel():
-            # By torch's kernel for fixed statistics, which sums dy x^ and dy over the rank's own elements.
+            # torch's kernel for fixed statistics sums dy x^ and dy over the rank's own elements.
             _, *sums_C = torch.ops.aten.native_batch_norm_backward(
                 upstream_BCHW, input_BCHW, weight_C.to(exact), mean_C, variance_C, None, None,
                 False, ctx.epsilon, [False, True, True],
@@ -134,7 +135,7 @@ class _Normalised(torch.autograd.Function):
             own_2C = torch.stack(sums_C)
         with recording.within(ctx.operator):
             means_2C = all_reduce(own_2C.clone(), ctx.group, what="statistics") / ctx.count
-        # dx is a product with each dy, a product with each x and a number, which are the same for all elements of a channel.
+        # dx = a dy + b x + c, with the same a, b and c for all elements of a channel.
         inverse_C = torch.rsqrt(variance_C + ctx.epsilon)
         of_upstream_C = weight_C.to(exact) * inverse_C
         of_input_C = -of_upstream_C * inverse_C * means_2C[0]
@@ -146,7 +147,7 @@ class _Normalised(torch.autograd.Function):
 
 
 def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor, Tensor]:
-    """Return number, mean and biased variance of this rank's elements of each channel."""
+    """Return the number per channel of this rank's elements, and their mean and biased variance."""
     count = input_BCHW.numel() // input_BCHW.shape[1]
     if count == 0:
         nothing_C = input_BCHW.new_zeros(input_BCHW.shape[1], dtype=exact)
@@ -154,14 +155,15 @@ def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor
     input_BCHW = input_BCHW.to(exact)
     if input_BCHW.device.type == "cpu" and input_BCHW.is_contiguous(memory_format=torch.channels_last):
         return count, *torch.batch_norm_update_stats(input_BCHW, None, None, 0.0)
-    # On a CPU a third of the time that torch's kernel takes for channels that are not the last dim, and a tenth of `var_mean`.
+    # For channels that are not the last dim, this takes a third of the time of torch's CPU kernel, a tenth of
+    # `var_mean`.
     mean_C = input_BCHW.mean(dim=(0, 2, 3))
     centred_BCHW = functional.batch_norm(input_BCHW, mean_C, torch.ones_like(mean_C), eps=0.0)
     return count, mean_C, centred_BCHW.mul_(centred_BCHW).mean(dim=(0, 2, 3))
 
 
 def _joined(count: int, mean_C: Tensor, variance_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """Return number, mean and biased variance of the elements of all ranks, the same on every rank to the last bit."""
+    """Return number, mean and biased variance over the elements of all ranks, bitwise equal on every rank."""
     channels = len(mean_C)
     own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
     gathered = own.new_empty(group.size * len(own))

@@ -1,7 +1,7 @@
-"""Functions over torch.distributed or shared memory; nothing relies on message tags.
+"""Collectives over torch.distributed or shared memory, without message tags.
 
-In a group of one `all_reduce` and `shared_tensor` do nothing; what else talks to other ranks must not be called there.
-`what` says in a strategy report what a collective is for (telemetry/recording.py).
+In a group of one, `all_reduce` and `shared_tensor` do nothing, and other functions that communicate must not be called.
+The argument `what` names the purpose of a collective in strategy reports (telemetry/recording.py).
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from launcher.trainer.telemetry import recording
 
 @frozen
 class Group:
-    """Ranks that differ along one axis only, in the order of their coordinate there."""
+    """The ranks that differ along one axis only, in the order of their coordinate on that axis."""
 
     ranks: tuple[int, ...]
-    index: int  # this rank's place in `ranks`
+    index: int  # of this rank in `ranks`
     handle: dist.ProcessGroup | None = None  # None: a group of one never communicates
-    shared_memory: SharedMemory | None = (
-        None  # carries blocking collectives; None: the backend does, as it does whatever is named `start_*`
-    )
+    shared_memory: SharedMemory | None = None  # used by blocking collectives; None: the backend, as for all `start_*`
 
     @property
     def size(self) -> int:
@@ -35,7 +33,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """True if reduce_scatter sends each rank its slice only; gloo's is an all_reduce and a copy."""
+        """True if reduce_scatter sends each rank only its slice. gloo's is an all_reduce and a copy."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
@@ -43,7 +41,7 @@ ALONE = Group(ranks=(0,), index=0)
 
 
 def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum", *, what: str = "sum") -> Tensor:
-    """Reduce a contiguous `tensor` to the sum or maximum over the group, in place, and return it. Blocks on CPU backends."""
+    """Set a contiguous `tensor` to its sum or maximum over the group, and return it. Blocks on CPU backends."""
     if group.size > 1:
         if recording.active is not None:
             recording.active.communicated("all_reduce", group.ranks, tensor.nbytes, what)
@@ -56,7 +54,7 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
 
 
 def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Begin to set `tensor` to its sum over the group, by the backend, as `start_reduce_scatter`."""
+    """Start an all_reduce of `tensor` by the backend. See `start_reduce_scatter`."""
     if recording.active is not None:
         recording.active.communicated("all_reduce", group.ranks, tensor.nbytes, what)
     work = dist.all_reduce(tensor, group=group.handle, async_op=True)
@@ -65,9 +63,9 @@ def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist
 
 
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Begin to set `output` to this rank's slice of the sum of `tensor` over the group, by the backend.
+    """Start a reduce_scatter by the backend: set `output` to this rank's slice of the sum of `tensor`.
 
-    All ranks must begin the collectives of a group in the same order. Wait for the work within `waiting`.
+    All ranks must start the collectives of a group in the same order. Wait for the result inside `with waiting`.
     """
     if recording.active is not None:
         recording.active.communicated("reduce_scatter", group.ranks, tensor.nbytes, what)
@@ -75,16 +73,16 @@ def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: 
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = "slices") -> dist.Work:
-    """Begin to set `output` to this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`."""
+    """Start to gather this rank's slice of every rank's `tensor` into `output`. See `start_reduce_scatter`."""
     if recording.active is not None:
         recording.active.communicated("all_to_all", group.ranks, tensor.nbytes, what)
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 
 
 def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> Tensor | None:
-    """Return zeros that all ranks of the group see and change, or None on all of them where they share no memory.
+    """Return a tensor of zeros in shared memory, or None on all ranks of the group if they do not share memory.
 
-    All must call it with the same arguments. Where there is no memory left, the first of them says so.
+    All ranks must call it with the same arguments. If there is not enough memory, the first rank prints a line.
     """
     if group.shared_memory is None:
         return None
@@ -93,15 +91,15 @@ def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> 
         size = rows * columns * dtype.itemsize >> 20
         ranks = ", ".join(map(str, group.ranks))
         print(
-            f"ranks {ranks} share no memory of {size} MiB: there is none left; {dist.get_backend(group.handle)} serves",
+            f"ranks {ranks} use {dist.get_backend(group.handle)}: not enough shared memory for {size} MiB",
             flush=True,
         )
     return shared
 
 
 def barrier(group: Group) -> None:
-    """Wait until all ranks of a group that shares memory are here: they see then what each has written to it."""
-    assert group.shared_memory is not None, "shared_tensor has given one"
+    """Wait for all ranks of a group with shared memory. Then all see what each wrote to it before."""
+    assert group.shared_memory is not None, "shared_tensor has created one"
     with waiting:
         group.shared_memory.barrier()
 
@@ -109,19 +107,22 @@ def barrier(group: Group) -> None:
 def reduce_scatter_shared(
     output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
 ) -> None:
-    """Set `output` to the sum of some columns of a `shared_tensor` that has a row of each rank.
+    """Set `output` to the sum over rows of some columns of a `shared_tensor` with one row per rank.
 
-    Other ranks may take other columns. A row may be changed again after the next `barrier`.
+    Ranks may pass different columns. Do not change a row before the next `barrier`.
     """
-    assert group.shared_memory is not None, "shared_tensor has given one"
-    if recording.active is not None:  # of all columns that ranks take, each of them as many
+    assert group.shared_memory is not None, "shared_tensor has created one"
+    if recording.active is not None:  # counts the columns of all ranks, which are equally many
         recording.active.communicated("reduce_scatter", group.ranks, output.nbytes * group.size, what)
     with waiting:
         group.shared_memory.reduce_scatter(output, shared_RM, columns)
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts") -> None:
-    """Set `output` to the ranks' parts, one after another; `part` may lie in its place there. Blocks on CPU backends."""
+    """Gather `part` from every rank into `output`, in rank order. Blocks on CPU backends.
+
+    `part` may be a view of its slice of `output`.
+    """
     if recording.active is not None:
         recording.active.communicated("all_gather", group.ranks, output.nbytes, what)
     with waiting:
@@ -132,7 +133,7 @@ def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts
 
 
 def all_to_all(output: Tensor, tensor: Tensor, group: Group) -> None:
-    """Set `output` to this rank's part of every rank's `tensor`, one after another; both are contiguous. Blocks on CPU backends."""
+    """Gather this rank's slice of every rank's `tensor` into `output`. Both are contiguous. Blocks on CPU backends."""
     with waiting:
         if group.shared_memory is not None:
             group.shared_memory.all_to_all(output, tensor)
@@ -141,13 +142,13 @@ def all_to_all(output: Tensor, tensor: Tensor, group: Group) -> None:
 
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-# torch 2.13 renamed both and warns of the old names.
+# torch 2.13 renamed both and warns about the old names.
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class _EnterModelParallel(torch.autograd.Function):
-    """Identity forward; backward sums the gradients, since every rank used the tensor for a different part."""
+    """Identity in forward. Backward sums the gradients because every rank used the tensor for a different part."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
@@ -162,7 +163,7 @@ class _EnterModelParallel(torch.autograd.Function):
 
 
 class _LeaveModelParallel(torch.autograd.Function):
-    """Sum the ranks' partial results forward; backward hands the same gradient to each."""
+    """The sum of the ranks' partial results in forward. Backward returns the gradient unchanged."""
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:
@@ -175,15 +176,18 @@ class _LeaveModelParallel(torch.autograd.Function):
 
 
 def enter_model_parallel(tensor: Tensor, group: Group) -> Tensor:
-    """Return `tensor` as it enters sharded computation ("f" of Megatron-LM, arXiv:1909.08053)."""
+    """Return `tensor` as the input of a sharded computation; backward sums its gradient ("f" of Megatron-LM).
+
+    See arXiv:1909.08053.
+    """
     if recording.active is None:
         return _EnterModelParallel.apply(tensor, group)
     return recording.active.applied("enter", lambda: _EnterModelParallel.apply(tensor, group), [tensor], own="enter")
 
 
 def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:
-    """Return the replicated tensor that partial results of sharded computation add up to ("g" of Megatron-LM).
+    """Return the sum of the partial results of a sharded computation, on every rank ("g" of Megatron-LM).
 
-    The sum takes the place of `partial`, a contiguous tensor that is computed, and that nothing else needs any more.
+    Overwrites `partial`, which must be a contiguous, computed tensor without other uses.
     """
     return _LeaveModelParallel.apply(partial, group)

@@ -1,20 +1,21 @@
-"""The model's head and its loss in one: label-smoothed cross entropy, without ever holding the logits of a batch.
+"""The model's head fused with its loss: label-smoothed cross entropy that never stores the logits of a full batch.
 
-With smoothing e over a vocabulary of V (Szegedy et al. 2016, arXiv:1512.00567), a token with hidden row h, logits
-z = W h and label y has
+With smoothing e and vocabulary size V (Szegedy et al. 2016, arXiv:1512.00567), for a token with hidden row h, logits
+z = W h and label y
 
     loss = log Z - h . t          log Z = log sum_v exp(z_v)          t = (1 - e) W_y + (e / V) sum_v W_v
     d loss / d h   = sum_v p_v W_v - t                                p_v = exp(z_v) / Z
     d loss / d W_v = p_v h - (1 - e) [v = y] h - (e / V) h
 
-Only the terms in Z and p need logits. Those of a few tokens at a time are computed, turned into p, used for both
-gradients and dropped. So gradients are computed forward, and backward has them ready.
+Only the terms in Z and p need logits. They are computed for a chunk of tokens at a time, turned into p, used for both
+gradients and freed. So forward computes the gradients, and backward only returns them.
 
-Where ranks split the rows of W, each has L = log sum exp(z) over its own rows, and its own part of h . t: two numbers for
-each token, which ranks exchange. Then p_v = exp(z_v - L) exp(L - log Z), and d loss / d h is a sum over the ranks.
+If the rows of W are sharded over ranks, each rank computes L = log sum exp(z) over its own rows, and its part of h . t.
+Ranks exchange these two numbers per token. Then p_v = exp(z_v - L) exp(L - log Z), and d loss / d h is a sum over
+ranks.
 
-Shapes: N tokens, C of them at a time, D model width, V vocabulary, W this rank's part of it (in
-suffixes; in the formulas W is the weight), R ranks.
+Shapes: N tokens, C tokens of a chunk, D model width, V vocabulary, W this rank's part of the vocabulary (in suffixes;
+in the formulas W is the weight), R ranks.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from launcher.trainer.model.linear import Linear, TiedLinear, add_product, is_fa
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
 from launcher.trainer.parallel.styles import part_bounds
 
-# Of the logits of a chunk: a processor gains nothing by more, but an accelerator is kept busy.
+# Size of the logits of a chunk. A CPU gains nothing from larger chunks; an accelerator needs them to be busy.
 CPU_BYTES, ACCELERATOR_BYTES = 10 << 20, 256 << 20
-CACHED_BYTES = 640 << 10  # of the logits to which operations are applied one after another, in a core's own cache
-MIN_CHUNK_TOKENS = 256  # however large the vocabulary: each chunk adds its gradient of W to that of those before
-SMALLEST_BLOCK = 32  # of tokens that oneDNN multiplies: products with a large vocabulary are worth a kernel
+CACHED_BYTES = 640 << 10  # size of the logits that fit a core's cache, for consecutive operations
+MIN_CHUNK_TOKENS = 256  # for any vocabulary size, because each chunk adds to the full gradient of W
+SMALLEST_BLOCK = 32  # tokens; with a large vocabulary oneDNN is worth a kernel even for small blocks
 
 
 def head_loss(
@@ -45,10 +46,11 @@ def head_loss(
     smoothing: float = 0.0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Return `scale` times the sum of the losses of all N tokens, on every rank of `group`, in float32 at least.
+    """Return `scale` times the sum of the losses of all N tokens on every rank of `group`, in float32 or wider.
 
-    The weight of `head` is this rank's part of its rows (`part_bounds`). Every rank gets the whole gradient of `hidden_ND`,
-    and that of its own rows. Blocks until all ranks have called it, with the same hidden rows and labels.
+    The weight of `head` is this rank's shard of the rows (`part_bounds`). Every rank gets the full gradient of
+    `hidden_ND`, and the gradient of its own rows. All ranks must call it with the same hidden rows and labels. Blocks
+    until they have.
     """
     arguments = (hidden_ND, head.weight, labels_N, head.out_features, group, smoothing, scale)
     if torch.is_grad_enabled():
@@ -67,7 +69,8 @@ class _HeadLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient_ND, weight_gradient_WD = ctx.saved_tensors
-        # It is 1 if backward begins at the loss itself: a pass over the head less. An accelerator is not waited for to tell.
+        # On a CPU skip the multiplication by 1, the upstream gradient of a loss. On an accelerator the test would
+        # block.
         if upstream[0].device.type != "cpu" or upstream[0] != 1:
             hidden_gradient_ND = hidden_gradient_ND * upstream[0]
             weight_gradient_WD = weight_gradient_WD * upstream[0]
@@ -85,21 +88,21 @@ def _computed(
     *,
     with_gradients: bool,
 ) -> list[Tensor]:
-    """Return the loss, and if asked for its gradients with respect to `hidden_ND` and `weight_WD`."""
+    """Return the loss, and its gradients with respect to `hidden_ND` and `weight_WD` if `with_gradients`."""
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     loss = hidden_ND.new_zeros((), dtype=exact)
     if not len(hidden_ND):
         return [loss, torch.zeros_like(hidden_ND), torch.zeros_like(weight_WD)]
-    # 1. What needs no logits: this rank's part of t and of h . t.
+    # 1. Without logits: this rank's part of t and of h . t.
     local_N, is_here_N = _local_labels(labels_N, part_bounds(vocabulary_size, group)[0], len(weight_WD))
     sure_N1 = is_here_N.to(hidden_ND.dtype)[:, None] * (1 - smoothing)
     target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
     agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
-    # 2. Chunk by chunk, log Z and the terms in p.
-    widest = -(-vocabulary_size // group.size)  # of all ranks' parts of W: they must take the same chunks
+    # 2. Chunk by chunk: log Z and the terms in p.
+    widest = -(-vocabulary_size // group.size)  # over the ranks, because all must use the same chunks
     hidden_gradient_ND = torch.empty_like(hidden_ND)
     weight_DW, weight_gradient_DW = weight_WD.t(), torch.zeros_like(weight_WD, dtype=exact).t()
-    if is_fast(hidden_ND):  # oneDNN's products are faster from such a copy, and to one
+    if is_fast(hidden_ND):  # oneDNN's products read and write contiguous tensors faster
         weight_DW, weight_gradient_DW = weight_DW.contiguous(), weight_gradient_DW.contiguous()
     for chunk in _chunks(hidden_ND, widest):
         hidden_CD = hidden_ND[chunk]
@@ -111,7 +114,7 @@ def _computed(
             hidden_gradient_ND[chunk] = gradient_CD.sub_(target_ND[chunk], alpha=scale)
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
             add_product(weight_gradient_DW, scaled_DC, own_CW.t(), rows=len(hidden_CD))
-        del own_CW  # or it would take memory beside the logits of the next chunk
+        del own_CW  # free it before the logits of the next chunk are allocated
     if not with_gradients:
         return [loss * scale]
     # 3. The other terms of the weight's gradient.
@@ -127,18 +130,21 @@ def _computed(
 
 
 def _local_labels(labels_N: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return the row of each label among the `count` from `first` on, 0 where it is another rank's, and whether it is this one's."""
+    """Return each label's row among this rank's rows, and a mask of the labels that this rank owns.
+
+    The rank owns `count` rows from `first` on. The row of any other label is 0.
+    """
     local_N = labels_N - first
     is_here_N = (local_N >= 0) & (local_N < count)
     return local_N.where(is_here_N, torch.zeros_like(local_N)), is_here_N
 
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
-    """Return the tokens of each chunk, of which each has `width` logits."""
+    """Divide the tokens, each with `width` logits, into chunks."""
     chunk_bytes = CPU_BYTES if hidden_ND.device.type == "cpu" else ACCELERATOR_BYTES
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     largest = max(chunk_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
-    if may_be_fast(hidden_ND):  # on some of the ranks, and all must take the same chunks
+    if may_be_fast(hidden_ND):  # may be fast on some ranks, and all must use the same chunks
         return list(row_blocks(len(hidden_ND), largest=largest, smallest=SMALLEST_BLOCK))
     return [slice(start, start + largest) for start in range(0, len(hidden_ND), largest)]
 
@@ -146,7 +152,10 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
 def _softmax(
     hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exp(z - m) of this rank's logits, m the largest of each row; what turns it into p; log Z; the whole h . t."""
+    """Return exp(z - m) of this rank's logits, the factor that turns it into p, log Z, and h . t summed over ranks.
+
+    m is the maximum of each row. `agreement_C` is this rank's part of h . t.
+    """
     own_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
     largest_C, sum_C = _exponentials_(own_CW)
     own_2C = torch.stack([largest_C + sum_C.log(), agreement_C])
@@ -160,9 +169,9 @@ def _softmax(
 
 
 def _exponentials_(logits_CW: Tensor) -> tuple[Tensor, Tensor]:
-    """Put exp(z - m) in the place of each logit z, m being the largest of its row; return m and the sum of each row.
+    """Replace each logit z by exp(z - m) with m the maximum of its row; return m and the sum of each row.
 
-    On a CPU a few rows at a time, which are still in its cache when the next operation reads them.
+    On a CPU this handles a few rows at a time, so that they stay in the cache between operations.
     """
     rows = len(logits_CW)
     if logits_CW.device.type == "cpu":

@@ -1,11 +1,11 @@
-"""Ranks that prove to be on one host: a UNIX socket between every two of them, and memory that all have mapped.
+"""Opens shared memory between ranks on one host: a UNIX socket between every two ranks, and memory mapped by all.
 
-Names of hosts prove nothing, since containers may share one. So ranks try. Each of them listens under an abstract name,
-which is no file and is gone with its socket; a random token is in it that the first rank has spread by the backend.
-Each connects to the ranks before it, and who gets there runs on the same kernel. The first rank makes the memory, an
-anonymous file (memfd), and passes its descriptor on. So no name is left behind, however a rank ends.
+Host names do not prove that ranks are on one host, since containers may share a name. So the ranks try to connect. Each
+rank listens at an abstract socket name with a random token, which the first rank broadcasts over the backend. Each rank
+connects to all lower ranks; success proves that both run on the same kernel. The first rank creates the memory, an
+anonymous file (memfd), and sends its descriptor to the others. So nothing is left in the file system if a rank crashes.
 
-All ranks take every step together. If it fails on one of them, it has failed on all, and nothing of it is left.
+All ranks take each step together. If a step fails on one rank, it fails on all, and everything is closed again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from launcher.trainer.parallel.shared_memory import BYTES_EACH, SharedMemory
 
-STEP_TIMEOUT_S = 60.0  # for what another rank has said that it is doing
+STEP_TIMEOUT_S = 60.0  # for a step that another rank has started
 TOKEN_BYTES = 16
 _INDEX = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user, group
@@ -36,16 +36,17 @@ Peers = dict[int, socket.socket]  # by index in the group
 
 
 class NotSharedError(Exception):
-    """The ranks of a group cannot share memory; the message says why, on all of them alike."""
+    """The ranks of a group cannot share memory. The message gives the reason, the same on all ranks."""
 
 
 def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, timeout: timedelta) -> SharedMemory:
-    """Open shared memory for the group `handle` of the global `ranks`, in which this rank is number `index`.
+    """Open shared memory for the process group `handle`. All ranks of the group must call it.
 
-    All ranks of the group must call it. Blocks until they have. `timeout` is of the collectives to come.
+    Blocks until they have. `ranks` are the group's global ranks, and `index` is the position of this rank among them.
+    `timeout` applies to later collectives.
 
     Raises:
-        NotSharedError: on all ranks alike, if they are not on one host or the memory cannot be had.
+        NotSharedError: on all ranks, if they are not on one host or cannot allocate the memory.
     """
 
     def together(what: str, step: Callable[[], Result]) -> Result:
@@ -56,18 +57,19 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
     with ExitStack() as own, ExitStack() as undo:
         undo.callback(_close, peers)
         listener = together("listen at a UNIX socket", lambda: own.enter_context(_listener(name % index)))
-        together("reach the ranks before it by a UNIX socket", lambda: _connect(peers, name, index))
+        together("connect to the lower ranks by a UNIX socket", lambda: _connect(peers, name, index))
         size = len(ranks) * BYTES_EACH
         file = together(f"share {size >> 20} MiB", lambda: undo.enter_context(_memory(peers, listener, index, size)))
         memory = together(
-            "map it", lambda: SharedMemory({ranks[other]: peer for other, peer in peers.items()}, index, file, timeout)
+            "map the shared memory",
+            lambda: SharedMemory({ranks[other]: peer for other, peer in peers.items()}, index, file, timeout),
         )
         undo.pop_all()
     return memory
 
 
 def _token(ranks: Sequence[int], handle: dist.ProcessGroup) -> bytes:
-    """Return a random name, the same on all ranks."""
+    """Return a random token, the same on all ranks."""
     token = torch.tensor(list(secrets.token_bytes(TOKEN_BYTES)), dtype=torch.uint8)
     dist.broadcast(token, src=ranks[0], group=handle)
     return bytes(token.tolist()).hex().encode()
@@ -76,13 +78,13 @@ def _token(ranks: Sequence[int], handle: dist.ProcessGroup) -> bytes:
 def _together(
     what: str, step: Callable[[], Result], ranks: Sequence[int], index: int, handle: dist.ProcessGroup
 ) -> Result:
-    """Return what `step` gives here, as soon as all ranks have taken theirs."""
+    """Run `step` on all ranks; return its result on this rank, or raise NotSharedError on all if it failed on any."""
     results, reason = [], 0
     try:
         results.append(step())
     except OSError as error:
         reason = error.errno or errno.ETIMEDOUT
-    # The largest is that of the first rank that has one.
+    # The maximum belongs to the lowest rank that failed.
     failure = torch.tensor((len(ranks) - index) << 16 | reason if reason else 0)
     dist.all_reduce(failure, op=dist.ReduceOp.MAX, group=handle)
     if failure:
@@ -92,7 +94,7 @@ def _together(
 
 
 def _listener(name: bytes) -> socket.socket:
-    if not hasattr(os, "memfd_create"):  # another system than Linux, which has no abstract names either
+    if not hasattr(os, "memfd_create"):  # only Linux has memfd and abstract socket names
         raise OSError(errno.ENOSYS, "no anonymous files")
     listener = socket.socket(socket.AF_UNIX)
     listener.settimeout(STEP_TIMEOUT_S)
@@ -116,7 +118,7 @@ def _connect(peers: Peers, name: bytes, index: int) -> None:
 
 
 def _memory(peers: Peers, listener: socket.socket, index: int, size: int) -> io.FileIO:
-    """Return the memory, after the last connections have been taken; the first rank makes it."""
+    """Accept the remaining connections; then create the memory on the first rank, or receive it on the others."""
     try:
         _accept(peers, listener, size // BYTES_EACH - 1)
         with ExitStack() as undo:
@@ -124,17 +126,17 @@ def _memory(peers: Peers, listener: socket.socket, index: int, size: int) -> io.
             if index == 0:
                 for peer in peers.values():
                     socket.send_fds(peer, [b"\0"], [file.fileno()])
-            # Each rank takes its pages now. Without any left it would be killed (SIGBUS) when it writes.
+            # Each rank allocates its pages now. A write to a page that cannot be allocated later would raise SIGBUS.
             os.posix_fallocate(file.fileno(), index * BYTES_EACH, BYTES_EACH)
             undo.pop_all()
             return file
     except OSError:
-        _close(peers)  # who still waits for the memory learns that none comes
+        _close(peers)  # ends the wait of peers that expect the memory
         raise
 
 
 def _accept(peers: Peers, listener: socket.socket, count: int) -> None:
-    """Take connections until there are `count` peers. Other users see the name in /proc/net/unix, and are sent away."""
+    """Accept connections until there are `count` peers. Reject other users, who can see the name in /proc/net/unix."""
     while len(peers) < count:
         peer, _ = listener.accept()
         if not _is_of_this_user(peer):
@@ -144,7 +146,7 @@ def _accept(peers: Peers, listener: socket.socket, count: int) -> None:
         other = peer.recv(_INDEX.size, socket.MSG_WAITALL)
         if len(other) < _INDEX.size:
             peer.close()
-            raise ConnectionResetError(errno.ECONNRESET, "it has ended")
+            raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
         peers[_INDEX.unpack(other)[0]] = peer
 
 

@@ -1,12 +1,12 @@
-"""Pipeline parallelism: one engine runs any schedule (`launcher/mesh/schedules.py`), a list of actions.
+"""Pipeline parallelism: runs any schedule (`launcher/mesh/schedules.py`), which is a list of actions.
 
-Both streams, (encoded_BSD, decoded_BTD), cross a stage boundary as one tensor joined along time. Shapes may differ
-from one micro batch to the next: every stage sees the token ids, so it knows what will arrive.
+Both streams, (encoded_BSD, decoded_BTD), cross a stage boundary as one tensor, concatenated along time. Shapes may
+differ between micro batches: every stage has the token ids, so it knows the shape of the next message.
 
-Messages of one direction between two neighbours arrive in the order in which they are sent, and each direction has a
-process group of its own. Thus nothing relies on message tags, which NCCL and HCCL do not have, and a rank that waits
-to send never keeps its peer from sending the other way. Where stages hold several chunks of layers, what the last stage
-computes in all but the last chunk goes to the first stage, in process groups of its own again.
+Messages in one direction between two neighbours arrive in order, and each direction has its own process group. So no
+message tags are needed, which NCCL and HCCL do not have. A rank that waits to send does not block its peer from sending
+in the other direction. If stages hold several chunks of layers, the last stage sends the output of all chunks but the
+last to the first stage, in separate process groups.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from launcher.mesh.schedules import Action, Schedule
 from launcher.trainer.parallel.waiting import bubble
 from launcher.trainer.telemetry import recording
 
-MESSAGES_ON_THEIR_WAY = 2  # in one direction, of one stage
+MESSAGES_ON_THEIR_WAY = 2  # per stage and direction
 
 
 @frozen
 class Link:
-    """Another stage, as a global rank, and a process group for each direction."""
+    """The global rank of another stage, and a process group for each direction."""
 
     rank: int
     forward_group: dist.ProcessGroup | None
@@ -38,26 +38,26 @@ class Link:
 
 @frozen
 class Links:
-    """This stage's neighbours along the pipeline; None where it has none."""
+    """The links to this stage's neighbours; None at the ends of the pipeline."""
 
     previous: Link | None = None
     following: Link | None = None
-    chunks: int = 1  # of layers, that each stage holds
-    around: Link | None = None  # with several chunks, between the last stage and the first one: the other of them
+    chunks: int = 1  # chunks of layers per stage
+    around: Link | None = None  # with several chunks: from the last stage to the first, and vice versa
 
     def before(self, chunk: int) -> Link | None:
-        """Return whose output a chunk of this stage takes, and who gets the gradient of that; None: it begins the model."""
+        """Return the link to the source of a chunk's input; None if the chunk is the first part of the model."""
         return self.previous or (self.around if chunk > 0 else None)
 
     def after(self, chunk: int) -> Link | None:
-        """Return who takes the output of a chunk of this stage, and gives the gradient of that; None: it ends in the loss."""
+        """Return the link to the receiver of a chunk's output; None if the chunk computes the loss."""
         return self.following or (self.around if chunk < self.chunks - 1 else None)
 
     def shake_hands(self, device: torch.device) -> None:
         """Open every connection between neighbours once, boundary by boundary along the pipeline.
 
-        NCCL and HCCL open a connection at its first message and block until both ends are there. Opened on demand,
-        in the order of a schedule, two neighbours could wait for each other for ever.
+        NCCL and HCCL open a connection at its first message, and block until both ends take part. If connections were
+        opened in the order of a schedule, two neighbours could deadlock.
         """
         token = torch.zeros(1, device=device)
         if self.previous is not None:
@@ -67,7 +67,7 @@ class Links:
 
 
 def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
-    """Open the connections of both directions of a link. Of its two ends the earlier stage `speaks` first."""
+    """Open the connections of both directions of a link. Pass `speaks` on the end that sends first."""
     if speaks:
         dist.send(token, link.rank, group=link.forward_group)
         dist.recv(token, link.rank, group=link.backward_group)
@@ -77,11 +77,11 @@ def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
 
 
 class Pipeline:
-    """Runs schedules on one stage.
+    """The pipeline engine of one stage, which runs schedules.
 
-    `compute(chunk, micro_batch, received)` gives the output of a chunk of this stage for a micro batch, from the output of
-    the part before it (None in the first part of the model). The output of the last part is a scalar, the loss.
-    `shape_of(micro_batch)` is the shape of what stages send each other.
+    `compute(chunk, micro_batch, received)` returns the output of a chunk of this stage for a micro batch. `received` is
+    the output of the preceding chunk, or None for the first one of the model. The output of the model's last chunk is a
+    scalar, the loss. `shape_of(micro_batch)` returns the shape of the messages between stages.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Pipeline:
         self._device, self._dtype = device, dtype
 
     def run(self, schedule: Schedule) -> list[Tensor]:
-        """Run `schedule` to its end; on the last stage, give the loss of each micro batch, without its graph.
+        """Run `schedule`; return the detached loss of each micro batch on the last stage, and an empty list on others.
 
         Blocks until every message of this stage has been sent and received.
         """
@@ -126,7 +126,7 @@ class Pipeline:
                 graph_input, graph_output = graphs.pop((action.chunk, action.micro_batch))
                 graph_output.backward(received)
                 if (to := self._links.before(action.chunk)) is not None:
-                    assert graph_input is not None, "what a chunk takes has been received"
+                    assert graph_input is not None, "the chunk has received its input"
                     assert graph_input.grad is not None, "a received tensor is a leaf that requires a gradient"
                     backward.send(graph_input.grad, to)
         forward.close()
@@ -135,7 +135,7 @@ class Pipeline:
         return losses
 
     def _expect(self, action: Action, arriving: dict[Action, tuple[dist.Work, Tensor]]) -> None:
-        """Post the receive that `action` needs, unless it needs none or it is posted already."""
+        """Post the receive that `action` needs, if any, unless it is already posted."""
         forward = action.kind == "forward"
         source = self._links.before(action.chunk) if forward else self._links.after(action.chunk)
         if source is None or action in arriving:
@@ -158,9 +158,9 @@ class Pipeline:
 
 
 class _Outbox:
-    """Messages in one direction. A tensor lives until it has left, and at most two are on their way.
+    """Messages being sent in one direction, at most two at a time. Keeps each tensor alive until it is sent.
 
-    Waiting for the last but one never deadlocks: a neighbour takes message k - 2 without having seen message k.
+    Waiting for message k - 2 before sending message k cannot deadlock: the neighbour receives it without message k.
     """
 
     def __init__(self, direction: Literal["forward", "backward"]) -> None:
@@ -168,7 +168,7 @@ class _Outbox:
         self._leaving: deque[tuple[dist.Work, Tensor]] = deque()
 
     def send(self, tensor: Tensor, to: Link) -> None:
-        """Send in the background; every stage sends in one direction to one other alone."""
+        """Send `tensor` in the background; wait for the oldest message if two are being sent."""
         if len(self._leaving) == MESSAGES_ON_THEIR_WAY:
             self._wait_for_oldest()
         tensor = tensor.contiguous()

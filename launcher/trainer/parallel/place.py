@@ -1,4 +1,4 @@
-"""The place of this process among all ranks, as the environment says, and its device."""
+"""Reads the rank, the layout and the device of this process from its environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.trainer.parallel.rendezvous import engine_variables
 
 @frozen
 class Place:
-    """The place of this process among all, from its environment. A single process needs no environment."""
+    """The ranks, sizes and layout of this process. The defaults of an empty environment describe a single process."""
 
     global_rank: int
     world_size: int
@@ -32,18 +32,18 @@ class Place:
 
 
 def place_from_environment(environment: Mapping[str, str], *, micro_batches: int) -> Place:
-    """Read torchrun's variables and tlaunch's layout; without a layout every rank is a data-parallel copy.
+    """Read torchrun's variables and tlaunch's layout from `environment`. The default layout is pure data parallelism.
 
     Raises:
-        UsageError: a variable is missing, no whole number, or out of range.
-        RefusedLayoutError: dp * mp * pp is not the number of ranks.
+        UsageError: a variable is missing, not an integer, or out of range.
+        RefusedLayoutError: dp * mp * pp differs from the number of ranks.
     """
 
     def whole(name: str, default: int, minimum: int = 1) -> int:
         text = environment.get(name, "")
         value = int(text) if text.isdecimal() else minimum - 1 if text else default
         if value < minimum:
-            raise UsageError(f"the environment variable {name} is {text!r}, not a whole number of {minimum} or more")
+            raise UsageError(f"environment variable {name} is {text!r}; expected an integer of at least {minimum}")
         return value
 
     world_size = whole(env.WORLD_SIZE, 1)
@@ -72,18 +72,18 @@ def place_from_environment(environment: Mapping[str, str], *, micro_batches: int
     )
 
 
-# Where one of these is set, a program counts the devices that it sees from 0, in the order of the list.
+# If one of these is set, a program numbers its visible devices from 0, in the order of the list.
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> torch.device:
-    """Return the accelerator of this rank if every local rank has one of its own, else the CPU.
+    """Return this rank's accelerator if there is one for every local rank, else the CPU.
 
-    DEVICE_ID counts physical devices, so it is the index where a program sees all of them. Where a variable narrows
-    what is seen, local rank number i takes the i-th device of it. All ranks of a server decide alike.
+    DEVICE_ID is a physical index, so it is used if all devices are visible. If a variable of VISIBLE_DEVICES is set,
+    local rank i uses the i-th visible device. All ranks of a server make the same choice.
 
     Raises:
-        UsageError: DEVICE_ID is not one of the devices.
+        UsageError: DEVICE_ID is out of range.
     """
     if wanted == "cpu" or not torch.accelerator.is_available():
         return torch.device("cpu")
@@ -94,8 +94,8 @@ def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> 
     index = place.local_rank if place.device_id is None or narrowed else place.device_id
     if index >= visible:
         raise UsageError(
-            f"{env.DEVICE_ID} is {index}, but {visible} devices are visible here, numbered from 0",
-            hint=f"name the table's devices in one of {', '.join(VISIBLE_DEVICES)}",
+            f"{env.DEVICE_ID} is {index}, but only {visible} devices are visible, numbered from 0",
+            hint=f"list the rank table's devices in one of {', '.join(VISIBLE_DEVICES)}",
         )
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None, "an accelerator is available"
@@ -104,10 +104,10 @@ def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> 
 
 
 def this_place(*, micro_batches: int) -> Place:
-    """Return this process's place, after it has met the others if mpirun or srun started them.
+    """Return this process's place. Under mpirun or srun this first blocks until the ranks have agreed on an address.
 
     Raises:
-        UsageError, RefusedLayoutError: as `place_from_environment`, or the ranks cannot find each other.
+        UsageError, RefusedLayoutError: see `place_from_environment`; or the ranks cannot find each other.
     """
-    os.environ.update(engine_variables(os.environ))  # torch reads there where ranks meet
+    os.environ.update(engine_variables(os.environ))  # torch reads the address and the port from os.environ
     return place_from_environment(os.environ, micro_batches=micro_batches)

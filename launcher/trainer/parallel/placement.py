@@ -1,4 +1,4 @@
-"""The part of a parameter that a rank holds, on which initial weights, optimizer and saved models agree."""
+"""Describes a rank's shard of a parameter, for initial weights, optimizer and saved models."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from launcher.trainer.parallel.collectives import Group
 
 @frozen
 class Placement:
-    """The part of a parameter of the single-device model that this rank holds: a box, cut along any number of dims.
+    """A rank's shard of a parameter: a box of the single-device model's parameter, cut along any number of dims.
 
-    Worked example: a matrix of 8 x 4 whose rows are cut in two over four model-parallel ranks, two of which hold the same
-    half. Ranks 0 and 1 hold the box of 4 x 4 at (0, 0), each with `copies` = 2, and rank 0 is the first of them.
+    Worked example: the rows of an 8 x 4 matrix are cut in two halves over four model-parallel ranks, so two ranks hold
+    each half. Ranks 0 and 1 hold the 4 x 4 box at (0, 0), both with `copies` = 2, and rank 0 is the first.
     """
 
     full_shape: torch.Size
-    box: Box  # Invariant: within `full_shape`, and of as many dims
-    copies: int = 1  # the model-parallel ranks that hold this box, this one included
-    is_first: bool = True  # of these: whatever is to be kept once, such as a box in a checkpoint, is this one's
+    box: Box  # Invariant: within `full_shape`, with the same number of dims
+    copies: int = 1  # number of model-parallel ranks that hold this box, including this one
+    is_first: bool = True  # the first of these ranks saves the box
 
     @classmethod
     def uncut(cls, full_shape: Sequence[int], model_parallel: Group | None = None) -> Placement:
-        """Return the placement of a parameter that all ranks of `model_parallel` hold whole; without it, one rank alone."""
+        """Return the placement of a full parameter, replicated over `model_parallel` if given."""
         full = torch.Size(full_shape)
         if model_parallel is None:
             return cls(full, full_box(full))
@@ -35,7 +35,7 @@ class Placement:
 
     @classmethod
     def cut(cls, full_shape: Sequence[int], dim: int, start: int, stop: int) -> Placement:
-        """Return the placement of the slice `start` to `stop` along `dim`, which no other model-parallel rank holds."""
+        """Return the placement of the slice `start` to `stop` along `dim`, held by one model-parallel rank."""
         full = torch.Size(full_shape)
         starts, sizes = [0] * len(full), list(full)
         starts[dim], sizes[dim] = start, stop - start
@@ -43,11 +43,11 @@ class Placement:
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of this rank's part."""
+        """The shape of this rank's shard."""
         return torch.Size(self.box.size)
 
     def part_of(self, full: Tensor) -> Tensor:
-        """Return this rank's part of the whole parameter, a view."""
+        """Return this rank's shard as a view of the full parameter."""
         for dim, (start, size) in enumerate(zip(self.box.start, self.box.size, strict=True)):
             full = full.narrow(dim, start, size)
         return full

@@ -1,12 +1,12 @@
-"""Recompute: backward computes the activations of a part of the model again, instead of keeping them since forward.
+"""Activation recompute: backward computes a module's activations again instead of storing them in forward.
 
-What forward would keep for backward is thrown away and only counted; what the part was called with is kept. The first
-time that backward asks for one of these tensors, the part is run again up to the last of them. The graph is the one
-that forward has built, so gradients are bit by bit those without recompute. (Chen et al. 2016, arXiv:1604.06174. torch's
-own `checkpoint` imports its compiler, which takes each rank a second.)
+Forward discards the tensors saved for backward and only counts them. It keeps the module's inputs. When backward needs
+the first of these tensors, the module runs again up to the last of them. The autograd graph is still the one from
+forward, so gradients are bitwise the same as without recompute. (Chen et al. 2016, arXiv:1604.06174. torch's own
+`checkpoint` imports its compiler, which takes each rank a second.)
 
-The part must compute the same again: it draws no random numbers but by a hash, and its collectives run again in the
-same order on all ranks of a group, as these run backward in the same order.
+The module must compute the same values again. Its only random numbers come from a hash. Its collectives run again in
+the same order on all ranks of a group, because these run backward in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 def recompute_in_backward(module: nn.Module) -> None:
-    """Have `module` keep nothing for backward but what it is called with, by position. Validation is as before."""
+    """Make `module` store only its positional inputs for backward. Calls without gradients do not change."""
     compute = module.forward
 
     @wraps(compute)
@@ -37,34 +37,34 @@ def recompute_in_backward(module: nn.Module) -> None:
 
 
 class _AllThereError(Exception):
-    """Everything that backward needs has been computed again."""
+    """All tensors that backward needs have been recomputed."""
 
 
 class _Activations:
-    """The tensors that one run of `compute` would have kept for backward, in the order of their use."""
+    """The tensors that one call of `compute` saves for backward, in the order in which they are saved."""
 
     def __init__(self, compute: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         self._compute = compute
-        # Detached: what waits for backward must not hold the graph before it.
+        # Detached, because stored inputs must not keep the preceding graph alive.
         self._inputs = tuple(_detached(one) for one in inputs)
         self._count = 0
         self._computed: list[Tensor] = []
 
     def count(self, _activation: Tensor) -> int:
-        """Throw a tensor away, and return its place."""
+        """Discard a tensor, and return its index."""
         self._count += 1
         return self._count - 1
 
     def take(self, place: int) -> Tensor:
-        """Return the tensor of that place, computed again."""
+        """Return the tensor with the index `place`; recompute all tensors on the first call."""
         if not self._computed:
             with suppress(_AllThereError), torch.enable_grad(), saved_tensors_hooks(self._keep, self.take):
                 self._compute(*self._inputs)
-            assert len(self._computed) == self._count, "it computes the same again"
+            assert len(self._computed) == self._count, "recompute saves the same number of tensors"
         return self._computed[place]
 
     def _keep(self, activation: Tensor) -> None:
-        # Detached: else the graph of this second run would hold itself for ever.
+        # Detached, because otherwise the graph of this second run would reference itself and never be freed.
         self._computed.append(activation.detach())
         if len(self._computed) == self._count:
             raise _AllThereError

@@ -1,4 +1,4 @@
-"""A rank that mpirun or srun started by itself: who it is, and where it meets the others."""
+"""Finds the rank and the rendezvous address of a process that mpirun or srun started directly, without tlaunch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.machine.engine_rank import EngineRank, read_engine_rank
 
-_HINT_ADDRESS = f"give all ranks {env.MASTER_ADDR}, an address of rank 0's server, and {env.MASTER_PORT}"
+_HINT_ADDRESS = f"set {env.MASTER_ADDR} (an address of rank 0's server) and {env.MASTER_PORT} for all ranks"
 
 
-_claimed: dict[bytes, socket.socket] = {}  # for as long as this process lives
+_claimed: dict[bytes, socket.socket] = {}  # until this process exits
 
 
 @frozen
 class _Meeting:
-    """The agreement of the ranks, made by MPI."""
+    """The rendezvous address and this process's local rank, agreed on over MPI."""
 
     address: str
     port: str
@@ -32,12 +32,12 @@ class _Meeting:
 
 
 def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torchrun would have set for a rank that an engine started; none if they are set already.
+    """Return the variables of torchrun for a rank that mpirun or srun started; none if they are already set.
 
-    Blocks until all ranks have come, unless the environment says where they meet.
+    Blocks until all ranks have called it, unless the environment contains the rendezvous address.
 
     Raises:
-        UsageError: the ranks cannot find each other, or the engine gave two of this machine one local rank.
+        UsageError: the ranks cannot find each other, or two processes on this machine have the same local rank.
     """
     if env.RANK in environment or env.WORLD_SIZE in environment:
         return {}
@@ -46,7 +46,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
         return {}
     if rank.world_size is None:
         raise UsageError(
-            f"{rank.engine} made this process rank {rank.global_rank}, and does not tell of how many",
+            f"{rank.engine} started this process as rank {rank.global_rank} without the number of ranks",
             hint=f"set {env.RANK} and {env.WORLD_SIZE}",
         )
     if environment.get(env.MASTER_ADDR) and environment.get(env.MASTER_PORT):
@@ -64,9 +64,10 @@ def _variables(rank: EngineRank, local_rank: int | None, local_world_size: int |
 
 
 def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
-    """Two ranks of one local rank would compute on one device: engines count so where they know a host by two names.
+    """Raise UsageError if another process on this machine has the same local rank, and so the same device.
 
-    An abstract socket, which the kernel forgets with this process, tells ranks of one machine apart without MPI.
+    This happens if the engine knows a host by two names. It is detected without MPI: each process binds an abstract
+    socket, which the kernel removes when the process exits.
     """
     meeting = f"{environment[env.MASTER_ADDR]}:{environment[env.MASTER_PORT]}"
     words = f"{os.getuid()} {rank.job} {meeting} {rank.world_size} {rank.local_rank}"
@@ -81,9 +82,9 @@ def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
         holder.close()
         if refused.errno == errno.EADDRINUSE:
             raise UsageError(
-                f"{rank.engine} made two processes on {os.uname().nodename} local rank {rank.local_rank}; this one is "
-                f"rank {rank.global_rank}",
-                hint=f"name each host once, or give every rank {env.RANK}, {env.WORLD_SIZE} and {env.LOCAL_RANK}",
+                f"{rank.engine} started two processes on {os.uname().nodename} as local rank {rank.local_rank}; this "
+                f"one is rank {rank.global_rank}",
+                hint=f"list each host once, or set {env.RANK}, {env.WORLD_SIZE} and {env.LOCAL_RANK} for every rank",
             ) from refused
 
 
@@ -91,18 +92,18 @@ def _meet(rank: EngineRank, environment: Mapping[str, str]) -> _Meeting:
     mpi = _mpi(rank)
     world = mpi.COMM_WORLD
     library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
-    hint = f"use the mpirun of that library, or srun --mpi=pmix or pmi2; or {_HINT_ADDRESS}"
+    hint = f"use the mpirun of that library, `srun --mpi=pmix` or `srun --mpi=pmi2`; or {_HINT_ADDRESS}"
     if (world.size, world.rank) != (rank.world_size, rank.global_rank):
         raise UsageError(
-            f"{rank.engine} made this process rank {rank.global_rank} of {rank.world_size}, but MPI takes it for rank "
-            f"{world.rank} of {world.size}: mpi4py uses {library}, which has not joined the job: another MPI than that of "
-            "mpirun, or srun without --mpi",
+            f"{rank.engine} started this process as rank {rank.global_rank} of {rank.world_size}, but for MPI it is "
+            f"rank {world.rank} of {world.size}: mpi4py uses {library}, which did not join the job, because mpirun "
+            "belongs to another MPI, or srun ran without `--mpi`",
             hint=hint,
         )
     try:
         return _agree(mpi, world, environment)
     except mpi.Exception as error:
-        raise UsageError(f"the ranks cannot talk over MPI: {error}; mpi4py uses {library}", hint=hint) from error
+        raise UsageError(f"the ranks cannot communicate over MPI: {error}; mpi4py uses {library}", hint=hint) from error
 
 
 def _agree(mpi: Any, world: Any, environment: Mapping[str, str]) -> _Meeting:
@@ -116,30 +117,30 @@ def _agree(mpi: Any, world: Any, environment: Mapping[str, str]) -> _Meeting:
         free_port = int(probe.getsockname()[1])
     address, port = world.bcast((chosen or _own_address(names), free_port) if names else None)
     if not address:
-        raise UsageError("rank 0 finds no address of its own that others could reach", hint=_HINT_ADDRESS)
+        raise UsageError("rank 0 found no address that other servers can reach", hint=_HINT_ADDRESS)
     return _Meeting(address, environment.get(env.MASTER_PORT) or str(port), local_rank, local_size)
 
 
 def _mpi(rank: EngineRank) -> Any:
     try:
-        from mpi4py import MPI  # noqa: PLC0415 - no other start needs it, and its import joins the job
+        from mpi4py import MPI  # noqa: PLC0415 - only needed here, and its import joins the MPI job
     except (ImportError, RuntimeError) as error:
         missing = isinstance(error, ModuleNotFoundError)
         why = "mpi4py is not installed" if missing else f"mpi4py cannot be used: {error}"
         raise UsageError(
-            f"{rank.engine} started {rank.world_size} ranks, and nothing says where they meet: {why}",
-            hint=f"{_HINT_ADDRESS}; or install mpi4py for the MPI that mpirun belongs to",
+            f"{rank.engine} started {rank.world_size} ranks without a rendezvous address: {why}",
+            hint=f"{_HINT_ADDRESS}; or install mpi4py for the MPI of mpirun",
         ) from error
     return MPI
 
 
 def _own_address(names: list[str]) -> str | None:
-    """Return the address at which ranks on hosts called `names` would reach rank 0, or None if it is unknown."""
+    """Return the address at which the hosts `names`, rank 0's first, can reach rank 0; None if it is unknown."""
     others = [name for name in dict.fromkeys(names) if name != names[0]]
     if not others:
         return "127.0.0.1"
     for name in (*others, names[0]):
-        # The address from which a packet would be sent there; none is.
+        # The source address of a packet to that host. Connecting a UDP socket sends no packet.
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((name, 9))
             address = str(probe.getsockname()[0])

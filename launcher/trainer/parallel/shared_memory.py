@@ -1,21 +1,21 @@
-"""Collectives of CPU tensors among ranks of one host, through memory that they share. The backend, gloo, would use TCP.
+"""Collectives of CPU tensors between ranks on one host, through shared memory instead of gloo's TCP connections.
 
 The memory holds two slots for each rank:
 
     rank 0           rank 1           ...
     slot 0  slot 1   slot 0  slot 1
 
-A collective is a sequence of rounds. In each round every rank copies a chunk into its slot, meets the others, and reads
-their slots. Rounds take the two slots in turn, and so one meeting a round is enough: before a rank fills a slot again,
-it has met the others in the round between, to which they came after they had read that slot.
+A collective is a sequence of rounds. In each round every rank copies a chunk into its slot, waits at a barrier, and
+reads the other slots. Rounds alternate between the two slots, so one barrier per round is enough: before a rank fills a
+slot again, it passes the barrier of the next round, which other ranks reach only after reading that slot.
 
-Tensors that are made here in the first place need no copies: each rank reads the others' parts where they are.
+Tensors allocated in the shared memory need no copies: each rank reads the other ranks' parts directly.
 
-To meet, each rank sends a byte to each other by a socket, and sleeps until theirs have come. The locks in the kernel
-order what was written to the memory before a byte is sent and what is read after it came, on processors of any kind.
-Nobody spins: where ranks or other processes share a core, that would take it from the rank that is waited for.
+In a barrier each rank sends a byte to every other rank by a socket, and sleeps until their bytes arrive. The kernel's
+locks order writes before the send and reads after the receive on every kind of processor. There is no spinning, since
+it could take the core from the rank that the others wait for.
 
-Sums are made in the order of the ranks, so that they are the same bits on all ranks and in every repetition.
+Sums are computed in rank order, so they are bitwise the same on all ranks and in every repetition.
 
 Shapes: R ranks of the group, N items of a chunk, M columns of a shared tensor.
 """
@@ -35,30 +35,32 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-SLOT_BYTES = 1 << 20  # a chunk of this size stays in a core's cache; any item's size divides it
-BYTES_EACH = 2 * SLOT_BYTES  # of each rank
-# Up to so many bytes in all slots of a round, every rank adds them all up; beyond, a share of them, and they meet twice.
+SLOT_BYTES = 1 << 20  # fits a core's cache; a multiple of every item size
+BYTES_EACH = 2 * SLOT_BYTES  # per rank
+# If the slots of a round have at most this size in total, every rank reduces them completely. Otherwise each rank
+# reduces its share, and a second barrier follows.
 WHOLE_BYTES = 1 << 20
 
 _COMBINE: dict[str, Callable[..., Tensor]] = {"sum": torch.add, "max": torch.maximum}
 
 
 class PeerLostError(RuntimeError):
-    """Another rank of the group has ended, or has not come in time. supervise/diagnosis knows the messages."""
+    """Another rank of the group has exited or timed out. supervise/diagnosis parses the messages."""
 
 
 class SharedMemory:
-    """The collectives of one group, which all its ranks must call in the same order, with tensors of the same size.
+    """The shared memory of one group, and its collectives.
 
-    `peers` are sockets to the other ranks by global rank, `file` is the memory, with `BYTES_EACH` bytes of each rank, and
-    this rank is number `index` of the group. A collective blocks until all ranks take part in it, or `timeout` is over.
+    All ranks must call the collectives in the same order, with tensors of the same size. `peers` maps global ranks to
+    connected sockets. `file` is the memory, with `BYTES_EACH` bytes per rank. `index` is this rank's index in the
+    group. A collective blocks until all ranks have called it, or until `timeout`.
 
     Raises (each collective):
-        PeerLostError: a rank has closed its connections, or has not come in time. The memory is of no use any more.
+        PeerLostError: a rank has closed its connections or timed out. The memory cannot be used afterwards.
     """
 
     def __init__(self, peers: Mapping[int, socket.socket], index: int, file: io.FileIO, timeout: timedelta) -> None:
-        """Take over `peers` and `file`.
+        """Map the memory, and take ownership of `peers` and `file`.
 
         Raises:
             OSError: the memory cannot be mapped.
@@ -67,17 +69,17 @@ class SharedMemory:
         self._index, self._size = index, len(peers) + 1
         self._timeout_s = timeout.total_seconds()
         for peer in self._peers.values():
-            peer.settimeout(None)  # by the kernel instead, which takes one system call less
+            peer.settimeout(None)  # SO_RCVTIMEO instead saves a system call per receive
             seconds, rest = divmod(timeout, timedelta(seconds=1))
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, rest.microseconds))
         self._file, self._end = file, self._size * BYTES_EACH
         memory = mmap.mmap(file.fileno(), self._end)
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8).view(self._size, 2, SLOT_BYTES)
-        self._slots: dict[torch.dtype, tuple[Tensor, Tensor]] = {}  # the same memory; of each turn, a row for each rank
+        self._slots: dict[torch.dtype, tuple[Tensor, Tensor]] = {}  # views of even and odd slots, with a row per rank
         self._rounds = 0
 
     def all_reduce(self, tensor: Tensor, operation: Literal["sum", "max"]) -> Tensor:
-        """Reduce a contiguous `tensor` to the sum or maximum over the ranks, in place, and return it."""
+        """Set a contiguous `tensor` to its sum or maximum over the ranks, and return it."""
         combine, flat = _COMBINE[operation], tensor.detach().view(-1)
         for chunk_N in flat.split(SLOT_BYTES // flat.itemsize):
             slots_RN = self._next_slots(flat.dtype)[:, : len(chunk_N)]
@@ -90,7 +92,7 @@ class SharedMemory:
             shares = list(map(slice, bounds, bounds[1:]))
             own = shares[self._index]
             _reduce(combine, slots_RN[:, own], chunk_N[own])
-            slots_RN[self._index, own].copy_(chunk_N[own])  # nobody else reads this share of this slot before
+            slots_RN[self._index, own].copy_(chunk_N[own])  # other ranks read it only after the barrier
             self._meet()
             for index, share in enumerate(shares):
                 if index != self._index:
@@ -98,15 +100,15 @@ class SharedMemory:
         return tensor
 
     def tensor(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor | None:
-        """Return zeros of that shape that all ranks see and change, or None on all ranks if there is no memory left.
+        """Return a tensor of zeros that all ranks share, or None on all ranks if there is not enough memory.
 
-        All must call it with the same arguments. The memory is kept until all ranks have let go of the tensor.
+        All ranks must call it with the same arguments. The memory is freed once all ranks have released the tensor.
         """
         share = -(-rows * columns * dtype.itemsize // self._size)
         share += -share % mmap.ALLOCATIONGRANULARITY
         failed, memory = torch.zeros(1), None
         try:
-            # Each rank takes some pages now. Without any left it would be killed (SIGBUS) when it writes.
+            # Each rank allocates its pages now. A write to a page that cannot be allocated later would raise SIGBUS.
             os.posix_fallocate(self._file.fileno(), self._end + self._index * share, share)
         except OSError:
             failed += 1
@@ -124,13 +126,13 @@ class SharedMemory:
         return torch.frombuffer(memory, dtype=dtype, count=rows * columns).view(rows, columns)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here: what they have written to a `tensor` can be read then."""
+        """Wait for all ranks. Then their earlier writes to a `tensor` are visible."""
         self._meet()
 
     def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
-        """Set `output_N` to the sum of some columns of a `tensor` that has a row of each rank.
+        """Set `output_N` to the sum over rows of some columns of a `tensor` with one row per rank.
 
-        Every rank may take others. A row may be changed again after all ranks have taken what they need and have met (`barrier`).
+        Ranks may pass different columns. Do not change a row before the next `barrier`.
         """
         self._meet()
         step = SLOT_BYTES // output_N.itemsize
@@ -138,7 +140,7 @@ class SharedMemory:
             _reduce(torch.add, chunk_RN, chunk_N)
 
     def all_gather(self, output: Tensor, part: Tensor) -> None:
-        """Set `output` to the ranks' parts, one after another; both are contiguous."""
+        """Gather `part` from every rank into `output`, in rank order. Both tensors are contiguous."""
         own = part.detach().view(-1)
         parts_RN = output.detach().view(self._size, len(own))
         step = SLOT_BYTES // own.itemsize
@@ -149,7 +151,7 @@ class SharedMemory:
             chunks_RN.copy_(slots_RN)
 
     def all_to_all(self, output: Tensor, tensor: Tensor) -> None:
-        """Set `output` to this rank's part of every rank's `tensor`, one after another; both are contiguous."""
+        """Gather this rank's slice of every rank's `tensor` into `output`. Both are contiguous."""
         sent_RN, received_RN = (each.detach().view(self._size, -1) for each in (tensor, output))
         step = SLOT_BYTES // sent_RN.itemsize // self._size
         for sent, received in zip(sent_RN.split(step, dim=1), received_RN.split(step, dim=1), strict=True):
@@ -159,7 +161,7 @@ class SharedMemory:
             received.copy_(slots_RN.view(self._size, *sent.shape)[:, self._index])
 
     def close(self) -> None:
-        """Give connections and memory back. Ranks that still wait in a collective would fail."""
+        """Close the connections and release the memory. Ranks still inside a collective fail with PeerLostError."""
         for peer in self._peers.values():
             peer.close()
         self._file.close()
@@ -167,7 +169,7 @@ class SharedMemory:
         del self._bytes
 
     def _next_slots(self, dtype: torch.dtype) -> Tensor:
-        """Return the slots of the next round, a row for each rank."""
+        """Return the slots of the next round, with one row per rank."""
         if dtype not in self._slots:
             even, odd = self._bytes.view(dtype).unbind(1)
             self._slots[dtype] = even, odd
@@ -175,20 +177,21 @@ class SharedMemory:
         return self._slots[dtype][self._rounds % 2]
 
     def _meet(self) -> None:
-        """Wait until all ranks are here; what they had written before can be read then."""
+        """Wait for all ranks. Then their earlier writes to the memory are visible."""
         for peer in self._peers.values():
-            with suppress(ConnectionError):  # told below, unless it ended after this meeting, of which it left its byte
+            with suppress(ConnectionError):  # reported below, unless the peer has already sent its byte
                 peer.send(b"\0", socket.MSG_NOSIGNAL)
         for global_rank, peer in self._peers.items():
             try:
                 came = peer.recv(1)
             except BlockingIOError:
-                waited = f"waited {self._timeout_s:g} s in vain for rank {global_rank}"
-                raise PeerLostError(f"shared memory: {waited}") from None
+                raise PeerLostError(
+                    f"shared memory: timed out after {self._timeout_s:g} s waiting for rank {global_rank}"
+                ) from None
             except ConnectionError:
                 came = b""
             if not came:
-                # Those before it have come, also if they have given up by now because of the one that is missing.
+                # Lower ranks have arrived, even if they have exited since because of the missing rank.
                 others = [rank for rank, peer in self._peers.items() if rank > global_rank and _is_closed(peer)]
                 gone = ", ".join(map(str, [global_rank, *others]))
                 raise PeerLostError(f"shared memory: connection closed by rank {gone}")

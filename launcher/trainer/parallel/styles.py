@@ -1,8 +1,8 @@
-"""The ways in which model parallelism changes modules: which dim of which parameter is split, and what is communicated.
+"""The tensor-parallel styles of modules: which dim of each parameter is sharded, and which communication is added.
 
-Model parallelism follows Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053): a pair of linear layers is split by
-output features, then by input features, so that one sum per pair is all that ranks exchange. A vocabulary that the
-ranks do not divide is split as evenly as whole rows allow.
+Model parallelism follows Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053). In a pair of linear layers the first is
+sharded by output features and the second by input features, so ranks exchange only one sum per pair. A vocabulary whose
+size is not divisible by the number of ranks is sharded as evenly as possible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launcher.trainer.parallel.collectives import Group, enter_model_parallel, l
 def part_bounds(size: int, group: Group) -> tuple[int, int]:
     """Return this rank's part [start, stop) of `size` rows: 65 rows over 2 ranks are 0..31 and 32..64.
 
-    start = floor(size * index / ranks), so parts differ by one row at most and none is empty while ranks <= size.
+    start = floor(size * index / ranks). So the parts differ by at most one row, and none is empty if ranks <= size.
     """
     return size * group.index // group.size, size * (group.index + 1) // group.size
 
@@ -33,19 +33,19 @@ class Style:
 
 
 class _InputFeatureShard(Linear):
-    """A linear layer over this rank's input features: partial products are summed before the bias is added."""
+    """A linear layer over this rank's input features. The partial products are summed before the bias is added."""
 
     group: Group
 
     def forward(self, hidden_BTE: Tensor) -> Tensor:
-        # Without dims B and T the product is no view, which the sum could not replace in place.
+        # Flattened, so that the product is not a view: the sum overwrites it in place.
         partial_ND = linear(hidden_BTE.flatten(0, -2), self.weight)
         whole_ND = leave_model_parallel(partial_ND, self.group).add_(self.bias)
         return whole_ND.view(*hidden_BTE.shape[:-1], -1)
 
 
 class _VocabularyShard(nn.Embedding):
-    """An embedding of this rank's ids: other ids give zero, and the sum over ranks is the whole embedding."""
+    """An embedding of this rank's ids. Other ids give zero, and the sum over ranks is the full embedding."""
 
     group: Group
     first_id: int
@@ -59,7 +59,7 @@ class _VocabularyShard(nn.Embedding):
 
 def _enter_here(module: nn.Module, group: Group) -> None:
     def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        # The memory that cross attention has as its second input is shared by all layers, and has entered before them.
+        # The second input of cross attention is the output of the `memory` module, which has this style itself.
         return enter_model_parallel(inputs[0], group), *inputs[1:]
 
     module.register_forward_pre_hook(enter)
@@ -82,7 +82,7 @@ def _own_part(module: nn.Module, group: Group) -> None:
 
 
 def _nothing_more(_module: nn.Module, _group: Group) -> None:
-    """Do nothing: what a layer split by output features needs is communicated by its block's entry, or by `head_loss`."""
+    """Leave a layer sharded by output features unchanged: its block's entry hook or `head_loss` communicates."""
 
 
 BLOCK = Style({}, _enter_here)
@@ -90,4 +90,4 @@ OUTPUT_FEATURES = Style({"weight": 0, "bias": 0}, _nothing_more)
 INPUT_FEATURES = Style({"weight": 1}, _sum_before_bias)
 VOCABULARY_ROWS = Style({"weight": 0}, _own_ids_only)
 VOCABULARY_HEAD = Style({"weight": 0}, _nothing_more)
-DROPPED_PART = Style({}, _own_part)  # dropout between a layer split by output features and one split by input features
+DROPPED_PART = Style({}, _own_part)  # dropout between layers sharded by output features and by input features

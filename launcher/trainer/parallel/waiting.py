@@ -1,7 +1,7 @@
-"""The time of a step, divided into that for data, for waiting for other ranks, and for this rank's own work.
+"""Timers that divide a step into loading data, waiting for other ranks, and this rank's own work.
 
-On CPU backends a collective blocks until the others have come, and so does taking a message: the time spent there is
-waiting, with the transfer in it. Accelerators run both in the background, so that nothing is known of their waiting.
+On CPU backends collectives and receives block until the other ranks take part. The time inside them counts as waiting,
+including the transfer. On accelerators both run in the background, so their waiting time is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 
 class Timer:
-    """Adds up the seconds spent inside `with`. Not for nested use."""
+    """A context manager that adds up the seconds spent inside it. Not reentrant."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -29,7 +29,7 @@ class Timer:
         self.seconds += time.perf_counter() - self._since_s
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield `items`, and add up the seconds that each takes to come."""
+        """Yield `items`, and add up the seconds that the iterator takes."""
         iterator = iter(items)
         while True:
             try:
@@ -40,20 +40,20 @@ class Timer:
             yield item
 
 
-# Of this process. No two of them ever run at the same time.
-waiting = Timer()  # for the other ranks of a collective, transfer included
-bubble = Timer()  # for the neighbours in the pipeline, transfer included
-loading = Timer()  # for the sentence pairs of a step: to choose, pad and copy them
+# The timers of this process. At most one of them runs at a time.
+waiting = Timer()  # in collectives, including the transfer
+bubble = Timer()  # in messages between pipeline stages, including the transfer
+loading = Timer()  # choosing, padding and copying the sentence pairs of a step
 
 
 class Stopwatch:
-    """Runs from its making on."""
+    """A stopwatch that starts at its creation."""
 
     def __init__(self) -> None:
         self._before = _readings()
 
     def read(self) -> StepTime:
-        """Return the time since the stopwatch was made."""
+        """Return the time since the stopwatch was created."""
         return StepTime(*(now - before for now, before in zip(_readings(), self._before, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""The open connection to the other ranks: one process group per axis, and what all of them exchange."""
+"""Opens the process groups of a rank, one per axis of the layout, and exchanges data with all ranks."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from launcher.trainer.parallel.place import Place
 from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 GROUP_TIMEOUT = timedelta(minutes=10)
-ROUND_S = 30.0  # after which ranks meet that wait for others' work
-DONE, BUSY, FAILED = range(3)  # the rank is added to the last
+ROUND_S = 30.0  # time between two collectives of ranks that wait for other ranks' work
+DONE, BUSY, FAILED = range(3)  # the rank is added to FAILED
 
 Key = TypeVar("Key")
 Transport = Literal["auto", "backend", "shared_memory"]
-_HINT_TRANSPORT = "parallel.transport = auto takes shared memory only where all ranks of a group have it"
+_HINT_TRANSPORT = "set `parallel.transport = auto` to use shared memory only if it is available"
 
 
 @frozen
 class World:
-    """An open connection to the other ranks."""
+    """The open process groups of this rank."""
 
     place: Place
     device: torch.device
@@ -49,20 +49,21 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """True for the one rank that prints and writes for all."""
+        """True on rank 0, which prints and writes for all ranks."""
         return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
-        """Reduce `tensor` to the sum over every rank, in place, axis by axis: small groups are faster than one large group."""
+        """Set `tensor` to its sum over all ranks, axis by axis, which is faster than one large group."""
         for group in (self.mp, self.dp, self.pp):
             all_reduce(tensor, group)
         return tensor
 
     def from_rank_0(self, make: Callable[[], bytes]) -> bytes:
-        """Return on every rank what `make` returns on rank 0. All must call it.
+        """Call `make` on rank 0, and return its result on every rank. All ranks must call it.
 
         Raises:
-            TlaunchError: on every rank alike, when it is raised on rank 0 (or an OSError is, as UnreadableError). So
+            TlaunchError: on every rank, if `make` raises it on rank 0 (or an OSError, which becomes UnreadableError).
+            So
                 no rank is left waiting, and every rank ends with the same message and exit code.
         """
         payload, failure = b"", None
@@ -79,13 +80,13 @@ class World:
         return payload
 
     def while_others_wait(self, work: Callable[[], object] | None) -> None:
-        """Call `work` on the ranks that have some, while all others wait, however long that takes. All must call it.
+        """Call `work` on the ranks that pass it while all others wait, without a time limit. All ranks must call it.
 
-        Ranks meet from time to time, since a collective that takes longer than `GROUP_TIMEOUT` fails; that is why
-        `work` runs in a thread. It says itself that it is getting on.
+        A collective fails after `GROUP_TIMEOUT`, so the ranks run short collectives while they wait, and `work` runs in
+        a thread. `work` must send its own heartbeats.
 
         Raises:
-            TlaunchError: on every rank alike, when it is raised on any: as `from_rank_0`.
+            TlaunchError: on every rank, if it is raised on any rank. See `from_rank_0`.
         """
         if self.place.world_size == 1:
             try:
@@ -99,41 +100,41 @@ class World:
             state = at_work.state_within(ROUND_S) if at_work else DONE
             if at_work and at_work.failure:
                 state = FAILED + self.place.global_rank
-            states = torch.tensor([float(state)], device=self.device)  # a type that every backend compares
+            states = torch.tensor([float(state)], device=self.device)  # every backend supports MAX for this type
             wait_for_long(dist.all_reduce(states, dist.ReduceOp.MAX, async_op=True))
             if (highest := int(states)) != BUSY:
                 break
         if highest >= FAILED:
             failure = self._shared_failure(at_work.failure if at_work else None, highest - FAILED)
-            assert failure is not None, "that rank has said so"
+            assert failure is not None, "that rank has reported a failure"
             raise failure
 
     def check_equal(
         self, content: bytes | None, what: str, *, hint: str = "copy the same files to every server"
     ) -> bytes:
-        """Every rank that brings a `content` must bring the same as rank 0. Return it on all ranks; all must call it.
+        """Check that the `content` of every rank equals rank 0's, and return it. All ranks must call it.
+
+        A rank that passes None is not checked. `what` names the content in the message.
 
         Raises:
-            UsageError: on every rank alike, when some rank's differs.
+            UsageError: on every rank, if any rank's content differs.
         """
         expected = self.from_rank_0(lambda: content or b"")
         differs = float(content is not None and content != expected)
         count = int(self.sum_over_all(torch.full((1,), differs, device=self.device)))
         if count:
-            raise UsageError(
-                f"{what} of {count} of {self.place.world_size} ranks differs from that of rank 0", hint=hint
-            )
+            raise UsageError(f"{what} of {count} of {self.place.world_size} ranks differs from rank 0's", hint=hint)
         return expected
 
     def _shared_failure(self, failure: TlaunchError | None, src: int = 0) -> TlaunchError | None:
-        """Rank `src`'s `failure` on every rank."""
+        """Return rank `src`'s `failure` on every rank."""
         fields = None if failure is None else [type(failure).__name__, failure.message, failure.hint]
         return _failure_of(self._shared(json.dumps(fields).encode(), src))
 
     def _shared(self, payload: bytes, src: int = 0) -> bytes:
-        """Rank `src`'s `payload` on every rank."""
+        """Return rank `src`'s `payload` on every rank."""
         size = torch.tensor([len(payload)], device=self.device)
-        wait_for_long(dist.broadcast(size, src=src, async_op=True))  # that rank first makes what it sends
+        wait_for_long(dist.broadcast(size, src=src, async_op=True))  # rank `src` may still be computing the payload
         content = torch.zeros(int(size) + 1, dtype=torch.uint8, device=self.device)  # never empty
         if self.place.global_rank == src:
             payload += b"\0"
@@ -144,15 +145,15 @@ class World:
 
 @contextmanager
 def open_world(place: Place, device: torch.device, transport: Transport = "backend") -> Iterator[World]:
-    """Join the other ranks; leave them in order at the end. Blocks until all have come.
+    """Join the other ranks, and close the process groups at the end. Blocks until all ranks have joined.
 
-    `transport` says what carries the collectives of a group: the backend, memory that its ranks share, or ("auto") the
-    latter where all of them are on the CPU of one host.
+    `transport` carries the collectives of a group: "backend", "shared_memory", or "auto", which uses shared memory if
+    all ranks of the group are on the CPU of one host.
 
-    After an error nothing is closed here: peers would see it, and could end before this rank has said what happened.
+    After an error nothing is closed, because peers would notice it and could exit before this rank reports its error.
 
     Raises:
-        UsageError: on all ranks alike, if `transport` is "shared_memory" and the ranks of some group cannot share any.
+        UsageError: on all ranks, if `transport` is "shared_memory" and the ranks of a group cannot share memory.
     """
     if transport == "shared_memory" and device.type != "cpu":
         raise UsageError(f"parallel.transport is shared_memory, but the device is {device}", hint=_HINT_TRANSPORT)
@@ -179,7 +180,7 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
         )
     links.shake_hands(device)
     yield World(place, device, **groups, links=links)
-    # Nobody closes connections that a slower rank still reads from, and rank 0 may still save the model.
+    # A slower rank may still read from the connections, and rank 0 may still save the model.
     wait_for_long(dist.barrier(async_op=True))
     for group in groups.values():
         if group.shared_memory is not None:
@@ -188,34 +189,34 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
 
 
 _openings = count()
-_stores: dict[tuple[str, ...], Any] = {}  # torch's, whose type it does not export
+_stores: dict[tuple[str, ...], Any] = {}  # torch does not export the type of its stores
 
 
 def _store_of_opening(place: Place) -> Any:
-    """Return what ranks find each other by, with keys of this opening alone.
+    """Return the rendezvous store, with a key prefix for this world.
 
-    The store is that of the whole life of this process: a rank that opens its next world while rank 0 still closes the last one
-    would else find that one's addresses on the same port. All ranks open their worlds in the same order.
+    A process uses one store for all its worlds. Otherwise a rank could open its next world while rank 0 still closes
+    the last one, and read the old addresses on the same port. All ranks must open their worlds in the same order.
     """
     where = tuple(os.environ.get(name, "") for name in (env.MASTER_ADDR, env.MASTER_PORT, env.RANK, env.WORLD_SIZE))
     if where not in _stores:
         _stores[where], _, _ = next(rendezvous("env://", place.global_rank, place.world_size, timeout=GROUP_TIMEOUT))
-    return dist.PrefixStore(  # type: ignore[attr-defined]  # the same
+    return dist.PrefixStore(  # type: ignore[attr-defined]  # torch does not export it either
         f"world {next(_openings)}", _stores[where]
     )
 
 
 def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
-    """Open a process group of some ranks, of which this is one. All ranks have to open theirs in the same order."""
+    """Open a process group of `ranks`, which include this one. All ranks must open their groups in the same order."""
     handle = _new_process_group(ranks) if len(ranks) > 1 else None
     return Group(ranks=ranks, index=ranks.index(global_rank), handle=handle)
 
 
 def linked_around(world: World, chunks: int) -> Links:
-    """Return the links of a pipeline whose stages hold so many chunks of layers. All ranks must call it.
+    """Return the links of a pipeline with `chunks` chunks of layers per stage. All ranks must call it.
 
-    With several, the last stage has a link to the first one, too, with process groups of its own: where there are two stages,
-    messages of both links are on their way between the same two ranks.
+    With several chunks, there is also a link between the last and the first stage. It has separate process groups,
+    because with two stages both links connect the same two ranks.
     """
     pp = world.pp
     if chunks == 1 or pp.size == 1:
@@ -229,12 +230,12 @@ def linked_around(world: World, chunks: int) -> Links:
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
-    """Return the groups with shared memory wherever it can be had; a group without it says why in one line.
+    """Return the groups with shared memory if it is available; for every other group print a line with the reason.
 
     All ranks must call it, with groups under the same keys.
 
     Raises:
-        UsageError: on all ranks alike, if it is `required` and the ranks of some group cannot share any.
+        UsageError: on all ranks, if shared memory is `required` and the ranks of a group cannot share memory.
     """
     opened, reasons = {}, []
     for key, group in groups.items():
@@ -245,28 +246,28 @@ def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[K
             memory = share_memory(group.ranks, group.index, group.handle, GROUP_TIMEOUT)
             opened[key] = replace(group, shared_memory=memory)
         except NotSharedError as error:
-            reasons.append(f"ranks {', '.join(map(str, group.ranks))} share no memory: {error}")
+            reasons.append(f"ranks {', '.join(map(str, group.ranks))} cannot share memory: {error}")
             if group.index == 0 and not required:
-                print(f"{reasons[-1]}; {dist.get_backend(group.handle)} serves", flush=True)
+                print(f"{reasons[-1]}; using {dist.get_backend(group.handle)}", flush=True)
     if required:
         refused = torch.tensor(len(reasons))
         dist.all_reduce(refused)
         if refused:
-            reason = reasons[0] if reasons else "other ranks share no memory"
+            reason = reasons[0] if reasons else "other ranks cannot share memory"
             raise UsageError(f"parallel.transport is shared_memory, but {reason}", hint=_HINT_TRANSPORT)
     return opened
 
 
 def _new_process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    # Only the members create the group. That is safe, also where groups are split off a parent communicator, since
-    # every rank is in exactly one group per axis and all create theirs in the same order of axes.
+    # Only members create the group. This is safe even if groups are split off a parent communicator: every rank is in
+    # exactly one group per axis, and all ranks create their groups in the same order of axes.
     group = dist.new_group(list(ranks), timeout=GROUP_TIMEOUT, use_local_synchronization=True)
     assert isinstance(group, dist.ProcessGroup), "only members ask for a group"
     return group
 
 
 class _Background:
-    """Work in a thread that ends with this process at the latest."""
+    """A function that runs in a daemon thread."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
@@ -281,10 +282,10 @@ class _Background:
             self._error = error
 
     def state_within(self, seconds: float) -> int:
-        """Wait for the end at most that long; return BUSY or DONE.
+        """Wait up to `seconds` for the thread; return BUSY or DONE.
 
         Raises:
-            Exception: whatever `work` has raised that no person can mend.
+            Exception: an unexpected error of `work`, that is, none of the errors in `failure`.
         """
         self._thread.join(seconds)
         state = BUSY if self._thread.is_alive() else DONE
@@ -294,7 +295,7 @@ class _Background:
 
     @property
     def failure(self) -> TlaunchError | None:
-        """The error that `work` has raised, if a person can mend it."""
+        """The TlaunchError or OSError that `work` raised, as a TlaunchError; None if there is none."""
         return _as_told(self._error) if isinstance(self._error, TlaunchError | OSError) else None
 
 

@@ -268,7 +268,7 @@ class StepProfiler:
             return ""
         if self._path is None:
             self._left = 0
-            return "no profile: there is no run directory that it could be kept in"
+            return "no profile: there is no run directory to write it to"
         self._steps += 1
         if self._steps == WARM_UP_STEPS and not is_last:
             self._running.enter_context(self._profile)
@@ -281,7 +281,7 @@ class StepProfiler:
             return ""
         self._left = 0
         if self._steps <= WARM_UP_STEPS:
-            return f"no profile: the training is over after {self._steps} steps, and the first {WARM_UP_STEPS} are not traced"
+            return f"no profile: the training ended after {self._steps} steps; the first {WARM_UP_STEPS} are not traced"
         self._running.close()
         assert self._path is not None, "nothing is traced without a path"
         try:

@@ -1,1 +1,1 @@
-"""The records that a training writes while it runs: heartbeats, metrics.jsonl, TensorBoard."""
+"""Writes a training's telemetry: heartbeats, metrics.jsonl, TensorBoard files, profiles and recorded operators."""

@@ -1,8 +1,8 @@
-"""Scalars for TensorBoard, as its event files hold them.
+"""Writes scalars to TensorBoard event files.
 
-TensorBoard's own messages are used, and nothing else of it: torch's SummaryWriter starts a thread whose last records are
-lost when a rank leaves at once, and which prints a traceback when the disk is full; and it imports TensorFlow wherever
-that is installed, which takes seconds. What is left to do is the frame of a record (TFRecord):
+From TensorBoard only the protobuf messages are used, instead of torch's SummaryWriter. SummaryWriter writes in a
+thread: its last records are lost when a rank exits at once, and it prints a traceback when the disk is full. It also
+imports TensorFlow if it is installed, which takes seconds. A record is framed as follows (TFRecord):
 
     length, 8 bytes | masked CRC-32C of the length, 4 bytes | message | masked CRC-32C of the message, 4 bytes
 
@@ -23,30 +23,30 @@ from pathlib import Path
 from typing import Any
 
 _VERSION = "brain.Event:2"
-_CASTAGNOLI = 0x82F63B78  # the polynomial, its lowest power first
+_CASTAGNOLI = 0x82F63B78  # the polynomial, lowest power first
 
 
 def tensorboard_is_installed() -> bool:
-    """Return True if TensorBoard is installed. Looks for its files; imports nothing."""
+    """Return True if TensorBoard is installed, without importing it."""
     return find_spec("tensorboard") is not None
 
 
 class EventFile:
-    """A new file in `directory`, which is made if need be; its parent is not. Holds no file open.
+    """A new event file in `directory`, which is created if its parent exists. The file is open only during a write.
 
-    Importing the messages takes some 0.03 s when the first one is made: not at the start of a training, and never in a
-    process that is forked for every rank.
+    The first instance imports the messages, which takes about 0.03 s. So create it after the start of the training, and
+    not in the process from which ranks are forked.
 
     Raises:
-        ImportError, OSError: TensorBoard is not whole, the directory cannot be made, ...
+        ImportError, OSError: TensorBoard is incomplete, or the directory cannot be created.
     """
 
     def __init__(self, directory: Path, *, attempt: int, purge_step: int | None) -> None:
-        """Open a new event file. What earlier attempts wrote of `purge_step` and later steps is not shown any more."""
+        """Create a new event file. TensorBoard then hides records of earlier attempts from `purge_step` on."""
         self._messages = import_module("tensorboard.compat.proto.event_pb2")
         self._summaries = import_module("tensorboard.compat.proto.summary_pb2")
         directory.mkdir(exist_ok=True)
-        # TensorBoard reads files in the order of their names.
+        # TensorBoard reads files in the order of names.
         name = f"events.out.tfevents.{int(time.time()):010}.{attempt:04}.{socket.gethostname()}.{os.getpid()}"
         self._path = directory / name
         first = {"wall_time": time.time(), "file_version": _VERSION}
@@ -56,10 +56,10 @@ class EventFile:
             self._append({"wall_time": time.time(), "step": purge_step, "session_log": start})
 
     def scalars(self, time_ns: int, step: int, values: Mapping[str, float]) -> None:
-        """Add a record with a value for each tag; they are kept as fp32. It is in the file at once.
+        """Write a record with a float32 value for each tag, without buffering.
 
         Raises:
-            OSError: no room, ...; then the file takes no more.
+            OSError: the disk is full, for example. The file must not be used afterwards.
         """
         parts = [self._summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         summary = self._summaries.Summary(value=parts)
@@ -72,13 +72,13 @@ class EventFile:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             if os.write(descriptor, record) < len(record):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))  # the next write would say so
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))  # the error of another write
         finally:
             os.close(descriptor)
 
 
 def _check(content: bytes) -> bytes:
-    """Its masked CRC-32C (RFC 3720, appendix B.4)."""
+    """Return the masked CRC-32C of `content` (RFC 3720, appendix B.4)."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)

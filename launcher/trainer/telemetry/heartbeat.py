@@ -1,6 +1,6 @@
-"""This rank's signs of life: a beat after a step, a touch during whatever else takes long.
+"""Writes this rank's heartbeat: a beat after a step, and a touch of the file during other long work.
 
-Both are rationed, so that steps of a millisecond do not become slower by them.
+Both are rate-limited, so that they do not slow down steps of a millisecond.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch.distributed as dist
 
 from launcher.core.heartbeat import Beat, beat, touch
 
-REST_S = 0.2  # between two signs of life
+REST_S = 0.2  # minimum time between two heartbeats
 FIRST_NAP_S, MAX_NAP_S = 0.0005, 0.02
 
 
 @dataclass
 class _Since:
-    """The work since the last beat."""
+    """The sums over the steps since the last beat."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -29,9 +29,9 @@ class _Since:
 
 
 class HeartbeatWriter:
-    """Beats after the first step, after the last one, and in between at most every `REST_S` seconds.
+    """A writer of beats after the first step, after the last one, and in between at most every `REST_S` seconds.
 
-    A beat tells of the step after which it comes; times and tokens are the means of all steps since the last beat.
+    A beat contains the number of the latest step. Its times and tokens are means over all steps since the last beat.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -42,9 +42,9 @@ class HeartbeatWriter:
     def stepped(
         self, step: int, last_step: int, seconds: float, busy_s: float, *, tokens: int | None, loss: float | None
     ) -> None:
-        """Take note of a step that took `seconds`, in `busy_s` of which this rank worked; `tokens` are those of all ranks.
+        """Record a step that took `seconds`; this rank was busy for `busy_s` of them.
 
-        None: there are none in what is trained on.
+        `tokens` is the number over all ranks, or None if the training data has no tokens.
         """
         since = self._since
         since.steps += 1
@@ -59,7 +59,7 @@ class HeartbeatWriter:
             Beat(
                 step=step,
                 last_step=last_step,
-                # Accelerators wait in the background: nobody knows how much of the step they worked.
+                # Accelerators wait in the background, so their busy time is unknown.
                 busy_s=since.busy_s / since.steps if self._device.type == "cpu" else None,
                 loss=loss,
                 tokens_per_s=None if tokens is None else since.tokens / since.seconds,
@@ -80,12 +80,12 @@ class _Touches:
             touch(os.environ)
 
 
-# Call it wherever this rank gets on without taking steps.
+# Call it regularly during long work without steps.
 getting_on = _Touches().touch
 
 
 def wait_for_long(work: dist.Work | None) -> None:
-    """Wait for ranks that may have much to do first. Says meanwhile that this rank is not the one that hangs."""
+    """Wait for a collective that other ranks may join late. Touches the heartbeat, because this rank does not hang."""
     assert work is not None, "only members of a group wait in it"
     nap_s = FIRST_NAP_S
     while not work.is_completed():
@@ -96,6 +96,6 @@ def wait_for_long(work: dist.Work | None) -> None:
 
 
 def device_memory_bytes(device: torch.device) -> int | None:
-    """Return the most bytes that tensors have taken on the accelerator so far; None if torch does not report it."""
+    """Return the peak memory of tensors on the accelerator in bytes; None on a CPU or if torch does not report it."""
     tell = getattr(torch.accelerator, "max_memory_allocated", None)
     return None if device.type == "cpu" or tell is None else int(tell(device))

@@ -1,7 +1,7 @@
-"""The measurements of the training, kept for later readers: metrics.jsonl, and the same for TensorBoard.
+"""Writes the metrics of a training to metrics.jsonl and to TensorBoard.
 
-One rank writes both, under tlaunch only. They are rationed, so that steps of a millisecond do not become slower by them,
-nor files of a month too large to be drawn.
+One rank writes both, and only in a run of tlaunch. Records are rate-limited, so that they do not slow down steps of a
+millisecond, and files of a month stay small enough to plot.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from launcher.trainer.telemetry.event_file import EventFile, tensorboard_is_inst
 from launcher.trainer.telemetry.heartbeat import device_memory_bytes
 from launcher.trainer.telemetry.step_time import StepTime
 
-# Between two records of steps lie at least so many seconds, and so much of the time that the training has taken: a file
-# has 20,000 records for every e-fold of it.
+# Minimum time between two step records, in seconds and as a share of the training's duration. So the file gets at most
+# 20,000 records each time the duration grows by a factor of e.
 REST_S, REST_SHARE = 0.02, 1 / 20_000
-MAX_EXPONENT = 700  # beyond it there is no perplexity that a float holds
+MAX_EXPONENT = 700  # exp of a larger loss would overflow
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-PEAK_SIZE, PEAK_S = 1024, 0.05  # of the square matrices whose product shows what a rank's CPUs can do, and for how long
+PEAK_SIZE, PEAK_S = 1024, 0.05  # size of the square matrices, and duration, of the measurement of peak FLOP/s
 
 
 def perplexity_of(loss: float) -> float:
@@ -40,13 +40,13 @@ def perplexity_of(loss: float) -> float:
 
 @dataclass
 class _Since:
-    """The work since the last record of steps."""
+    """The sums over the steps since the last step record."""
 
     steps: int = 0
     # Sums over the steps
     time: StepTime = field(default_factory=StepTime)
     loss: float = 0.0
-    # The same, or None where the program does not tell it
+    # Sums, or None if the program does not report the value
     tokens: float | None = 0
     padding_share: float | None = 0.0
     model_flops: float | None = 0.0
@@ -58,14 +58,14 @@ class _Since:
 
 
 class Metrics:
-    """Writes after the first step, after the last one, and in between at most every `REST_S` seconds, later less often.
+    """A writer of records after the first step, after the last one, and in between at most every `REST_S` seconds.
 
-    A record is that of the step after which it comes; loss, times, tokens, padding and FLOPs are the means of all steps
-    since the record before, itself included. Where steps take longer than that every step has its own. Steps that wait for the next
-    record are written before a validation, and where losses begin or cease to be finite numbers; the first that is none
-    has a record of its own.
+    The interval grows with the duration of the training; steps longer than it get one record each. A record contains
+    the number of its step. Its loss, times, tokens, padding and FLOPs are means over all steps since the last record.
+    Pending steps are written before a validation, and before the loss changes between finite and non-finite. The first
+    non-finite loss gets its own record.
 
-    Nothing here ever raises: what cannot be written costs one line in this rank's log, once.
+    Never raises. The first failure to write prints one line in this rank's log.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Only one of all `ranks` `writes`, from its own step; any may say `saved`.
+        """Set up the writers. Pass `writes` on only one of all `ranks`; every rank may call `saved`.
 
-        That one measures for 0.05 s what its CPUs can do with `dtype` by `product`, which the model's layers multiply by: the
-        others are taken to be like it.
+        The writing rank measures for 0.05 s the peak FLOP/s of its CPUs for `product`, the matrix product of the
+        model's layers, with `dtype`. The other ranks are assumed to have the same CPUs.
         """
         self._device = device
         self._writes = writes
@@ -90,7 +90,7 @@ class Metrics:
         peak = peak_flops_per_s(device, dtype, product) if writes and self._keepers else None
         self._peak_flops_per_s = None if peak is None else peak * ranks
         self._since = _Since()
-        self._is_finite = True  # the last loss
+        self._is_finite = True  # of the last loss
         self._began_s, self._next_s = time.monotonic(), 0.0
 
     def stepped(
@@ -106,9 +106,9 @@ class Metrics:
         learning_rate: float,
         is_last: bool,
     ) -> None:
-        """Take note of a step; `tokens` and `model_flops` are those of all ranks, the rest is of this one.
+        """Record a step. `tokens` and `model_flops` are sums over all ranks, the other values are this rank's.
 
-        None stands for what the program does not know.
+        None means unknown.
         """
         if not self._writes or not self._keepers:
             return
@@ -127,20 +127,20 @@ class Metrics:
             self._write_steps()
 
     def validated(self, step: int, loss: float, *, of_tokens: bool = True, bleu: float | None = None) -> None:
-        """Record the mean loss of the validation data after `step`; one that is per token, in nats, has a perplexity."""
+        """Record the mean validation loss after `step`, and its perplexity if the loss is per token (`of_tokens`)."""
         if self._writes:
             self._write_steps()
             perplexity = perplexity_of(loss) if of_tokens else None
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity, bleu))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
-        """Record which share of the steps up to `step` each pipeline stage worked."""
+        """Record the measured and the predicted busy share of each pipeline stage, for the steps up to `step`."""
         if self._writes:
             self._write_steps()
             self._keep(StageShares(time.time_ns(), self._attempt, step, tuple(busy), tuple(predicted)))
 
     def flush(self) -> None:
-        """Write the steps that wait: of a training that ends before its last step there will be no other record."""
+        """Write the pending steps of a training that ends before its last step."""
         self._write_steps()
 
     def saved(self, step: int, what: str) -> None:
@@ -183,10 +183,10 @@ class Metrics:
 
 
 class _Keeper:
-    """Writes records somewhere; the first failure is told, later ones are not. Then it goes on trying, or does not."""
+    """A destination of records. It logs the first failure only, and then tries again or stops."""
 
     def __init__(self, path: Path, write: Callable[[Record], None], told: set[str], *, tries_again: bool) -> None:
-        """`told`: reasons that the log of this rank holds already."""
+        """Write records by `write`. `told` is the set of reasons that this rank has already logged."""
         self._path = path
         self._write = write
         self._told = told
@@ -198,12 +198,12 @@ class _Keeper:
             return
         try:
             self._write(record)
-        except Exception as error:  # noqa: BLE001 - a courtesy must not end a training
+        except Exception as error:  # noqa: BLE001 - missing metrics must not end a training
             reason = str((isinstance(error, OSError) and error.strerror) or error)
             if not self._has_failed and reason not in self._told:
                 self._told.add(reason)
-                line = f"metrics will be missing from {self._path}: {reason}"
-                with suppress(Exception):  # this rank's log may be closed, or have an encoding without these letters
+                line = f"cannot write metrics to {self._path}: {reason}"
+                with suppress(Exception):  # stdout may be closed, or its encoding may lack characters
                     encoding = sys.stdout.encoding
                     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
             self._has_failed = True
@@ -214,12 +214,12 @@ def _sum(total: float | None, value: float | None) -> float | None:
 
 
 def _quotient(total: float | None, divisor: float) -> float | None:
-    """Return total / divisor; None where the one is not known, or the other is zero."""
+    """Return total / divisor, or None if the total is unknown or the divisor is zero."""
     return total / divisor if total is not None and divisor else None
 
 
 def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
-    """Return what keeps the metrics of a run; an empty list where there is no run directory."""
+    """Return the destinations of a run's metrics; an empty list without a run directory."""
     if not environment.get(TLAUNCH_RUN_DIR):
         return []
     run_dir = RunDir(Path(environment[TLAUNCH_RUN_DIR]))
@@ -227,13 +227,13 @@ def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
     keepers = [_Keeper(run_dir.metrics, partial(append, run_dir.metrics), told, tries_again=True)]
     if tensorboard_is_installed():
         scalars = _Scalars(run_dir.tensorboard, attempt)
-        # A file that may end with half a record takes no more.
+        # A file that ends with half a record cannot be continued.
         keepers.append(_Keeper(run_dir.tensorboard, scalars.write, told, tries_again=False))
     return keepers
 
 
 class _Scalars:
-    """Records for TensorBoard. The file is made at the first one, after the first step."""
+    """A writer of records for TensorBoard. It creates the file at the first record."""
 
     def __init__(self, directory: Path, attempt: int) -> None:
         self._directory = directory
@@ -280,13 +280,16 @@ def _values(record: Record) -> dict[str, float]:
 
 
 def attempt_in(environment: Mapping[str, str]) -> int:
-    """Return the number of the attempt of the run that this process is part of; 0 outside of a run."""
+    """Return the attempt number from `environment`, or 0 outside a run."""
     text = environment.get(TLAUNCH_ATTEMPT, "")
     return int(text) if text.isdecimal() else 0
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """Return the most bytes that tensors have taken on an accelerator, or what this process holds on the CPU; None if unknown."""
+    """Return the peak memory of tensors on an accelerator, or the resident memory of this process on a CPU, in bytes.
+
+    Returns None if it is unknown.
+    """
     with suppress(Exception):  # after a failure accelerators may refuse to answer
         if device.type != "cpu":
             return device_memory_bytes(device)
@@ -296,7 +299,7 @@ def memory_bytes(device: torch.device) -> int | None:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the most bytes so far, of what `memory_bytes` is about; None if unknown."""
+    """Return the peak memory of tensors on an accelerator, or of this process on a CPU, in bytes; None if unknown."""
     with suppress(Exception):
         if device.type != "cpu":
             return device_memory_bytes(device)
@@ -305,11 +308,10 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 
 def peak_flops_per_s(device: torch.device, dtype: torch.dtype, product: Product) -> float | None:
-    """Return the FLOP/s that `product` of two large matrices reaches on the CPUs of this rank.
+    """Measure the FLOP/s of `product` for two large matrices on the CPUs of this rank.
 
-    None on accelerators, whose rate torch does not tell.
-
-    It is the fastest of several: a rank may be disturbed, but never works faster than it can.
+    Returns None on accelerators, since torch does not report their rate. The result is the fastest of several
+    repetitions, because other processes can only slow it down.
     """
     if device.type != "cpu":
         return None

@@ -1,8 +1,9 @@
-"""The operators of a model as they are seen in one training step: what each takes, what it gives, and where that comes from.
+"""The graph of a model's operators, collected in one training step: inputs and outputs with their origins and shapes.
 
-An operator is a module without parts, called NAME as in the model, or a function between such modules that computes
-something, called after the module in which it is called: `encoder.0.add`, `encoder.0.add_1`, as torch.fx calls them. What only
-moves or cuts a tensor (`view`, `transpose`, `split`) is no operator, and its result comes from where the tensor comes from.
+An operator is a module without submodules, named as in the model, or a computing function called between such modules.
+As in torch.fx, a function is named after the calling module: `encoder.0.add`, `encoder.0.add_1`. Functions that only
+move or slice a tensor (`view`, `transpose`, `split`) are not operators, and their results keep the origin of the
+tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from launcher.core.frozen import frozen
 
-# By the name of the function, the kind of operator that it is; others are none.
+# Function name -> kind of operator. Other functions are not operators.
 FUNCTIONS = {
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), "add"),
     **dict.fromkeys(("sub", "sub_", "__sub__", "__rsub__", "__isub__"), "sub"),
@@ -29,12 +30,12 @@ FUNCTIONS = {
     **{name: name for name in ("adaptive_avg_pool2d", "cross_entropy", "mse_loss")},
     "scaled_dot_product_attention": "attention",
 }  # fmt: skip
-CONSTANT = "constant"  # the name of what no operator computes, and nobody has named
+CONSTANT = "constant"  # the name of tensors without a known origin
 
 
 @frozen
 class SeenTensor:
-    name: str  # where it comes from: an operator, a parameter, the data
+    name: str  # its origin: an operator, a parameter, the data
     size: tuple[int, ...]
     is_parameter: bool = False
 
@@ -49,27 +50,27 @@ class SeenOperator:
 
 
 class OperatorGraph:
-    """Collects the operators of a step in the order in which they are computed first."""
+    """The operators of a step, in the order of their first calls."""
 
     def __init__(self) -> None:
         self.operators: dict[str, SeenOperator] = {}
         self._origins = WeakTensorKeyDictionary()
-        self._used: dict[str, Counter[str]] = {}  # by module, how often each name in it was taken in this pass
+        self._used: dict[str, Counter[str]] = {}  # by module: how often each name was used in this pass
 
     def enter_module(self, scope: str) -> None:
-        """Begin a call of a module with parts: names in it are given anew."""
+        """Start a call of a module with submodules. Numbering of the names inside it restarts."""
         inside = f"{scope}." if scope else ""
         self._used = {name: used for name, used in self._used.items() if name != scope and not name.startswith(inside)}
 
     def next_name(self, scope: str, own: str) -> str:
-        """Return the name of an operator in a module: `own`, with a number from the second one on."""
+        """Return a new operator name in the module `scope`: `own`, numbered from the second one on."""
         used = self._used.setdefault(scope, Counter())
         number, used[own] = used[own], used[own] + 1
         name = own if number == 0 else f"{own}_{number}"
         return f"{scope}.{name}" if scope else name
 
     def name_tensors(self, tensors: Mapping[str, Tensor | None]) -> None:
-        """Say what tensors are that no operator computes."""
+        """Set the names of tensors that no operator computes, such as the data."""
         for name, tensor in tensors.items():
             if tensor is not None:
                 self._origins[tensor] = name
@@ -77,7 +78,7 @@ class OperatorGraph:
     def computed(
         self, name: str, kind: str, taken: Sequence[Any], parameters: Mapping[str, Tensor], output: Any
     ) -> None:
-        """Take note of an operator that has computed `output`, a tensor, from the tensors in `taken` and from parameters."""
+        """Record an operator that computed `output` from the tensors in `taken` and from `parameters`."""
         if not isinstance(output, Tensor):
             return
         if name in self.operators:
@@ -89,7 +90,7 @@ class OperatorGraph:
         self._origins[output] = name
 
     def called(self, function: Callable[..., Any], scope: str | None, taken: Sequence[Any], output: Any) -> None:
-        """Take note of a function that was called in a module, or outside of all where that is None."""
+        """Record a function call in the module `scope`; None for calls inside an operator or outside all modules."""
         kind = FUNCTIONS.get(getattr(function, "__name__", ""))
         tensors = _tensors(taken)
         if kind is not None and scope is not None and tensors:
@@ -103,7 +104,7 @@ class OperatorGraph:
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors among values, and those in lists and tuples among them."""
+    """Return the tensors in `values`, including elements of lists and tuples."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""The time of training steps, by what a rank did in it."""
+"""The time of training steps, divided by activity."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from launcher.core.frozen import frozen
 
 @frozen
 class StepTime:
-    """The seconds of one step or more, and what they went into on this rank."""
+    """The duration of one or more steps on this rank, and its parts."""
 
     seconds: float = 0.0
-    communication_s: float = 0.0  # in collectives: to wait for other ranks, and to transfer
-    bubble_s: float = 0.0  # in messages between pipeline stages: to wait for neighbours, and to transfer
-    data_s: float = 0.0  # to choose, pad and copy sentence pairs
+    communication_s: float = 0.0  # in collectives: waiting for other ranks, and transfer
+    bubble_s: float = 0.0  # in messages between pipeline stages: waiting for neighbours, and transfer
+    data_s: float = 0.0  # choosing, padding and copying sentence pairs
 
     def __add__(self, other: StepTime) -> StepTime:
         return StepTime(*map(add, astuple(self), astuple(other)))
 
     @property
     def busy_s(self) -> float:
-        """The seconds in which this rank did not wait for others."""
+        """The seconds in which this rank did not wait for other ranks."""
         return self.seconds - self.communication_s - self.bubble_s
 
     @property
     def compute_s(self) -> float:
-        """The seconds that are left for forward, backward and optimizer."""
+        """The remaining seconds, for forward, backward and optimizer."""
         return self.busy_s - self.data_s

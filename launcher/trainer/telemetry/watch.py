@@ -1,4 +1,4 @@
-"""Has a recorder see what a model computes: hooks at its modules, and a look at each function of torch that is called."""
+"""Reports a model's computation to a recorder, by hooks on its modules and by intercepting torch functions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @contextmanager
 def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Have all that is computed in `model` and between its modules, and all that is communicated, told to `recorder`."""
+    """Record the operators of `model`, the functions between its modules, and all communication inside `with`."""
     with ExitStack() as undo:
         for name, module in model.named_modules():
             is_operator = next(module.children(), None) is None
-            # Before a block's own hook, by which model parallelism enters it, and also after an error: recompute ends by one.
+            # Runs before the hook of model parallelism (`prepend`), and after exceptions, because recompute raises one.
             entry = module.register_forward_pre_hook(partial(_begin, recorder, name, is_operator), prepend=True)
             undo.callback(entry.remove)
             leaving = module.register_forward_hook(partial(_end, recorder, name, is_operator), always_call=True)
@@ -33,7 +33,7 @@ def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 def kind_of(module: nn.Module) -> str:
-    """Return the kind of operator that a module is: its class's name, "layer_norm"; of a private class the public one's.
+    """Return the kind of operator of a module: the snake-case name of its class, or of the first public base class.
 
     >>> kind_of(nn.LayerNorm(2)), kind_of(nn.ReLU()), kind_of(nn.BatchNorm2d(2))
     ('layer_norm', 'relu', 'batch_norm2d')
@@ -45,7 +45,7 @@ def kind_of(module: nn.Module) -> str:
 def _begin(recorder: Recorder, name: str, is_operator: bool, _module: nn.Module, _inputs: Any) -> None:
     if is_operator:
         scope, _, own = name.rpartition(".")
-        # What recompute computes again in backward has its name already.
+        # Recompute in backward reuses the names of forward.
         is_new = recorder.current_phase == "forward"
         recorder.begin(recorder.graph.next_name(scope, own) if is_new else name)
     else:

@@ -76,7 +76,7 @@ def test_ranks_that_share_memory_name_the_one_that_they_lost(gloo_logs):
     symptoms = [symptom_of(gloo_logs / f"shared-sleeps.{rank}") for rank in (0, 2)]
     late = [symptom for symptom in symptoms if symptom.kind is Kind.TIMEOUT]
     assert [(symptom.evidence, symptom.named) for symptom in late] == [
-        ("shared memory: waited 10 s in vain for rank 1", (1,))
+        ("shared memory: timed out after 10 s waiting for rank 1", (1,))
     ] * len(late)
     assert late
 

@@ -128,7 +128,7 @@ def test_a_fault_of_the_ranks_that_the_scheduler_shares_is_the_ranks(tmp_path, s
     rank = RankEvidence(0, status, failed_ns, 0, failure=record if message else None)
     verdict = Evidence((rank, living(1)), scheduler=failure).verdict
     assert (verdict.culprit, verdict.confidence) == (culprit, Confidence.CERTAIN)
-    assert ("scheduler failed alike" in verdict.reason) == (culprit is not None and abs(after_s) < 1)
+    assert ("scheduler failed in the same way" in verdict.reason) == (culprit is not None and abs(after_s) < 1)
 
 
 def test_the_clock_of_its_server_is_taken_into_account():

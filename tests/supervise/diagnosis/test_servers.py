@@ -171,7 +171,7 @@ def timed_out(at_s):
     ([living(0), living(1, STOPPED)], [LOST], None, "server 1", CERTAIN),
     ([closed(10.01), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
     ([closed(9.9), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
-    # It is only likely where others may have been missed before; a stopped rank that surely was beats it.
+    # It is only likely where others may have been missing before; a stopped rank that surely was beats it.
     ([timed_out(9.5), living(1, SLEEPING)], [LOST], None, "server 1", LIKELY),
     ([closed(9.5), ended(1, 9.3, 0)], [LOST], None, "server 1", LIKELY),
     ([raised(0, 9.5, "ConnectionResetError", "reset"), living(1)], [LOST], None, "server 1", LIKELY),

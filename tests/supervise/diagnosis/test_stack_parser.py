@@ -93,7 +93,7 @@ def test_the_frames_of_a_dump(text, main, others):
 def test_a_main_thread_behind_100_others_is_not_guessed():
     """Then the dump does not show it, and no other thread is taken for it."""
     stack = understood(parse_faulthandler(PLAIN + b"\n...\n"), Sources())
-    assert (stack.state, stack.doing) == ("running", "running; its main thread is hidden behind 100 others")
+    assert (stack.state, stack.doing) == ("running", "running; it has too many threads to show the main thread")
     assert (stack.place, stack.frames, len(stack.others)) == ("", (), 2)
 
 

@@ -147,7 +147,7 @@ def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
     assert gathering.done
     assert gathering.timeout_s == 0
     stacks = gathering.stacks()
-    assert stacks[0] == RankStack("silent", "silent: it blocks the signal that asks")
+    assert stacks[0] == RankStack("silent", "silent: it blocks the signal for stacks")
     assert stacks[1].state == "running"
     with ranks.targets[0].stacks_log.open() as log:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
