@@ -24,7 +24,7 @@ from launcher.trainer.data.batches import (
     validation_batches,
 )
 from launcher.trainer.data.tokens import Example
-from launcher.trainer.model.dropout import Draws
+from launcher.trainer.model.dropout import DropoutBits
 from launcher.trainer.model.linear import Linear, set_own_rows
 from launcher.trainer.model.transformer import PAD, SHARED_WEIGHT, Batch, Transformer
 from launcher.trainer.optimizer.adamw import AdamW
@@ -42,7 +42,7 @@ from launcher.trainer.telemetry.heartbeat import getting_on
 
 
 @frozen
-class Suspects:
+class NonFiniteReport:
     """The parameter and the sentence pairs that may have caused a non-finite gradient. The same on every rank."""
 
     parameter: str | None  # first in the model with a non-finite gradient norm; None: only the total norm overflows
@@ -56,7 +56,7 @@ class StepResult:
     tokens: int  # target tokens of the global batch
     padding_share: float  # share of this rank's source and target positions that are padding
     votes: tuple[float, ...] = ()  # summed over all ranks
-    suspects: Suspects | None = None  # not None: the gradient is not finite, and the model was not updated
+    suspects: NonFiniteReport | None = None  # not None: the gradient is not finite, and the model was not updated
 
     @property
     def is_finite(self) -> bool:
@@ -165,7 +165,7 @@ class Session:
             over_dp = all_reduce(losses_M.sum(), self.world.dp, what="mean loss")
             return float(all_reduce(over_dp, self.world.pp, what="mean loss"))
 
-    def _suspects(self, examples: Sequence[Example], losses_M: Tensor) -> Suspects:
+    def _suspects(self, examples: Sequence[Example], losses_M: Tensor) -> NonFiniteReport:
         """Find the possible causes of the last step's non-finite gradient. All ranks must call it."""
         names = [name for name, _ in meta_model(self.settings).named_parameters()]
         here = set(self.optimizer.not_finite())
@@ -179,7 +179,7 @@ class Session:
         counts = self.world.sum_over_all(torch.tensor(flags, dtype=torch.int32, device=self.world.device)).tolist()
         named = [name for name, count in zip(names, counts, strict=False) if count]
         found = tuple(row for row, count in enumerate(counts[len(names) :]) if count)
-        return Suspects(named[0] if named else None, found or tuple(range(len(examples))))
+        return NonFiniteReport(named[0] if named else None, found or tuple(range(len(examples))))
 
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:
@@ -251,11 +251,11 @@ class Session:
         parameters = {"head.weight" if isinstance(head, Linear) else SHARED_WEIGHT: head.weight}
         return recording.active.applied("head_loss", loss, [hidden_ND, labels_N], own="head", parameters=parameters)
 
-    def _draws(self, batch: Batch, step: int | None) -> Draws | None:
+    def _draws(self, batch: Batch, step: int | None) -> DropoutBits | None:
         if step is None or not self.settings.model.drops:
             return None
         length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
-        return Draws.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
+        return DropoutBits.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
 
 
 def rule_of(config: TransformerTrainConfig) -> AdamW:

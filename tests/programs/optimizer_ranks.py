@@ -25,7 +25,7 @@ from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import open_world
-from launcher.trainer.session import Session, Suspects, rule_of
+from launcher.trainer.session import NonFiniteReport, Session, rule_of
 
 CPU = torch.device("cpu")
 SIZES = [
@@ -167,7 +167,7 @@ def poisoned_steps(*switches):
             hook.remove()
         assert math.isfinite(result.loss)
         assert not math.isfinite(result.gradient_norm)
-        assert result.suspects == Suspects(name, tuple(range(PAIRS)))
+        assert result.suspects == NonFiniteReport(name, tuple(range(PAIRS)))
         assert_equal(weights_of(session), before)
 
         for one in (untouched, session):

@@ -16,7 +16,7 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.coordinates import Coordinate
 from launcher.trainer import api
 from launcher.trainer.api.training import config_of
-from launcher.trainer.model.dropout import Draws
+from launcher.trainer.model.dropout import DropoutBits
 from launcher.trainer.own.divide import micro_batches
 from launcher.trainer.own.train.calls import arguments_of, traced_network
 from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
@@ -165,11 +165,11 @@ def test_a_dropout_of_torch_is_drawn_by_rows():
     dropout, whole = network[0], torch.ones(4, 3, 8)
     assert isinstance(dropout, DrawnDropout)
     assert torch.equal(dropout(whole), whole)
-    dropout.begin(Draws.of(torch.arange(4), 3, seed=1, step=1))
+    dropout.begin(DropoutBits.of(torch.arange(4), 3, seed=1, step=1))
     dropped = dropout(whole)
     assert 0.2 < float((dropped == 0).float().mean()) < 0.8
     assert not torch.equal(dropout(whole), dropped)  # the second call has masks of its own
-    dropout.begin(Draws.of(torch.arange(2, 4), 3, seed=1, step=1))
+    dropout.begin(DropoutBits.of(torch.arange(2, 4), 3, seed=1, step=1))
     assert torch.equal(dropout(torch.ones(6, 8)).view(2, 3, 8), dropped[2:])
     with pytest.raises(UsageError):
         dropout(torch.ones(3, 8))

@@ -9,7 +9,7 @@ import torch
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.model import dropout as dropout_module
-from launcher.trainer.model.dropout import AttentionDropout, Draws, Dropout
+from launcher.trainer.model.dropout import AttentionDropout, Dropout, DropoutBits
 from launcher.trainer.session import meta_model
 
 RATE = 0.3
@@ -20,7 +20,7 @@ def dropped(*, place="encoder.0.attention_dropout", rate=RATE, seed=1, step=1, r
     """Where ones are dropped, as ones."""
     dropout = Dropout(rate)
     dropout.place = place
-    draws = Draws.of(torch.arange(ROWS) if rows is None else rows, POSITIONS, seed=seed, step=step)
+    draws = DropoutBits.of(torch.arange(ROWS) if rows is None else rows, POSITIONS, seed=seed, step=step)
     return (dropout(torch.ones(len(draws.factor_BT1), length, FEATURES), draws) == 0).double()
 
 
@@ -60,7 +60,7 @@ def dropped_weights(*, heads=8, keys=33, part=0, parts=1, rows=None):
     """Where weights of attention are dropped, as ones; so many heads of `parts` times as many."""
     dropout = AttentionDropout(RATE)
     dropout.place, dropout.part, dropout.parts = "decoder.0.cross_attention.dropout", part, parts
-    draws = Draws.of(torch.arange(ROWS) if rows is None else rows, POSITIONS, seed=1, step=1)
+    draws = DropoutBits.of(torch.arange(ROWS) if rows is None else rows, POSITIONS, seed=1, step=1)
     return (dropout(torch.ones(len(draws.factor_BT1), heads, POSITIONS, keys), draws) == 0).double()
 
 
@@ -87,7 +87,7 @@ def test_masks_of_attention_do_not_depend_on_the_layout():
 def test_a_part_of_the_features_is_dropped_as_in_the_whole():
     dropout = Dropout(RATE)
     dropout.place, dropout.part, dropout.parts = "encoder.0.attention_dropout", 1, 4
-    draws = Draws.of(torch.arange(ROWS), POSITIONS, seed=1, step=1)
+    draws = DropoutBits.of(torch.arange(ROWS), POSITIONS, seed=1, step=1)
     part = (dropout(torch.ones(ROWS, POSITIONS, FEATURES // 4), draws) == 0).double()
 
     assert torch.equal(part, dropped()[..., FEATURES // 4 : FEATURES // 2])
@@ -95,7 +95,7 @@ def test_a_part_of_the_features_is_dropped_as_in_the_whole():
 
 def test_gradients_pass_where_nothing_is_dropped():
     dropout = AttentionDropout(0.4)
-    draws = Draws.of(torch.arange(2), 5, seed=1, step=1)
+    draws = DropoutBits.of(torch.arange(2), 5, seed=1, step=1)
     weights = torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
 
     assert torch.autograd.gradcheck(lambda given: dropout(given, draws), weights)
@@ -144,7 +144,7 @@ def test_the_gradient_falls_where_the_values_do(dtype):
     """What is kept is scaled to the same mean, forward and backward, in any precision."""
     dropout = Dropout(RATE)
     values = torch.full((4, 5, 6), 2.0, dtype=dtype, requires_grad=True)
-    output = dropout(values, Draws.of(torch.arange(4), 5, seed=1, step=1))
+    output = dropout(values, DropoutBits.of(torch.arange(4), 5, seed=1, step=1))
     output.sum().backward()
 
     kept = torch.tensor(2 / (1 - RATE), dtype=dtype)
@@ -155,7 +155,7 @@ def test_the_gradient_falls_where_the_values_do(dtype):
 
 def test_no_value_is_waited_for():
     """On the meta device there is none: an accelerator's queue is never emptied to decide what comes next."""
-    draws = Draws.of(torch.arange(4, device="meta"), 5, seed=1, step=1)
+    draws = DropoutBits.of(torch.arange(4, device="meta"), 5, seed=1, step=1)
     values = torch.ones(4, 5, 6, device="meta", requires_grad=True)
     Dropout(RATE)(values, draws).sum().backward()
 
@@ -167,7 +167,7 @@ def test_nothing_is_dropped_without_draws_or_rate():
     values = torch.ones(2, 3, 4)
 
     assert Dropout(RATE)(values, None) is values
-    assert Dropout(0.0)(values, Draws.of(torch.arange(2), 3, seed=1, step=1)) is values
+    assert Dropout(0.0)(values, DropoutBits.of(torch.arange(2), 3, seed=1, step=1)) is values
 
 
 def test_every_call_in_the_model_has_a_place_of_its_own():
@@ -182,7 +182,7 @@ def test_every_call_in_the_model_has_a_place_of_its_own():
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.9])
 def test_all_types_drop_the_same_and_scale_up_what_is_kept(rate):
     """In float32 each number is the product of the element and the factor, to the last bit."""
-    dropout, draws = Dropout(rate), Draws.of(torch.arange(ROWS), POSITIONS, seed=1, step=1)
+    dropout, draws = Dropout(rate), DropoutBits.of(torch.arange(ROWS), POSITIONS, seed=1, step=1)
     hidden = torch.randn(ROWS, POSITIONS, FEATURES, generator=torch.Generator().manual_seed(1))
     exact = dropout(hidden.double(), draws)
 

@@ -10,7 +10,7 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import collate
 from launcher.trainer.data.tokens import Example
-from launcher.trainer.model.dropout import Draws
+from launcher.trainer.model.dropout import DropoutBits
 from launcher.trainer.model.transformer import END, SHARED_WEIGHT, Embedding, Sinusoids, attention_mask
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.head_loss import head_loss
@@ -118,7 +118,7 @@ def test_attention_drops_weights_as_dropout_of_the_softmax_does(cross):
     hidden, memory = (torch.randn(2, size, 16, generator=numbers, dtype=torch.float64) for size in (5, 4))
     mask = attention_mask(BATCH.source_BS) if cross else None
     memory = memory if cross else hidden
-    draws = Draws.of(torch.arange(2), 5, seed=1, step=1)
+    draws = DropoutBits.of(torch.arange(2), 5, seed=1, step=1)
 
     found = attention(hidden, memory, mask=mask, causal=not cross, draws=draws)
 

@@ -35,7 +35,7 @@ def find_missing_rank(
     if not summaries and not hung:
         return None
     find = _Rules(evidence, summaries, hung)
-    rules = [find.unconnected, find.only_hung, find.odd, find.busy, find.ended, find.named, find.silent, find.behind]
+    rules = [find.unconnected, find.only_hung, find.odd, find.busy, find.ended, find.named, find.silent, find.lagging]
     if any(one.symptom.kind in NEED_A_DEAD_PEER for one in summaries):
         # A living rank still has its connections, unless it is leaving the group.
         rules.remove(find.ended)
@@ -214,7 +214,7 @@ class _Rules:
             if rank.seen is not None and not rank.seen.in_collective and not rank.seen.place
         ]
 
-    def behind(self) -> list[MissingRank]:
+    def lagging(self) -> list[MissingRank]:
         """Return the living ranks that have completed fewer steps than others."""
         ahead = max((rank.step for rank in self._evidence if rank.step is not None), default=0)
         others = f"while others are at step {ahead}"

@@ -91,12 +91,12 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
             gave_up = f"MindSpore's scheduler gave up: {failure.what}"
             return with_remark(replace(missed, stacks=verdict.stacks, confidence=at_most_likely(missed)), gave_up)
         if failure.missed:
-            return _blame_unheard(failure.missed[0], verdict, ranks)
+            return _blame_lost_rank(failure.missed[0], verdict, ranks)
     if cause is not None and cause.status is not None and (cause.time_ns or 0) <= failure.ended_ns:
         return verdict
     by_itself = cause if cause is not None and cause.status else None
     before_they_met = failure.is_command and failure.status > 0 and failure.lived_s < PATIENT_S
-    if before_they_met and by_itself and _failed_alike(by_itself, verdict, failure):
+    if before_they_met and by_itself and _same_failure(by_itself, verdict, failure):
         return with_remark(replace(verdict, confidence=at_most_likely(verdict)), _ALIKE_BY_COMMAND)
     return Verdict(
         culprit=None,
@@ -114,7 +114,7 @@ def _says_the_same(cause: Failure, failure: SchedulerFailure) -> bool:
     return failure.tells_why and cause.what == failure.what and _at_one_time(cause, failure)
 
 
-def _failed_alike(cause: Failure, verdict: Verdict, failure: SchedulerFailure) -> bool:
+def _same_failure(cause: Failure, verdict: Verdict, failure: SchedulerFailure) -> bool:
     is_alike = cause.status == failure.status and verdict.signature == failure.signature
     return is_alike and _at_one_time(cause, failure)
 
@@ -123,7 +123,7 @@ def _at_one_time(cause: Failure, failure: SchedulerFailure) -> bool:
     return abs((cause.time_ns or 0) - failure.ended_ns) <= ALIKE_S * 1e9
 
 
-def _blame_unheard(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:
+def _blame_lost_rank(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:
     """Blame the rank without heartbeats: its process is stopped or gone, or its network is down."""
     status = next((rank.status for rank in ranks if rank.global_rank == global_rank), None)
     reason = "MindSpore's scheduler received no heartbeat from it, and ends the other ranks"

@@ -128,13 +128,13 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
         if rank.status and (ended_ns := rank.ended_ns) is not None
     ]
     backwards = [(server, -until, -since, global_rank) for server, since, until, global_rank in reversed(spans)]
-    doubtful = _begun_before_others_end(spans) | _begun_before_others_end(backwards)
+    doubtful = _overlapping(spans) | _overlapping(backwards)
     for rank in ranks:
         is_known = rank.order_known and rank.global_rank not in doubtful
         yield replace(rank, ended_index=places.get(rank.global_rank), order_known=is_known)
 
 
-def _begun_before_others_end(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
+def _overlapping(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
     """Return the ranks whose time span overlaps an earlier span of a rank on another server."""
     latest: dict[int, float] = {}  # the latest end of a span, for the two servers with the latest ends
     found = set()
@@ -192,11 +192,11 @@ def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_
     summaries = summaries_of(evidence.ranks)
     cause = first_by_itself(summaries)
     if cause is not None and not is_doubtful(cause):
-        return _beside_own_fault(verdict, cause, summaries, silent)
-    return _beside_missing_rank(verdict, evidence, summaries, silent, stalled_ns)
+        return _loss_with_own_fault(verdict, cause, summaries, silent)
+    return _loss_with_missing_rank(verdict, evidence, summaries, silent, stalled_ns)
 
 
-def _beside_own_fault(
+def _loss_with_own_fault(
     verdict: Verdict, cause: FailureSummary, summaries: Sequence[FailureSummary], silent: Sequence[Loss]
 ) -> LossEffect:
     first, since_ns = silent[0], min(loss.since_ns for loss in silent)
@@ -210,7 +210,7 @@ def _beside_own_fault(
     return _blame_loss(silent, f"rank {perhaps[0]} failed too, possibly before" if perhaps else "")
 
 
-def _beside_missing_rank(
+def _loss_with_missing_rank(
     verdict: Verdict,
     evidence: Evidence,
     summaries: Sequence[FailureSummary],

@@ -35,14 +35,14 @@ GOLDEN = 0x9E3779B9 - 2**32  # 2^32 / golden ratio: spreads consecutive numbers 
 
 
 @frozen
-class Draws:
+class DropoutBits:
     """The dropout random bits of a micro batch: two random words for each position of each row."""
 
     summand_BT1: Tensor
     factor_BT1: Tensor
 
     @classmethod
-    def of(cls, row_B: Tensor, length: int, *, seed: int, step: int) -> Draws:
+    def of(cls, row_B: Tensor, length: int, *, seed: int, step: int) -> DropoutBits:
         """Return the words for rows `row_B` of the global batch of `step`, at positions below `length`."""
         digest = hashlib.sha256(f"{seed}/{step}".encode()).digest()
         summand_BT, factor_BT = (
@@ -63,7 +63,7 @@ class Dropout(nn.Module):
         self.place = ""  # the dotted module name in the full model, set by the model
         self.part, self.parts = 0, 1  # index and number of the equal shards of the features (or heads)
 
-    def forward(self, hidden_BTD: Tensor, draws: Draws | None) -> Tensor:
+    def forward(self, hidden_BTD: Tensor, draws: DropoutBits | None) -> Tensor:
         if draws is None or self.rate == 0:
             return hidden_BTD
         _, length, width = hidden_BTD.shape
@@ -76,7 +76,7 @@ class Dropout(nn.Module):
 class AttentionDropout(Dropout):
     """Dropout of attention weights, for each query and head."""
 
-    def forward(self, weights_BHTS: Tensor, draws: Draws | None) -> Tensor:
+    def forward(self, weights_BHTS: Tensor, draws: DropoutBits | None) -> Tensor:
         if draws is None or self.rate == 0:
             return weights_BHTS
         _, heads, queries, keys = weights_BHTS.shape

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.transformer_settings import DataConfig, ModelConfig
-from launcher.trainer.model.dropout import AttentionDropout, Draws, Dropout
+from launcher.trainer.model.dropout import AttentionDropout, Dropout, DropoutBits
 from launcher.trainer.model.linear import Linear, TiedLinear
 
 
@@ -80,7 +80,7 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, ids_BT: Tensor, draws: Draws | None = None, *, first: int = 0) -> Tensor:
+    def forward(self, ids_BT: Tensor, draws: DropoutBits | None = None, *, first: int = 0) -> Tensor:
         """Return the vectors of consecutive tokens, the first of them at position `first`."""
         positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         word_BTD = self.word(ids_BT)
@@ -156,7 +156,7 @@ class Attention(nn.Module):
         *,
         mask: Tensor | None = None,
         causal: bool = False,
-        draws: Draws | None = None,
+        draws: DropoutBits | None = None,
     ) -> Tensor:
         memory_BSD = hidden_BTD if memory_BSD is None else memory_BSD
         projected = (
@@ -176,7 +176,7 @@ class Attention(nn.Module):
         key_BHSK: Tensor,
         value_BHSK: Tensor,
         mask: Tensor | None,
-        draws: Draws,
+        draws: DropoutBits,
         *,
         causal: bool,
     ) -> Tensor:
@@ -208,7 +208,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
         self.contract = Linear(config.feed_forward_dim, config.d_model)
 
-    def forward(self, hidden_BTD: Tensor, draws: Draws | None = None) -> Tensor:
+    def forward(self, hidden_BTD: Tensor, draws: DropoutBits | None = None) -> Tensor:
         return self.contract(self.dropout(self.activate(self.expand(hidden_BTD)), draws))
 
 
@@ -222,7 +222,7 @@ class EncoderLayer(nn.Module):
         self.attention_dropout = Dropout(config.dropout)
         self.feed_forward_dropout = Dropout(config.dropout)
 
-    def forward(self, encoded_BSD: Tensor, source_mask: Tensor | None, draws: Draws | None = None) -> Tensor:
+    def forward(self, encoded_BSD: Tensor, source_mask: Tensor | None, draws: DropoutBits | None = None) -> Tensor:
         norm = self.attention_norm
         normed_BSD = norm.before(encoded_BSD)
         update_BSD = self.attention(normed_BSD, mask=source_mask, draws=draws)
@@ -252,7 +252,7 @@ class DecoderLayer(nn.Module):
         decoded_BTD: Tensor,
         memory_BSD: Tensor,
         source_mask: Tensor | None,
-        draws: Draws | None = None,
+        draws: DropoutBits | None = None,
         own_mask: Tensor | None = None,
     ) -> Tensor:
         """Return the layer's output.
@@ -297,7 +297,7 @@ class Transformer(nn.Module):
             if isinstance(module, Dropout):
                 module.place = name
 
-    def forward(self, batch: Batch, streams: Streams | None = None, draws: Draws | None = None) -> Streams:
+    def forward(self, batch: Batch, streams: Streams | None = None, draws: DropoutBits | None = None) -> Streams:
         """Compute the streams for the next stage or the head from token ids, or from the previous stage's `streams`.
 
         Without `draws`, as in validation and translation, there is no dropout.
@@ -308,13 +308,13 @@ class Transformer(nn.Module):
         encoded_BSD = self.encode(streams[0], mask_B11S, draws)
         return encoded_BSD, self.decode(streams[1], encoded_BSD, mask_B11S, draws)
 
-    def encode(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
+    def encode(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: DropoutBits | None = None) -> Tensor:
         for layer in self.encoder.values():
             encoded_BSD = layer(encoded_BSD, source_mask_B11S, draws)
         return encoded_BSD if self.encoder_norm is None else self.encoder_norm(encoded_BSD)
 
     def decode(
-        self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
+        self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: DropoutBits | None = None
     ) -> Tensor:
         memory_BSD = self.memory(encoded_BSD)
         for layer in self.decoder.values():

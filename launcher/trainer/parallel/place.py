@@ -39,35 +39,35 @@ def place_from_environment(environment: Mapping[str, str], *, micro_batches: int
         RefusedLayoutError: dp * mp * pp differs from the number of ranks.
     """
 
-    def whole(name: str, default: int, minimum: int = 1) -> int:
+    def integer(name: str, default: int, minimum: int = 1) -> int:
         text = environment.get(name, "")
         value = int(text) if text.isdecimal() else minimum - 1 if text else default
         if value < minimum:
             raise UsageError(f"environment variable {name} is {text!r}; expected an integer of at least {minimum}")
         return value
 
-    world_size = whole(env.WORLD_SIZE, 1)
+    world_size = integer(env.WORLD_SIZE, 1)
     missing = [name for name in (env.RANK, env.MASTER_ADDR, env.MASTER_PORT) if not environment.get(name)]
     if world_size > 1 and missing:
         raise UsageError(f"{env.WORLD_SIZE} is {world_size}, but {', '.join(missing)} is not set")
-    global_rank = whole(env.RANK, 0, minimum=0)
+    global_rank = integer(env.RANK, 0, minimum=0)
     if global_rank >= world_size:
         raise UsageError(f"{env.RANK} is {global_rank}, but {env.WORLD_SIZE} is {world_size}")
-    mp, pp = whole(env.TLAUNCH_MP, 1), whole(env.TLAUNCH_PP, 1)
+    mp, pp = integer(env.TLAUNCH_MP, 1), integer(env.TLAUNCH_PP, 1)
     layout = Layout(
-        dp=whole(env.TLAUNCH_DP, max(1, world_size // (mp * pp))),
+        dp=integer(env.TLAUNCH_DP, max(1, world_size // (mp * pp))),
         mp=mp,
         pp=pp,
-        micro_batches=whole(env.TLAUNCH_MICRO_BATCHES, micro_batches),
+        micro_batches=integer(env.TLAUNCH_MICRO_BATCHES, micro_batches),
     )
     if layout.world_size != world_size:
         raise RefusedLayoutError(f"{layout} needs {layout.world_size} ranks, but {env.WORLD_SIZE} is {world_size}")
     return Place(
         global_rank=global_rank,
         world_size=world_size,
-        local_rank=whole(env.LOCAL_RANK, 0, minimum=0),
-        local_world_size=whole(env.LOCAL_WORLD_SIZE, world_size),
-        device_id=whole(env.DEVICE_ID, 0, minimum=0) if environment.get(env.DEVICE_ID) else None,
+        local_rank=integer(env.LOCAL_RANK, 0, minimum=0),
+        local_world_size=integer(env.LOCAL_WORLD_SIZE, world_size),
+        device_id=integer(env.DEVICE_ID, 0, minimum=0) if environment.get(env.DEVICE_ID) else None,
         layout=layout,
     )
 

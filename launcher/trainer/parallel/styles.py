@@ -57,7 +57,7 @@ class _VocabularyShard(nn.Embedding):
         return leave_model_parallel(partial_BTD.mul_(is_here_BT[..., None]), self.group)
 
 
-def _enter_here(module: nn.Module, group: Group) -> None:
+def _enter_model_parallel(module: nn.Module, group: Group) -> None:
     def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         # The second input of cross attention is the output of the `memory` module, which has this style itself.
         return enter_model_parallel(inputs[0], group), *inputs[1:]
@@ -85,7 +85,7 @@ def _nothing_more(_module: nn.Module, _group: Group) -> None:
     """Leave a layer sharded by output features unchanged: its block's entry hook or `head_loss` communicates."""
 
 
-BLOCK = Style({}, _enter_here)
+BLOCK = Style({}, _enter_model_parallel)
 OUTPUT_FEATURES = Style({"weight": 0, "bias": 0}, _nothing_more)
 INPUT_FEATURES = Style({"weight": 1}, _sum_before_bias)
 VOCABULARY_ROWS = Style({"weight": 0}, _own_ids_only)

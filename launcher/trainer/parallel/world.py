@@ -71,7 +71,7 @@ class World:
             try:
                 payload = make()
             except (TlaunchError, OSError) as error:
-                failure = _as_told(error)
+                failure = _as_tlaunch_error(error)
         if self.place.world_size > 1:
             payload = self._shared(payload)
             failure = self._shared_failure(failure)
@@ -93,7 +93,7 @@ class World:
                 if work is not None:
                     work()
             except OSError as error:
-                raise _as_told(error) from error
+                raise _as_tlaunch_error(error) from error
             return
         at_work = _Background(work) if work else None
         while True:
@@ -296,10 +296,10 @@ class _Background:
     @property
     def failure(self) -> TlaunchError | None:
         """The TlaunchError or OSError that `work` raised, as a TlaunchError; None if there is none."""
-        return _as_told(self._error) if isinstance(self._error, TlaunchError | OSError) else None
+        return _as_tlaunch_error(self._error) if isinstance(self._error, TlaunchError | OSError) else None
 
 
-def _as_told(error: TlaunchError | OSError) -> TlaunchError:
+def _as_tlaunch_error(error: TlaunchError | OSError) -> TlaunchError:
     if isinstance(error, TlaunchError):
         return error
     return UnreadableError(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from launcher.core.errors import UsageError
-from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.model.dropout import Dropout, DropoutBits
 
 
 class DrawnDropout(nn.Module):
@@ -19,10 +19,10 @@ class DrawnDropout(nn.Module):
         super().__init__()
         self.p = p
         self.dropout, self._place = Dropout(p), place
-        self._draws: Draws | None = None
+        self._draws: DropoutBits | None = None
         self._calls = 0  # with these draws: each has masks of its own
 
-    def begin(self, draws: Draws | None) -> None:
+    def begin(self, draws: DropoutBits | None) -> None:
         """Have the calls that follow decide by `draws`, and drop nothing without any."""
         self._draws, self._calls = draws, 0
 

@@ -21,7 +21,7 @@ from launcher.core.errors import UsageError
 from launcher.mesh.stages import Stage
 from launcher.recipes.transformer.layers import LambdaFunc
 from launcher.recipes.transformer.transformer_settings import ModelConfig
-from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.model.dropout import Dropout, DropoutBits
 from launcher.trainer.model.linear import Linear
 from launcher.trainer.model.transformer import ACTIVATIONS, DecoderLayer, EncoderLayer
 from launcher.trainer.own.train.configs import TransformerOpParallelConfig
@@ -60,7 +60,7 @@ class _Layers(nn.Module):
                 raise UsageError(f"{name}: {told} = {rate} is no share", hint="0 or more, and below 1")
         self.config, self.offset, self.length = config, offset, length
         self.lambda_func, self.parallel_config = lambda_func, parallel_config
-        self.draws: Draws | None = None  # of the micro batch that a training computes
+        self.draws: DropoutBits | None = None  # of the micro batch that a training computes
         self.blocks = nn.ModuleDict({str(number): layer(config) for number in range(count)})
         for path, module in self.blocks.named_modules():
             if isinstance(module, Linear):
@@ -71,17 +71,17 @@ class _Layers(nn.Module):
             elif hasattr(module, "is_residual"):
                 module.is_residual = post_layernorm_residual
 
-    def begin(self, draws: Draws | None) -> None:
+    def begin(self, draws: DropoutBits | None) -> None:
         """Have the calls that follow drop by `draws`; without any, as torch's generator says if in training."""
         self.draws = draws
 
-    def _drawn(self, hidden_BTD: Tensor) -> Draws | None:
+    def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
         """Return what decides the dropouts of a call: what `train` has said, else the numbers of torch's generator."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]
         seed = int(torch.randint(1 << 62, ()))
-        return Draws.of(torch.arange(rows, device=hidden_BTD.device), length, seed=seed, step=0)
+        return DropoutBits.of(torch.arange(rows, device=hidden_BTD.device), length, seed=seed, step=0)
 
 
 class TransformerEncoder(_Layers):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.stages import Stage
-from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.model.dropout import Dropout, DropoutBits
 from launcher.trainer.own.check import Comparison, checked_division
 from launcher.trainer.own.divide import Division, Rows, divisions_to_check, of_rank_0
 from launcher.trainer.own.trace import class_name
@@ -47,7 +47,7 @@ class _DrawingModules:
 
     def begin(self, row_B: Tensor, step: int | None) -> None:
         """Have the modules drop by the draws of these rows in a step; without a step they drop nothing."""
-        draws = None if step is None else Draws.of(row_B, self._length, seed=self._seed, step=step)
+        draws = None if step is None else DropoutBits.of(row_B, self._length, seed=self._seed, step=step)
         for module in self._modules:
             module.begin(draws)
 
