@@ -92,7 +92,7 @@ def failure_of(way, whole, here, name, damage):
         f"{newest / name} is not named: {told}"
     ]
     expected = (
-        f"is read from rank{PEERS[name]}.safetensors" if way == SLICES and has_tensors else "nothing is read from it"
+        f"is read from rank{PEERS[name]}.safetensors" if way == SLICES and has_tensors else "it contains no slice"
     )
     if not line.endswith(expected if survives else f"; {newest.name} is not used"):
         return line

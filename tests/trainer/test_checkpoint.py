@@ -250,7 +250,7 @@ def test_a_copy_serves(copied, name, damage, capfd):
     assert train(session, [7, 8]) == losses
     [line] = [line for line in capfd.readouterr().out.splitlines() if str(newest / name) in line]
     copy = {"rank0.safetensors": "rank1.safetensors", "rank1.safetensors": "rank0.safetensors"}.get(name)
-    assert line.endswith(f"is read from {copy}" if copy else "nothing is read from it")
+    assert line.endswith(f"is read from {copy}" if copy else "it contains no slice")
 
 
 def test_without_any_copy_left_an_older_one_is_taken(copied, capfd):
@@ -510,7 +510,7 @@ def test_a_switch_is_told_as_it_is_set(directory):
     """The hint can be taken as it is."""
     settings, world = settings_of("model.scale_embedding=true"), alone()
     session = Session(settings, world)
-    with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(here true\)") as refusal:
+    with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(this run: true\)") as refusal:
         restore(lambda: candidates_at(directory), training_of(settings), session.optimizer, world)
 
     [_, setting, *_] = refusal.value.hint.replace(",", " ").split()
