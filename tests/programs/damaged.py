@@ -96,7 +96,7 @@ def failure_of(way, whole, here, name, damage):
     )
     if not line.endswith(expected if survives else f"; {newest.name} is not used"):
         return line
-    if ("all the same" in said) != survives:
+    if ("can still resume" in said) != survives:
         return said
     taken = name_of(STEPS if survives else SAVED)
     [found] = checkpoints_in(here.with_name(f"{here.name} again"))

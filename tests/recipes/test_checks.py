@@ -90,7 +90,11 @@ def test_a_layout_that_fits_is_accepted(layout):
     ("settings", "message", "hint"),
     [
         (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
-        (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above", "at most `--set train.minimum_rate=0.003`"),
+        (
+            ["train.minimum_rate=1", "train.schedule=cosine"],
+            "train.minimum_rate = 1 is above",
+            "at most `--set train.minimum_rate=0.003`",
+        ),
         (["train.early_stopping=3"], "train.early_stopping = 3 counts validations", "--set train.validate_every=N"),
     ],
 )

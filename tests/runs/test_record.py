@@ -131,7 +131,10 @@ def test_a_directory_called_latest_is_left_alone(tmp_path):
     ("make", "words"),
     [
         (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "directory here: it is not a directory"),
-        (lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]), "fill the run directory: Not a directory"),
+        (
+            lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]),
+            "fill the run directory: Not a directory",
+        ),
     ],
     ids=["by the launcher", "by its ranks"],
 )

@@ -296,7 +296,7 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
     for path in checkpoints_in(directory):
         flip(path / INDEX)
 
-    with pytest.raises(UnreadableError, match="no checkpoint is whole"):
+    with pytest.raises(UnreadableError, match="no checkpoint is usable"):
         resumed(directory)
     settings = settings_of()
     assert restore(list, training_of(settings), Session(settings, alone()).optimizer, alone()) is None
@@ -308,7 +308,7 @@ def test_a_damaged_one_that_was_named_names_the_others(directory):
 
     with pytest.raises(UnreadableError, match=r"rank0\.safetensors is damaged") as raised:
         resumed(directory / name_of(6))
-    assert f"--resume {directory} " in raised.value.hint
+    assert f"`--resume {directory}` " in raised.value.hint
     assert raised.value.hint.endswith("step-4, step-2")
 
 
@@ -501,9 +501,9 @@ def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normal
     assert restore(lambda: [older], training, optimizer, world) == (older, 6)
 
     other = dataclasses.replace(training, tokenizer=b"another")
-    with pytest.raises(UsageError, match="another tokenizer") as refusal:
+    with pytest.raises(UsageError, match="different tokenizer") as refusal:
         restore(lambda: [older], other, optimizer, world)
-    assert refusal.value.hint.startswith("--set data.normalise=false" if normalise == "true" else "--data")
+    assert refusal.value.hint.startswith("use `--set data.normalise=false`" if normalise == "true" else "use `--data`")
 
 
 def test_a_switch_is_told_as_it_is_set(directory):
@@ -513,7 +513,7 @@ def test_a_switch_is_told_as_it_is_set(directory):
     with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(this run: true\)") as refusal:
         restore(lambda: candidates_at(directory), training_of(settings), session.optimizer, world)
 
-    [_, setting, *_] = refusal.value.hint.replace(",", " ").split()
+    [_, _, setting, *_] = refusal.value.hint.replace(",", " ").split()
     assert settings_of(setting) == settings_of()
 
 

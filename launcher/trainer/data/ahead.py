@@ -1,4 +1,4 @@
-"""Items made by a thread while those before them are used."""
+"""Prefetch the items of an iterable in a thread."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ class _End:
 
 
 def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    """Yield `items` in order, of which a thread makes up to `depth` ahead of their use, the one that it is at included.
+    """Yield `items` in order, while a thread prepares up to `depth` items in advance, including the current one.
 
-    An error of `items` is raised where the failed item would have come. The thread ends with this iterator: at the end of
-    `items`, at an error, and when the iterator is closed, after the item that the thread is at. It begins at the first item.
-
-    The thread gets on while the one that uses the items computes within torch, which needs no interpreter meanwhile.
+    An error in `items` is raised at the position of the failed item. The thread starts at the first item. It ends at
+    the end of `items`, at an error, or when this iterator is closed, after its current item. It makes progress while
+    the consumer computes in torch, which releases the GIL.
     """
     made: SimpleQueue[Item | _Failed | type[_End]] = SimpleQueue()
     places = threading.Semaphore(depth)
@@ -62,5 +61,5 @@ def _make(
                 made.put(_End)
                 return
             made.put(item)
-    except BaseException as error:  # noqa: BLE001 - raised again where the items are used
+    except BaseException as error:  # noqa: BLE001 - raised again in the consumer
         made.put(_Failed(error))

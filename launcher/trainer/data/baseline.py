@@ -1,4 +1,4 @@
-"""The loss of a model that ignores the source and the word order: the bar that learning has to clear."""
+"""The baseline loss: a model that ignores the source and the word order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.trainer.data.tokens import Integers, TokenizedPairs
 
 
 def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size: int) -> float:
-    """Perplexity of `valid` targets where each token is as frequent as `counts` says, with one added to every count.
+    """Return the perplexity of `valid` targets for token frequencies `counts`, with one added to every count.
 
     p(v) = (count(v) + 1) / (total + V)        perplexity = exp(-mean over tokens of log p)
     """

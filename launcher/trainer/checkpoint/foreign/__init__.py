@@ -1,1 +1,1 @@
-"""Checkpoints of other tools, made of a checkpoint of the trainer, and the other way."""
+"""Conversion between the trainer's checkpoints and those of other tools."""
