@@ -1,8 +1,8 @@
 """Read a checkpoint of torch.distributed.checkpoint (DCP) from its .metadata, a pickle, without unpickling it.
 
 A pickle is a program for a stack machine, and some opcodes import and call any name. This module uses pickletools to
-list the opcodes. It interprets only those that build plain values and records of torch's metadata. A record is kept as
-its class name and arguments. Nothing named in the pickle is imported or called, and unexpected names are rejected.
+list the opcodes. It interprets only opcodes that build plain values and records of torch's metadata. A record is kept
+as its class name and arguments. Nothing named in the pickle is imported or called, and unexpected names are rejected.
 """
 
 from __future__ import annotations

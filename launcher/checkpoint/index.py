@@ -127,7 +127,7 @@ def step_named(name: str) -> int | None:
 
 
 def partial_name(step: int, token: str) -> str:
-    """Return the name of the directory in which a writer with that token writes an incomplete checkpoint."""
+    """Return the directory name of an incomplete checkpoint. `token` identifies its writer."""
     return f".{name_of(step)}.{token}.partial"
 
 

@@ -161,7 +161,7 @@ class StoredBoxes:
             self._unmap_first()
 
     def read(self, kind: int, name: str, wanted: Box) -> bytearray:
-        """Return the values of a box at once. Arguments and errors are those of `blocks`."""
+        """Return the values of a box at once. Takes the arguments of `blocks`, and raises the same errors."""
         item = self._item_bytes
         block, found = bytearray(wanted.count * item), 0
         for box, place in self._places.get(name, {}).items():

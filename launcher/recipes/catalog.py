@@ -1,7 +1,7 @@
 """The bundled programs, by the names that `--recipe` takes.
 
-A program consists of an entry in this file, a package of settings and checks in this directory, `templates/NAME.toml`,
-and a trainer module whose `train(settings, world, files)` every rank calls.
+Each program has an entry in this file, a package of settings and checks in this directory, `templates/NAME.toml`, and a
+trainer module. Every rank calls the module's `train(settings, world, files)`.
 """
 
 from __future__ import annotations

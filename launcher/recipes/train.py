@@ -71,7 +71,7 @@ def check_clip_norm(name: str, norm: float) -> None:
 
 @frozen
 class CheckpointConfig:
-    """The settings of checkpoints: when they are written, how many are kept, and in which files.
+    """The settings of checkpoints: save intervals, number to keep, and files.
 
     every_steps, every_minutes: interval (MindSpore: save_checkpoint_steps, save_checkpoint_seconds); 0 means none
     keep, keep_best: number of latest checkpoints to keep, and whether to keep the one with the lowest validation loss

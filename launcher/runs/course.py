@@ -49,7 +49,7 @@ def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
-        if os.path.isfile(RunDir(root).run_json):  # noqa: PTH113 - Path.is_file raises where a name is too long
+        if os.path.isfile(RunDir(root).run_json):  # noqa: PTH113 - Path.is_file raises if a name is too long
             return RunDir(root)
     return None
 

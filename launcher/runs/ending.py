@@ -100,7 +100,7 @@ class ForeignProcessError(TlaunchError):
 def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stopped:
     """Stop the run and wait until its agent has ended, for `timeout_s` at most. `kill` skips the grace period.
 
-    The agent ends its ranks and writes the report. Ranks without an agent are ended here in the same way.
+    The agent ends its ranks and writes the report. Ranks without an agent are ended in the same way.
     A second request is harmless.
 
     Raises:

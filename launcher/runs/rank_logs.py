@@ -63,7 +63,7 @@ MIN_BYTES = 512  # read from one log
 
 
 def why_unreadable(log: Path) -> str | None:
-    """Return why a log cannot be read, or None if it can be read or does not exist yet. Does not block."""
+    """Return the error of opening a log, or None if it can be read or does not exist yet. Does not block."""
     try:
         with opened(log):
             return None
@@ -314,7 +314,7 @@ class RankLogs:
         self._changes.wait(seconds)
 
     def note_attempts(self) -> None:
-        """Read new events, and record where new attempts start in each log."""
+        """Read new events, and record the offsets of new attempts in each log."""
         for stamped in self._events.read():
             self._starts.apply(stamped.event)
             if isinstance(stamped.event, AttemptStarted):

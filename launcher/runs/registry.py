@@ -1,4 +1,4 @@
-"""A registry of the directories in which this user has started runs, so that runs are found from any directory.
+"""A registry of the user's directories with runs, so that runs are found from any directory.
 
 Each is a link in the user's state directory, with a unique name per directory and machine. A link is created and read
 atomically, and its target may be on a file system that other machines lack. The registry is optional: without it, runs

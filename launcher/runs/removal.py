@@ -115,7 +115,7 @@ class Removal:
     def finish_earlier(self) -> None:
         """Remove the remaining files of runs whose removal was interrupted.
 
-        The directory's name is not sufficient proof: another user with write access could rename any directory of ours.
+        The directory's name is not sufficient proof: another user with write access could have renamed it.
         """
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
             if os.path.lexists(_mark(left)) and not left.is_symlink():

@@ -259,7 +259,7 @@ class _EventsSeen:
 
     @property
     def broke_off(self) -> bool:
-        """True if agent and launcher are gone without a last event. False on other machines, where it is unknown."""
+        """True if agent and launcher are gone without a last event. False on other machines, since it is unknown."""
         agent, head = self.progress.agent, self.progress.head
         return agent is not None and agent.here and not agent.lives and (head is None or not head.lives)
 

@@ -72,7 +72,7 @@ def training_flops(model: ModelConfig, sources: Sequence[int], targets: Sequence
 
 
 def part_costs(settings: TransformerSettings) -> PartCosts:
-    """Return the costs by which stages are balanced."""
+    """Return the costs for balancing the stages."""
     model, sources, targets = settings.model, settings.data.source_length, settings.data.target_length
     of_encoder = encoder_layer(model, sources, sources**2)
     of_decoder = decoder_layer(model, targets, sources, targets**2 + sources * targets)

@@ -33,7 +33,7 @@ class Layer:
         self.is_recomputed = mode
 
     def set_comm_fusion(self, number: int) -> None:
-        """Sum the gradients of this layer together with those of layers with the same number."""
+        """Sum the gradients of this layer together with other layers of the same number."""
         self.comm_fusion = number
 
 

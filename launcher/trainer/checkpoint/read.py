@@ -39,7 +39,7 @@ SHOWN = 4  # names of checkpoints in a message
 
 
 def candidates_at(path: Path) -> list[Path]:
-    """Return the checkpoints that `path` refers to, newest first: itself, those in it, or those of a run's directory.
+    """Return the checkpoints that `path` refers to, newest first: itself, or those in it or in its `checkpoints`.
 
     Raises:
         UnreadableError: there are none.

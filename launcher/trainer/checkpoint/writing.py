@@ -272,7 +272,7 @@ class Writing:
         return None
 
     def _old(self, checkpoint: Path) -> Path:
-        """Return the path to which a checkpoint is renamed for its removal."""
+        """Return the path of a checkpoint during its removal."""
         return checkpoint.with_name(f".{checkpoint.name}.{self._plan.token}.old.partial")
 
 

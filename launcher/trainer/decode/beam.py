@@ -5,13 +5,12 @@ A hypothesis y of n tokens, including END, has the score of fairseq (Ott et al. 
 
     score(y) = log p(y) / n^alpha                    alpha = 0: no normalisation; 1: the mean log-probability of a token
 
-Each step considers the 2 W most likely continuations of a sentence's hypotheses, of which there are at most W, as in
-fairseq. Of the first W continuations, those that end with END are finished. The first W of the other continuations stay
-alive. A sentence is done
+A sentence has at most W hypotheses. As in fairseq, each step considers their 2 W most likely continuations. Among the
+first W, continuations with END are finished. The first W of the other continuations stay alive. A sentence is done
 
     when W hypotheses are finished;
     when no live hypothesis can beat the best score: log p only decreases, so the bound is log p / limit^alpha;
-    or when its hypotheses reach the length limit, at which END is appended to each.
+    or when its hypotheses reach the length limit, and END is appended to each.
 
 Finished sentences leave the batch once they are the fraction DONE_SHARE of it.
 

@@ -3,7 +3,7 @@
 The layers are the model's own, with either order of norms. Only the two attentions of each layer are replaced. All
 hypotheses of a sentence share the cache. Cross attention has one set of keys, computed once. Self-attention has one set
 for all tokens of any hypothesis of the sentence: W slots per position. Each hypothesis attends to one slot per
-position, that of its ancestor. So the search never moves keys when it switches hypotheses. The additional products of
+position: its ancestor's. So the search never moves keys when it switches hypotheses. The additional products of
 short vectors cost less than copying.
 
 Shapes: B sentences, Q hypotheses of each, T positions so far, W slots of a position, P = T W slots, S source tokens, D

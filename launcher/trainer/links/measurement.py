@@ -1,9 +1,9 @@
 """`python -m launcher.trainer.links`: measure the connections between ranks, as the ranks of an ordinary run.
 
 All ranks together measure all_reduce in several sizes. One rank per server measures, pair by pair, the latency of a
-small message and the bytes per second in each direction. Pairs are scheduled in rounds as in a tournament, with one
-partner per server at a time: n servers need n - 1 rounds (n if n is odd) and do not disturb each other. The counters of
-the network interfaces show which interface carried the data.
+small message and the bytes per second in each direction. Pairs are scheduled in rounds as in a tournament. A
+server has one partner per round, so measurements do not disturb each other. n servers need n - 1 rounds (n if n is
+odd). The counters of the network interfaces show which interface carried the data.
 
 The measurement takes about `--seconds`: messages grow only while time allows. Rank 0 writes the result to links.json in
 the run directory.
@@ -72,7 +72,7 @@ class Pair:
 
 
 def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield rounds in which each two of `count` players meet exactly once, with at most one match per player and round.
+    """Yield the rounds of a tournament of `count` players: each pair meets once, and each player once per round.
 
     Uses the circle method.
 

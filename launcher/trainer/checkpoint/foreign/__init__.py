@@ -1,1 +1,1 @@
-"""Conversion between the trainer's checkpoints and those of other tools."""
+"""Conversion of checkpoints between the trainer and other tools."""

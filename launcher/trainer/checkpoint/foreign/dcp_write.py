@@ -1,6 +1,6 @@
 """Export checkpoints to torch.distributed.checkpoint (DCP), named as in torch.distributed.checkpoint.state_dict.
 
-The result is equal to that of `dcp.save` for
+The result is equal to the output of `dcp.save` for
 
     {
         "model": {name: weight},

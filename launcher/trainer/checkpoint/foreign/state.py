@@ -137,7 +137,7 @@ def write_checkpoint(
     """Write a trainer checkpoint from a matching state. Missing moments are zero.
 
     Raises:
-        UsageError: the directory's name is that of another step.
+        UsageError: the directory's name contains another step.
         DamagedError: the tokenizer of `like_path` is damaged.
         UnreadableError: a tensor cannot be read.
         OSError: `output` exists, or for example the disk is full.
