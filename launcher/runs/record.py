@@ -27,7 +27,7 @@ _masked = lru_cache(maxsize=256)(masked)  # thousands of ranks share most of the
 
 
 def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str:
-    """Return the spec as JSON with one rank per line. A removed variable is null.
+    """Return the complete spec as JSON, with all ranks. A removed variable is null.
 
     `options`: the command-line options of the run, by name, with secrets masked.
     """

@@ -99,7 +99,7 @@ def test_findings_name_every_file(checkpoint):
     *lines, last = findings(path)
     assert (len(lines), "no intact replica of rank1.safetensors, rank3.safetensors" in last) == (3, True)
     (path / INDEX).unlink()
-    assert "no training can go on" in findings(path)[-1]
+    assert "training cannot resume" in findings(path)[-1]
 
 
 def test_without_its_index_it_is_still_a_checkpoint(checkpoint, tmp_path):

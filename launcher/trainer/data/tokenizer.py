@@ -120,6 +120,6 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
     except (RuntimeError, OSError) as error:
         raise UsageError(
             f"cannot train a tokenizer with model.vocabulary_size = {vocabulary_size}: {error}",
-            hint="increase model.vocabulary_size: 260 ids are marks and bytes, and every character needs another",
+            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are marks and bytes, each character needs one",
         ) from error
     return written.getvalue()
