@@ -761,7 +761,7 @@ def test_options_are_arguments_in_errors(tmp_path):
             resume=tmp_path / "one" / "checkpoints",
             **common,
         )
-    assert told.value.hint == "seed = 1, or without resume"
+    assert told.value.hint == "use seed = 1, or start without resume"
     with pytest.raises(UsageError) as told:
         api.train(Net(), samples, steps=1, **common)
     assert told.value.hint == "output = a directory"

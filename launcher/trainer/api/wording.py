@@ -20,7 +20,7 @@ _WORDS = tuple(
         (r"--set [a-z]+\.(\w+)=(\S+?)(?=[,)]|\s|$)", r"\1 = \2"),
         (r"--output DIR", "output = another directory"),
         (r"--checkpoints DIR", "output = a directory"),
-        (r"--data with the same files", "the same samples"),
+        (r"`--data` with the same files", "the same samples"),
         (r"--resume\b", "resume"),
         (rf"(?<![\w/.])(?:train|parallel|checkpoint)\.({_NAMES})\b", r"\1"),
     )
