@@ -63,7 +63,7 @@ def test_stages_by_hand_are_taken_as_they_are():
             "parallel.stages = [2, 3] has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers",
             "[]",
         ),
-        ("[]", 6, "pp = 6 stages cannot all get a part", "--pp 5 at most"),
+        ("[]", 6, "pp = 6 stages are more than the model's parts", "at most `--pp 5`"),
     ],
 )
 def test_stages_that_do_not_fit_are_refused(stages, pp, message, hint):

@@ -420,7 +420,7 @@ ARGUMENTS = {
     "device": {"device": "gpu"},
     "transport": {"transport": "carrier"},
     "clip_norm": {"clip_norm": -1.0},
-    "nothing of a gradient": {"clip_norm": 1e-320},
+    "every gradient to nothing": {"clip_norm": 1e-320},
     "clip_norm is not a finite": {"clip_norm": "1"},
     "learning_rate is not a finite": {"optimizer": api.AdamW(learning_rate=10**400)},
     "steps": {"steps": 1.5},
