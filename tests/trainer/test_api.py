@@ -765,7 +765,7 @@ def test_a_training_that_had_ended_before_a_restart_returns_what_it_trained(tmp_
     assert losses(capfd.readouterr().out) == []
     assert weights.keys() == again.keys()
     assert all(torch.equal(again[name], value) for name, value in weights.items())
-    with pytest.raises(UsageError, match="exists already") as told:
+    with pytest.raises(UsageError, match="already exists") as told:
         api.train(Net(), samples, steps=2, **common)
     assert told.value.hint == "name another output directory"
 
