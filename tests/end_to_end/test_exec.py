@@ -136,7 +136,7 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     why = tlaunch("why", cwd=tmp_path).stdout
     assert "  no rank has noted a failure; one that was killed" in why
     first = tlaunch("logs", "--rank", "first-failed", cwd=tmp_path)
-    assert (first.returncode, "no rank of this run has noted a failure" in first.stderr) == (2, True)
+    assert (first.returncode, "no rank of the run recorded a failure" in first.stderr) == (2, True)
     ps = tlaunch("ps", cwd=tmp_path)
     assert (ps.returncode, ps.stdout) == (0, "")
     assert ps.stderr == "no run is active in runs; --all lists finished runs too\n"

@@ -101,7 +101,7 @@ def _agent_lost(progress: Progress, run_dir: RunDir) -> Iterator[str]:
     yield f"error: the process that supervised the ranks{pid} {reason}; everything that it left behind was ended"
     if os.strerror(errno.EMFILE) in reason:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        yield f"hint: raise the limit on open files, which is {limit} (`ulimit -n`)"
+        yield f"hint: raise the limit on open files with `ulimit -n`; it is {limit}"
 
 
 def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
