@@ -286,7 +286,7 @@ def _is_directory_missing() -> bool:
 
 
 def _is_about_stdout(error: OSError) -> bool:
-    """Return whether `error` came from writing to stdout."""
+    """Return True if `error` came from writing to stdout."""
     import traceback  # imported only on errors, to keep startup fast
 
     for frame, _ in traceback.walk_tb(error.__traceback__):

@@ -82,7 +82,7 @@ class Detached:
         return exit_code_of(os.waitstatus_to_exitcode(status)) or EXIT_FAILURE
 
     def _wait(self) -> bool:
-        """Return whether the child reported that the run has started.
+        """Return True if the child reported that the run has started.
 
         Raises:
             _Interrupted: a signal arrived, perhaps before the child was forked; the child was sent SIGTERM.

@@ -40,7 +40,7 @@ def reported_once(rank: EngineRank) -> Iterator[None]:
 
 
 def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
-    """Return whether this process is the first to bind an abstract socket name for the error.
+    """Return True if this process is the first to bind an abstract socket name for the error.
 
     The kernel releases the name when the process ends. Without abstract sockets, every process is first. The name is
     derived from the hint, because messages may differ between ranks.

@@ -72,7 +72,7 @@ def read_table(options: RunOptions) -> Table:
 
 
 def _says_devices(word: str) -> bool:
-    """Return whether a word of COMMAND is an option that sets the number of ranks when written before COMMAND."""
+    """Return True if a word of COMMAND is an option that sets the number of ranks when written before COMMAND."""
     found = counterpart(word.partition("=")[0]) if word.startswith("--") else None
     of_table = word.partition("=")[0] == "--rank-table" or (found is not None and found.here == "--rank-table")
     return of_table or (found is not None and found.subject in {"devices", "ranks", "server count"})
@@ -123,7 +123,7 @@ def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
 
 
 def is_sample(table: Path) -> bool:
-    """Return whether a file is a packaged sample, or a copy of it with the same name."""
+    """Return True if a file is a packaged sample, or a copy of it with the same name."""
     sample = _sample(table.name)
     if sample is None or not table.is_file():
         return False

@@ -272,7 +272,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
     servers, supervision = request.cluster.servers, request.supervision
     elastic = supervision.elastic
     first, *words = request.argv
-    # Paths of programs may differ between servers, for example that of Python.
+    # Paths of programs, such as Python, may differ between servers.
     start = ("tlaunch" if word == START else word for word in words)
     command = ("python" if first == sys.executable else Path(first).name, *start)
     devices = f"{sum(len(server.devices) for server in servers)} devices on {len(servers)} servers"
@@ -294,7 +294,7 @@ def _digest(value: object) -> str:
     return sha256(json_text(value).encode()).hexdigest()[:12]
 
 
-# --- which server is this? ---
+# --- this machine's server ---
 
 
 def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:

@@ -167,11 +167,11 @@ class LogOptions:
         )
 
     def is_chosen(self, place: RankPlace) -> bool:
-        """Return whether the lines that a rank wrote on this device are shown."""
+        """Return True if the lines that a rank wrote on this device are shown."""
         return self.server in {None, place.server_id, str(place.server_index)}
 
     def chosen_ranks(self, recorded: Recorded, state: RunState) -> tuple[int, ...]:
-        """Return the global ranks whose logs to read, in ascending order.
+        """Return the global ranks of the logs to read, in ascending order.
 
         Raises:
             UsageError: the rank or server does not exist, or `--rank first-failed` is given and no rank failed.

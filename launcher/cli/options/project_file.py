@@ -125,7 +125,7 @@ class ProjectFile:
         return str(self.path.parent / value) if self._is_path(option, value) else value
 
     def _is_path(self, option: click.Option, value: Any) -> bool:
-        """Return whether a value is a path; for options that take names or paths, whether the path exists."""
+        """Return True if a value is a path. For options that take a name or a path, the path must exist."""
         if option.name == "config":
             return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path.is_file raises for long names
         if option.name == "resume":
@@ -202,7 +202,7 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
 
 
 def _is_safe(directory: Path) -> bool:
-    """Return whether TLAUNCH_SAFE_DIRECTORY includes this directory."""
+    """Return True if TLAUNCH_SAFE_DIRECTORY includes this directory."""
     named = os.environ.get(TLAUNCH_SAFE_DIRECTORY, "").split(os.pathsep)
     return "*" in named or directory.resolve() in {Path(at_home(each)).resolve() for each in named if each}
 

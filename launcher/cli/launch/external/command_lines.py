@@ -118,7 +118,7 @@ def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher 
 
 
 def names_program(word: str) -> bool:
-    """Return whether a word looks like a Python interpreter or script."""
+    """Return True if a word looks like a Python interpreter or script."""
     return word.endswith(".py") or is_python(word)
 
 

@@ -233,5 +233,5 @@ def launcher_with(options: Collection[str]) -> Launcher | None:
 
 
 def is_tee(option: str, value: str) -> bool:
-    """Return whether an option is torchrun's -t (--tee) rather than the -t (--rank-table) of `tlaunch run`."""
+    """Return True if an option is torchrun's -t (--tee) rather than the -t (--rank-table) of `tlaunch run`."""
     return option == "-t" and _STREAMS.fullmatch(value) is not None

@@ -33,7 +33,7 @@ class ServerAddresses:
 
 
 def says_places(line: Line) -> bool:
-    """Return whether a line has options for the ranks' servers or devices."""
+    """Return True if a line has options for the ranks' servers or devices."""
     return line.has_rank_table or bool(line.of(*_OF_PLACES))
 
 
@@ -78,7 +78,7 @@ def _devices(line: Line) -> int | None:
 
 
 def _fit(ranks: int, servers: int, devices: int | None, *, equally: bool) -> bool:
-    """Return whether the numbers are consistent; unless `equally`, the last server may have fewer ranks."""
+    """Return True if the numbers are consistent; unless `equally`, the last server may have fewer ranks."""
     if devices is None:
         return False
     return ranks == devices * servers or (not equally and devices * (servers - 1) < ranks < devices * servers)
