@@ -79,7 +79,7 @@ def test_a_name_that_is_too_long_names_no_file(launcher):
     whole = f"python plain.py {long}"
     for words in ([long], [f"./{long}"], ["python", long], ["python", "-m", long], [whole]):
         told = launcher.call("run", "--", *words, code=2).stderr
-        assert ("too long" in told, "leave out its quotes" in told) == (False, words == [whole])
+        assert ("too long" in told, "remove the quotes" in told) == (False, words == [whole])
 
 
 def test_a_program_with_wrong_syntax_is_not_started(launcher):

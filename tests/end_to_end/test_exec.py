@@ -129,7 +129,7 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     assert mpirun.exec(2, "--name", "mine", "--", "sh", "-c", "echo line of $RANK; sleep 0.5").returncode == 0
     assert tlaunch("logs", cwd=tmp_path).stdout == "[0] line of 0\n[1] line of 1\n"
     status = tlaunch("status", cwd=tmp_path)
-    assert re.match(r"mine-\S+: ended: Open MPI, which started it .* ago, knows with which exit codes\n", status.stdout)
+    assert re.match(r"mine-\S+: ended: Open MPI started it .* ago and has its exit codes\n", status.stdout)
     assert len(re.findall(r"^ +[01] +127\.0\.0\.1 +[01] +gone +\d+ .* 10 B ", status.stdout, re.MULTILINE)) == 2
     report = tlaunch("report", cwd=tmp_path)
     assert (report.returncode, ": ended: Open MPI" in report.stdout) == (0, True)
