@@ -1,1 +1,1 @@
-"""The command line; the only package that prints."""
+"""The command line. No other package prints to stdout or stderr."""

@@ -191,7 +191,7 @@ def test_a_run_goes_on_whatever_its_stdout_does(launcher, stdout):
     argv = ["run", "--devices", 2, "--console", "all", "--", "sh", "-c", "echo on; sleep 0.4; echo end"]
     done = launcher.shell(f'{{ "$@"; echo "code $?" >&2; }} {stdout}', *argv)
     assert done.stderr.endswith("code 0\n"), done.stderr
-    assert "2 ranks ended well" in done.stderr
+    assert "2 ranks succeeded" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("No space left on device") == ("full" in stdout)
     assert "end" in (launcher.latest / "device1" / "train.log").read_text()

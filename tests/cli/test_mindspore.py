@@ -297,7 +297,7 @@ def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
     words = "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which"
     launcher.write("train.py", f"raise RuntimeError({words!r})\n")
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "python train.py; exit $?", code=1)
-    assert "hint: --mindspore cluster " in done.stderr
+    assert "hint: add --mindspore cluster to start " in done.stderr
 
 
 # --- job files ---

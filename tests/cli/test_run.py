@@ -36,7 +36,7 @@ def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
     assert [stamped.time_ns for stamped in events] == sorted(stamped.time_ns for stamped in events)
 
 
-ALONE = "imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi "
+ALONE = "imports mpi4py, but each rank has its own MPI_COMM_WORLD; "
 
 
 def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_tables):
@@ -44,8 +44,8 @@ def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_ta
     launcher.write("alone.py", "if False:\n    from mpi4py import MPI\n")
     launcher.write("other.py", "print('mpi4py')\n")
     told = {
-        ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}makes them one job\n",
-        ("--rank-table", sample_tables / "rank_table_2pcs.json", "--", "python", "-m", "alone"): f"alone {ALONE}makes",
+        ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}use --engine mpi to start one MPI job\n",
+        ("--rank-table", sample_tables / "rank_table_2pcs.json", "--", "python", "-m", "alone"): f"alone {ALONE}use",
         ("--devices", 2, "--", "python", "-c", "if 0: import mpi4py"): f"the program {ALONE}",
     }
     for arguments, note in told.items():

@@ -129,14 +129,14 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     assert mpirun.exec(2, "--name", "mine", "--", "sh", "-c", "echo line of $RANK; sleep 0.5").returncode == 0
     assert tlaunch("logs", cwd=tmp_path).stdout == "[0] line of 0\n[1] line of 1\n"
     status = tlaunch("status", cwd=tmp_path)
-    assert re.match(r"mine-\S+: ended: Open MPI, which started it .* ago, knows with which exit codes\n", status.stdout)
+    assert re.match(r"mine-\S+: ended: Open MPI started it .* ago and has its exit codes\n", status.stdout)
     assert len(re.findall(r"^ +[01] +127\.0\.0\.1 +[01] +gone +\d+ .* 10 B ", status.stdout, re.MULTILINE)) == 2
     report = tlaunch("report", cwd=tmp_path)
     assert (report.returncode, ": ended: Open MPI" in report.stdout) == (0, True)
     why = tlaunch("why", cwd=tmp_path).stdout
     assert "  no rank has noted a failure; one that was killed" in why
     first = tlaunch("logs", "--rank", "first-failed", cwd=tmp_path)
-    assert (first.returncode, "no rank of this run has noted a failure" in first.stderr) == (2, True)
+    assert (first.returncode, "no rank of the run recorded a failure" in first.stderr) == (2, True)
     ps = tlaunch("ps", cwd=tmp_path)
     assert (ps.returncode, ps.stdout) == (0, "")
     assert ps.stderr == "no run is active in runs; --all lists finished runs too\n"

@@ -197,7 +197,7 @@ def test_all_servers_may_go_on_in_the_background(servers):
     servers.wait_ready()
     (servers.directory / "go").touch()
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
-    for log, words in (("server1/console.log", "2 ranks ended well"), ("console.log", "4 ranks ended well")):
+    for log, words in (("server1/console.log", "2 ranks succeeded"), ("console.log", "4 ranks succeeded")):
         servers.wait_until(lambda log=log, words=words: words in servers.read(servers.latest / log), words)
     servers.wait_until(lambda: not servers.endpoint_open(), "the end of the coordinator")
 
@@ -208,7 +208,7 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     first = servers.start(1, command=["true"], rank_table=three)
     second = servers.start(2, command=["true"], rank_table=three)
     servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(second), "the two of them")
-    assert "waiting for server 127.0.0.3; at most 300 s in all (--join-timeout)" in servers.said(second)
+    assert "waiting for server 127.0.0.3 (at most 300 s in total, --join-timeout)" in servers.said(second)
     again = servers.start(2, command=["true"], rank_table=three)
     assert servers.end(again) == [3], servers.said(again)
     first.send_signal(signal.SIGTERM)

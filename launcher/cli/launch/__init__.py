@@ -1,1 +1,1 @@
-"""From options to a run: what `run`, `exec`, `doctor`, `render`, `explain` and `launcher.launch` share."""
+"""Preparing and starting runs, shared by `run`, `exec`, `doctor`, `render`, `explain` and `launcher.launch`."""

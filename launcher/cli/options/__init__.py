@@ -1,1 +1,1 @@
-"""Options and arguments of commands: their types, and those that several commands share."""
+"""Option types, and options and arguments that several commands share."""

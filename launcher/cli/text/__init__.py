@@ -1,1 +1,1 @@
-"""Text for terminals: tables, amounts, the status line, verdicts and lines of logs."""
+"""Text output for terminals: tables, amounts, the status line, verdicts and log lines."""
