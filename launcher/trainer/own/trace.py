@@ -153,7 +153,7 @@ def _traced(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, 
 
 
 def _line_of(frames: Iterable[FrameType]) -> str:
-    """Return the file and line of the first frame in user code, or "" if none is."""
+    """Return the file and line of the first frame in user code, or "" if there is none."""
     for frame in frames:
         path = frame.f_code.co_filename
         if not path.startswith((*_NOT_OWN, "<")):

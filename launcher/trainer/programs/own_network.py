@@ -2,9 +2,10 @@
 
 Losses and weights are the same as on one process, except for rounding:
 
-    1. each data-parallel rank takes its share of the rows of a global batch, in micro batches of equal size 2. the
-    loss of a part is weighted by its share of the rows; a CrossEntropyLoss divides by its mask's sum over the full
-    batch 3. dropout depends on the seed, the step, and the row of the global batch
+    1. each data-parallel rank takes its share of the rows of a global batch, in micro batches of equal size
+    2. the loss of a part is weighted by its share of the rows
+    3. a CrossEntropyLoss divides by its mask's sum over the full batch
+    4. dropout depends on the seed, the step, and the row of the global batch
 """
 
 from __future__ import annotations

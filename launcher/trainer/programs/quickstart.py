@@ -133,7 +133,7 @@ def _meta_network(settings: QuickstartSettings) -> Network:
 
 
 def _rows(settings: QuickstartSettings) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels in float32, uniform in [0, 1), from numpy's legacy generator like in the tutorial."""
+    """Return inputs and labels in float32, uniform in [0, 1), from numpy's legacy generator, as in the tutorial."""
     numbers = np.random.RandomState(settings.data.seed)
     shapes = (settings.model.inputs, settings.model.outputs)
     inputs, labels = (numbers.rand(settings.train.batch_size, columns).astype(np.float32) for columns in shapes)

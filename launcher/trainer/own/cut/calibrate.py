@@ -1,6 +1,6 @@
 """Measurement of the costs for auto_parallel's search: compute rates and times of collectives on these ranks.
 
-All ranks measure in float32 at the same time, so that shared cores and memory slow them down like in a real step.
+All ranks measure in float32 at the same time, so that shared cores and memory slow them down as in a real step.
 Each number is the slowest rank's, since all ranks wait for it. All ranks get the same numbers and make the same
 choice. Sizes are a rank's share of the network's largest product and of its largest tensor.
 """
@@ -115,7 +115,7 @@ def _tensor_bytes(graph: Graph, ranks: int) -> int:
 
 
 def _tensor_count(graph: Graph, ranks: int, size: int) -> int:
-    """Return the number of tensors of `size` bytes that fill a rank's share, so that caches are realistic."""
+    """Return the number of tensors of `size` bytes in a rank's share of all tensors, at most `MAX_TENSORS`."""
     return min(max(round(sum(map(bytes_of, graph.by_name.values())) / ranks / size), 1), MAX_TENSORS)
 
 
