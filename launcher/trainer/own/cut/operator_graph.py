@@ -202,7 +202,8 @@ class _Trace:
         is_viewed = any(each.kind in VIEWS and name in each.inputs for each in self._operators)
         if own is None or own.kind in VIEWS or is_viewed:
             raise UsageError(
-                f"{self._base} changes a tensor in place, but the tensor is or has a view, or is an input or a parameter",
+                f"{self._base} changes a tensor in place, but the tensor is or has a view, or is an input or a "
+                "parameter",
                 hint="use the operator that returns a new tensor, without `inplace`",
             )
         for other, known_value in values.items():
