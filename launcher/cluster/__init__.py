@@ -1,1 +1,1 @@
-"""A run over several servers: its coordinator, and how the agents of all servers take part."""
+"""Runs on several servers: the coordinator, and the agents that connect to it."""

@@ -172,7 +172,7 @@ def test_a_run_that_is_started_on_the_other_server_is_no_part_of_it(launcher, ta
     )
     done = launcher.run("doctor", *options, "--server", SERVERS[0], "--json")
     assert (done.returncode, other.wait(60)) == (1, 3)
-    assert "was started with another command" in other.stderr.read()
+    assert "was started with a different command" in other.stderr.read()
     (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "breaks"]
     assert (found["code"], found["servers"]) == ("refused", [1])
 

@@ -225,7 +225,7 @@ def test_a_stopped_server_is_lost_after_a_while(servers, suspend):
     agent = servers.agent(1)
     suspend(agent)
     assert servers.end(first) == [1], servers.said(first)
-    assert "server 127.0.0.2 with ranks 2-3 was lost: nothing was heard of it for 6 s" in servers.said(first)
+    assert "server 127.0.0.2 with ranks 2-3 was lost: nothing was heard from it for 6 s" in servers.said(first)
     os.kill(agent, signal.SIGCONT)
     assert servers.end(second) == [1], servers.said(second)
 

@@ -208,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_as_it_is(small_text, tmp_pa
         (run / "checkpoints").write_text("no directory")
         process.send_signal(signal.SIGUSR1)
         # The next one waits for the end of the one before.
-        wait_until(lambda: process.send_signal(signal.SIGUSR1) or "; the training goes on" in log_of(run), "that")
+        wait_until(lambda: process.send_signal(signal.SIGUSR1) or "; the training continues" in log_of(run), "that")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)
     finally:

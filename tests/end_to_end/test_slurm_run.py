@@ -168,7 +168,7 @@ def test_a_start_that_is_in_vain_is_not_tried_for_ever(cluster):
     os.kill(cluster.agents_on("n2")[-1], signal.SIGKILL)
     out, code = cluster.end(process)
     assert code != 0, out
-    assert "did not come: Slurm" in out
+    assert "did not join: Slurm" in out
     assert "| no more" in out
     assert calls.read_text() == "called\n" * 2
 

@@ -101,7 +101,7 @@ def not_summed():
         optimizer.step()
         cut(*inputs).backward()
         optimizer.step()
-        with pytest.raises(UsageError, match="had not been summed"):
+        with pytest.raises(UsageError, match="were not summed"):
             cut(*inputs)
 
 

@@ -295,7 +295,7 @@ def test_a_network_that_cannot_be_seen_through_trains_on_one_stage(forward, capf
     assert "divides its loss" not in capfd.readouterr().out  # of one part
     config = api.TransformerOpParallelConfig(micro_batch_num=2)
     assert api.train(kind(config), samples, batch_size=4, steps=2) is not None
-    assert "divides its loss by its own mask" in capfd.readouterr().out
+    assert "divides its loss by the sum of its own mask" in capfd.readouterr().out
 
 
 def test_masks_that_cannot_be_counted_before_are_refused(capfd):
@@ -353,7 +353,7 @@ def without_parameters():
 
 NETWORKS = {
     frozen: "head.bias is frozen",
-    of_two_types: "several types",
+    of_two_types: "several dtypes",
     with_dropout2d: "Dropout2d",
     returning_logits: "returns a tensor of the shape",
     without_parameters: "no parameters",
@@ -604,11 +604,11 @@ class Random:
 
 
 SAMPLES = {
-    "another one each time": Random(),
+    "differs between two accesses": Random(),
     "with the 1 items": [(one,) for one in batch(8)[0]],
-    "by its number": iter(()),
+    "can be indexed": iter(()),
     "no samples": [],
-    "no row of vocab_size": [(torch.full((S,), 7), torch.zeros(S, dtype=torch.int64))] * 8,
+    "outside vocab_size": [(torch.full((S,), 7), torch.zeros(S, dtype=torch.int64))] * 8,
 }
 
 
@@ -782,7 +782,7 @@ def test_what_torch_draws_itself_is_told(rate, capfd):
     del net.base
     config = api.TransformerOpParallelConfig(micro_batch_num=2)
     api.train(net, list(zip(*batch(8), strict=True)), batch_size=4, steps=1, parallel_config=config)
-    assert ("draws random numbers by torch" in capfd.readouterr().out) == bool(rate)
+    assert ("draws random numbers from torch's generator" in capfd.readouterr().out) == bool(rate)
 
 
 def test_errors_of_the_loop_name_no_options(tmp_path):
@@ -803,4 +803,4 @@ def test_errors_of_the_loop_name_no_options(tmp_path):
     assert told.value.hint == "set train.seed=1, or do not resume"
     with pytest.raises(UsageError) as told:
         api.train(Net(), samples, steps=1, **common)
-    assert told.value.hint == "name an output directory, or one for checkpoints"
+    assert told.value.hint == "set an output directory, or a checkpoint directory"

@@ -393,7 +393,7 @@ def test_a_refusal_shows_both_losses():
     )
     assert "parts_may_differ" in told.value.hint
     [remark] = checked_division(network, [division], layout="dp = 2", may_differ=True)
-    assert remark.removesuffix("; the mean over the parts is trained") in told.value.message
+    assert remark.removesuffix("; training minimises the mean over the parts") in told.value.message
 
 
 @pytest.mark.parametrize(

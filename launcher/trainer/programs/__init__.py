@@ -1,1 +1,1 @@
-"""The programs that `python -m launcher.trainer` runs on each rank."""
+"""The bundled programs, which `python -m launcher.trainer` runs on each rank."""

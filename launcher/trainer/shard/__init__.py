@@ -1,1 +1,1 @@
-"""A network whose operators are cut over ranks: traced, planned by `launcher.sharding`, and executed."""
+"""The public API for sharding a custom network's operators over ranks."""

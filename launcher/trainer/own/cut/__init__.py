@@ -1,1 +1,1 @@
-"""Cuts a network by sharding strategies: its operators, who computes which part of each, and what is communicated."""
+"""Sharding of a network by strategies: its operators, the part that each rank computes, and the communication."""
