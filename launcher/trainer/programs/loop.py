@@ -293,10 +293,7 @@ class StepProfiler:
             return ""
         self._left = 0
         if self._steps <= WARM_UP_STEPS:
-            return (
-                f"no profile: the training ended after {self._steps} steps; the first {WARM_UP_STEPS} are "
-                "not traced"
-            )
+            return f"no profile: the training ended after {self._steps} steps; the first {WARM_UP_STEPS} are not traced"
         self._running.close()
         assert self._path is not None, "nothing is traced without a path"
         try:
