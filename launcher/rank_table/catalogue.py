@@ -63,7 +63,7 @@ class Entry:
     code: str
     severity: Severity
     title: str
-    explanation: str  # a paragraph: what the rule says and why
+    explanation: str  # a paragraph: the rule and its reason
     hccl_code: str | None = None  # the error code that HCCL reports for the same fault
     check: Check | None = None  # None if the scanner, a format or the schema finds it
     formats: frozenset[Format] | None = None  # None: every format

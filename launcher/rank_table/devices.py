@@ -31,7 +31,7 @@ class FoundDevice(NamedTuple):
     """A device that a machine has or is assumed to have."""
 
     device_id: int  # physical
-    device_ip: str | None = None  # None where none is set; never invented
+    device_ip: str | None = None  # None if not set; never invented
     uuid: str | None = None  # of a GPU
 
 

@@ -21,7 +21,7 @@ _WIDE_MARKS = (
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 _MARKED = frozenset(name for _, name in _WIDE_MARKS)
-_LOOKED_AT = 64  # bytes that are checked if there is no byte order mark; a multiple of four
+_LOOKED_AT = 64  # bytes to detect an encoding without a byte order mark; a multiple of four
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # a complete pair starts in the same way
 OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
 _TOO_LARGE = "RT115"

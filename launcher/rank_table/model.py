@@ -136,7 +136,7 @@ class Table:
     chip: Chip = CHIPS["auto"]
     consumer: str = "hccl"
     options: Options = field(default=())  # of the cluster
-    pods: tuple[PodRow, ...] = ()  # empty where the table names no super pods
+    pods: tuple[PodRow, ...] = ()  # empty if the table names no super pods
     complete: bool = True  # whether every list exists and every entry was read; if not, counts are meaningless
     keys: frozenset[str] = frozenset()  # the keys of all objects of the document
 

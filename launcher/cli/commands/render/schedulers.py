@@ -64,7 +64,7 @@ def claim_of(text: str | None) -> Claim | None:
         raise UsageError(f"--pvc: {mount!r} is not a valid mount point", hint="use an absolute path: --pvc data:/data")
     if any(place.is_relative_to(taken) or PurePosixPath(taken).is_relative_to(place) for taken in _TAKEN):
         raise UsageError(
-            f"--pvc: {place} would hide, or be hidden by, {' or '.join(_TAKEN)}", hint="mount it elsewhere"
+            f"--pvc: {place} would hide, or be hidden by, {' or '.join(_TAKEN)}", hint="use another mount point"
         )
     return Claim(name, str(place))
 
