@@ -1,1 +1,1 @@
-"""The doctor: facts of every server, which servers reach each other, and what of that would break a run."""
+"""The doctor: collect facts of every server, test the connections between servers, and report problems for a run."""

@@ -60,7 +60,7 @@ def test_what_ssh_says_counts_before_what_the_engine_makes_of_it():
 
 
 ENDED = "Open MPI 5.0.11 ended with exit code 186"
-BY_HAND, LITTLE, FIREWALL = "try to start something", "ulimit -n", "firewall"
+BY_HAND, LITTLE, FIREWALL = "try to start a program", "ulimit -n", "firewall"
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ BY_HAND, LITTLE, FIREWALL = "try to start something", "ulimit -n", "firewall"
         (["--", "bad word on the command line:", "  Option: --nosuch", "unknown option", "x"], "it ended", "unknown-option", "unknown option"),
         (["An unrecognized option was included:", "  Option: --nosuch", "x"], "it ended", "unknown-option", "An unrecognized option was included: Option: --nosuch"),
         (["try again."], "Open MPI 5.0.11 ended with exit code 127", "program-missing", "Open MPI 5.0.11 ended with exit code 127"),
-        ([], "Slurm 22 ended with exit code 1", "did-not-come", "no agent came; Slurm 22 ended with exit code 1, without output"),
-        ([], "it runs", "did-not-come", "no agent came; it runs, without output"),
+        ([], "Slurm 22 ended with exit code 1", "did-not-come", "no agent connected; Slurm 22 ended with exit code 1, without output"),
+        ([], "it runs", "did-not-come", "no agent connected; it runs, without output"),
     ],
 )  # fmt: skip
 def test_lines_are_read_with_what_follows_and_with_the_exit_code(lines, ended, code, why):
@@ -98,7 +98,7 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
 def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
     """With how it ended; what an engine prints last is how to get help."""
     found = diagnose_output(lines, ENDED)
-    assert (found.code, found.why) == ("did-not-come", f"no agent came; {ENDED}: {quoted}")
+    assert (found.code, found.why) == ("did-not-come", f"no agent connected; {ENDED}: {quoted}")
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
         (diagnose_output([], "Open MPI 5.0.11 has not ended within 75 s"), "did-not-come", BY_HAND),
         (engine_hangs("Open MPI 5", 10.0, ["Warning: setpgid(2,2) failed in parent with errno=1"]), "did-not-come", FIREWALL),
         (engine_hangs("Open MPI 5", 10.0, ["ssh: connect to host h2 port 22: Connection refused"]), "ssh-refused", "sshd"),
-        (join_timed_out(60.0), "did-not-come", "is the command started there"),
-        (no_answer(30.0), "no-answer", "a file system that hangs"),
+        (join_timed_out(60.0), "did-not-come", "check that the command runs there"),
+        (no_answer(30.0), "no-answer", "a file system may hang"),
         (connection_lost("the connection was closed"), "no-answer", "dmesg"),
     ],
 )  # fmt: skip

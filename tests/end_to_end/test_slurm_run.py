@@ -227,6 +227,6 @@ def test_what_sbatch_refuses_is_told_in_its_words(cluster):
     words = ("--devices", 2, "--nodes", 99, "--submit")
     done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", "true", check=False)
     assert done.returncode == 1
-    assert "sbatch takes no such script:" in done.stderr
+    assert "sbatch refuses the script:" in done.stderr
     assert "Node count specification invalid" in done.stderr or "configuration is not available" in done.stderr
     assert not done.stdout

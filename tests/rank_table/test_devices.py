@@ -64,14 +64,14 @@ def test_first_visible_variable_counts():
 def test_minus_one_ends_a_list_of_cuda():
     """As CUDA does, what follows -1 is not seen; with nothing before it there is no device."""
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "2,0,-1,5"}, CUDA_VARIABLES) == ("CUDA_VISIBLE_DEVICES", (2, 0))
-    assert "lets no device be seen" in error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": "-1"}, CUDA_VARIABLES)
+    assert "hides all devices" in error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": "-1"}, CUDA_VARIABLES)
 
 
 def test_empty_variable_hides_everything():
     """A variable that is set and empty means that no device is visible, which is an error."""
     for text in ("", "  "):
         message = error_of(visible_devices, {"ASCEND_VISIBLE_DEVICES": text}, ASCEND_VARIABLES)
-        assert message == "ASCEND_VISIBLE_DEVICES lets no device be seen"
+        assert message == "ASCEND_VISIBLE_DEVICES hides all devices"
 
 
 UUIDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932f0aa-d72c-4106-c12f-20bd9faed9f6", "GPU-5d5ba0d6-d33d")
@@ -87,8 +87,8 @@ def test_uuids_of_gpus_become_their_numbers():
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("GPU-8932f", "GPU-8932f, and 2 GPUs"),
-        ("GPU-77", "GPU-77, and no GPUs"),
+        ("GPU-8932f", "GPU-8932f, but 2 GPUs"),
+        ("GPU-77", "GPU-77, but no GPUs"),
         ("MIG-5", "MIG-5, a part of a GPU"),
         ("0,GPU-8932f9", "device 0 twice"),
     ],
@@ -106,7 +106,10 @@ def test_device_that_does_not_exist_is_named():
     assert select_devices(found, (3, 1), "X") == (FoundDevice(3), FoundDevice(1))
     with pytest.raises(UsageError) as caught:
         select_devices(found, (2, 4, 5), "X")
-    assert str(caught.value) == "X names devices 4-5, which this machine does not have\nhint: it has devices 0-3"
+    assert (
+        str(caught.value)
+        == "X names devices 4-5, but this machine has devices 0-3\nhint: choose from the devices of this machine"
+    )
 
 
 def test_worked_examples_of_the_docstrings():

@@ -45,11 +45,11 @@ def test_unset_address_is_none(install, ipv6):
 def test_failing_hccn_tool_is_quoted(install):
     """Its exit code and its first words are in the message."""
     install("hccn_tool", 'echo "hccn_tool is busy, please try again" >&2; exit 17')
-    with pytest.raises(TlaunchError, match=r"-i 5 -ip -g` ended with 17: hccn_tool is busy, please try again\n"):
+    with pytest.raises(TlaunchError, match=r"-i 5 -ip -g` exited with 17: hccn_tool is busy, please try again\n"):
         ask_hccn_tool([5])
 
 
-@pytest.mark.parametrize(("said", "shown"), [("hello", "ended with 0: hello"), ("ipaddr:10.*", '"10.*"')])
+@pytest.mark.parametrize(("said", "shown"), [("hello", "exited with 0: hello"), ("ipaddr:10.*", '"10.*"')])
 def test_answers_that_are_no_address_are_refused(install, said, shown):
     """Neither a line without an address nor a placeholder becomes a device_ip."""
     install("hccn_tool", f'echo "{said}"')
@@ -62,7 +62,7 @@ def test_answers_that_are_no_address_are_refused(install, said, shown):
 def test_hanging_program_is_given_up_and_ended(install, script):
     """A driver that never answers costs the patience that was set, and leaves no process."""
     install("hccn_tool", script)
-    with pytest.raises(TlaunchError, match=r"gave no answer within 0\.2 s"):
+    with pytest.raises(TlaunchError, match=r"did not exit within 0\.2 s"):
         ask_hccn_tool([0], patience_s=0.2)
 
 
@@ -70,7 +70,7 @@ def test_hanging_program_is_given_up_and_ended(install, script):
 def test_a_program_that_prints_without_end_is_ended(install, to):
     """More than an answer can have is refused, whether it comes on stdout or on stderr."""
     install("nvidia-smi", f"while :; do echo {'GPU' * 10_000}{to}; done")
-    with pytest.raises(TlaunchError, match="`nvidia-smi -L` printed more than 1,048,576 bytes, and was ended"):
+    with pytest.raises(TlaunchError, match="`nvidia-smi -L` printed more than 1,048,576 bytes and was killed"):
         ask_nvidia_smi()
 
 
@@ -126,7 +126,7 @@ def test_gpus_are_found_where_no_uuid_is_shown(install):
 def test_nvidia_smi_without_gpus_is_an_error(install, script):
     """No GPU, or a driver that fails, is an error with the program's own words."""
     install("nvidia-smi", script)
-    with pytest.raises(TlaunchError, match=r"`nvidia-smi -L` ended with [09]: "):
+    with pytest.raises(TlaunchError, match=r"`nvidia-smi -L` exited with [09]: "):
         ask_nvidia_smi()
 
 

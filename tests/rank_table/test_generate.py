@@ -35,8 +35,8 @@ def test_counts_are_for_all_or_for_each():
     """One count serves all servers, a list has one for each."""
     assert devices_per_server("8", 3) == (8, 8, 8)
     assert devices_per_server("8, 8,4", 3) == (8, 8, 4)
-    assert "2 counts, and there are 3 servers" in error_of(devices_per_server, "8,8", 3)
-    assert "2 counts, and there is 1 server" in error_of(devices_per_server, "8,8", 1)
+    assert "2 counts for 3 servers" in error_of(devices_per_server, "8,8", 3)
+    assert "2 counts for 1 server" in error_of(devices_per_server, "8,8", 1)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "", "eight", "8x", "99999", "9999999999999999999"])
@@ -120,8 +120,8 @@ def test_all_faults_are_named_with_their_lines():
         range(2, 10),
         (
             '"10.*.*.*", which is not an IPv4',
-            '"nonsense" is neither',
-            "line 1 already, with another",
+            '"nonsense" is not KEY=VALUE',
+            "line 1, with another",
             "line 1 gives to device 0",
             "99 is not a device id",
             "04 is not a device id",

@@ -49,7 +49,7 @@ def test_hostfile_ranks_run_from_host_to_host():
 def test_devices_count_for_hosts_without_a_count():
     """The number that is given takes the place of mentions, and never of a count in the file."""
     assert counts(parse_hostfile("a\nb slots=2\na", "hosts", 8)[0]) == {"a": 8, "b": 2}
-    with pytest.raises(UsageError, match="every host in hosts has a count"):
+    with pytest.raises(UsageError, match="every host in hosts already has a count"):
         parse_hostfile("a slots=2", "hosts", 8)
 
 
@@ -58,40 +58,40 @@ def test_devices_count_for_hosts_without_a_count():
     [
         (parse_hostfile, "a slots=2\nb slots=x\n", "hostfile:2: slots is 'x'"),
         (parse_hostfile, "a slots=0\n", "hostfile:1: slots is '0'"),
-        (parse_hostfile, "a slots=\n", "hostfile:1: 'slots=' is not known"),
+        (parse_hostfile, "a slots=\n", "hostfile:1: unknown setting 'slots='"),
         (parse_hostfile, "a slots=99999999999999999999\n", "hostfile:1: slots is '9999"),
         (parse_hostfile, "a slots=²\n", "hostfile:1: slots is '²'"),
-        (parse_hostfile, "\n\na prot=3\n", "hostfile:3: 'prot=3' is not known"),
-        (parse_hostfile, "a port=\n", "hostfile:1: 'port=' is not known"),
-        (parse_hostfile, "a slots=auto\n", "hostfile:1: slots is auto, which only the host itself can count"),
+        (parse_hostfile, "\n\na prot=3\n", "hostfile:3: unknown setting 'prot=3'"),
+        (parse_hostfile, "a port=\n", "hostfile:1: unknown setting 'port='"),
+        (parse_hostfile, "a slots=auto\n", "hostfile:1: slots is auto, which only the host itself can resolve"),
         (parse_hostfile, "a\n-x slots=2\n", "hostfile:2: '-x' is not a valid host name"),
         (parse_hostfile, "<html><body>\n", "hostfile:1: '<html><body>' is not a valid host name"),
         (parse_hostfile, "[a:1]:2\n", "hostfile:1: 'a:1' is not a valid host name"),
         (parse_hostfile, "a:\n", "hostfile:1: the count is ''"),
         (parse_hostfile, "[fe80::1\n", "hostfile:1: '[fe80::1': the bracket is not closed"),
-        (parse_hostfile, "a slots=2\nb\na slots=2\n", "hostfile:3: 'a' is counted here and on line 1 too"),
-        (parse_hostfile, "a\na slots=2\n", "hostfile:2: 'a' is counted here and on line 1 too"),
+        (parse_hostfile, "a slots=2\nb\na slots=2\n", "hostfile:3: 'a' has a count here and on line 1"),
+        (parse_hostfile, "a\na slots=2\n", "hostfile:2: 'a' has a count here and on line 1"),
         (parse_hostfile, "+n0 slots=2\n", "hostfile:1: '+n0' is a host relative to an allocation"),
         (parse_hostfile, "me@a slots=2\n", "hostfile:1: 'me@a' names a user"),
         (parse_hostfile, "# nothing\n\n", "hostfile: it names no host"),
-        (parse_rankfile, "rank 0=a\n", "rankfile:1: 'rank 0=a' places no rank"),
-        (parse_rankfile, "rank 0=a slot=0\nrank 0=b slot=1\n", "rankfile:2: rank 0 is placed twice, first on line 1"),
-        (parse_rankfile, "rank 0=a slot=0\nrank 2=a slot=1\n", "rankfile:2: rank 2 is placed, and rank 1 is not"),
+        (parse_rankfile, "rank 0=a\n", "rankfile:1: 'rank 0=a' assigns no rank"),
+        (parse_rankfile, "rank 0=a slot=0\nrank 0=b slot=1\n", "rankfile:2: rank 0 is assigned twice, first on line 1"),
+        (parse_rankfile, "rank 0=a slot=0\nrank 2=a slot=1\n", "rankfile:2: rank 2 is assigned, but rank 1 is not"),
         (parse_rankfile, "rank 0=a slot=x\n", "rankfile:1: slot=x is not a slot"),
         (parse_rankfile, "rank 0=a slot=0;\n", "rankfile:1: slot=0; is not a slot"),
         (parse_rankfile, "rank 0=-a slot=0\n", "rankfile:1: '-a' is not a valid host name"),
-        (parse_rankfile, "rank 99999999999=a slot=0\n", "rankfile:1: rank 99999999999 is more than"),
-        (parse_rankfile, "\n", "rankfile: it places no rank"),
+        (parse_rankfile, "rank 99999999999=a slot=0\n", "rankfile:1: rank 99999999999 is too large"),
+        (parse_rankfile, "\n", "rankfile: it assigns no rank"),
         (parse_nodelist, "a[1-2", "nodelist:1: a bracket is not closed"),
-        (parse_nodelist, "a1-2]", "nodelist:1: brackets inside brackets or none to close"),
-        (parse_nodelist, "a[1-2[3-4]]", "nodelist:1: brackets inside brackets or none to close"),
+        (parse_nodelist, "a1-2]", "nodelist:1: nested or unmatched brackets"),
+        (parse_nodelist, "a[1-2[3-4]]", "nodelist:1: nested or unmatched brackets"),
         (parse_nodelist, "a\nb[3-1]", "nodelist:2: the range 3-1 in 'b[3-1]' runs backwards"),
         (parse_nodelist, "a[x]", "nodelist:1: 'x' in 'a[x]' is not a number or a range"),
         (parse_nodelist, "a[]", "nodelist:1: '' in 'a[]' is not a number"),
-        (parse_nodelist, "a[1-70000]", "nodelist:1: 1-70000 in 'a[1-70000]' leads beyond 65,536 hosts"),
-        (parse_nodelist, "a[1-999]b[1-999]", "nodelist:1: 'a[1-999]b[1-999]' leads beyond 65,536 hosts"),
-        (parse_nodelist, "a[1-60000]\nb[1-60000]", "nodelist:2: 1-60000 in 'b[1-60000]' leads beyond"),
-        (parse_nodelist, "a[1-999999999999999999]", "leads beyond 65,536 hosts"),
+        (parse_nodelist, "a[1-70000]", "nodelist:1: 1-70000 in 'a[1-70000]' names more than 65,536 hosts"),
+        (parse_nodelist, "a[1-999]b[1-999]", "nodelist:1: 'a[1-999]b[1-999]' names more than 65,536 hosts"),
+        (parse_nodelist, "a[1-60000]\nb[1-60000]", "nodelist:2: 1-60000 in 'b[1-60000]' names more than"),
+        (parse_nodelist, "a[1-999999999999999999]", "names more than 65,536 hosts"),
         (parse_nodelist, "a[1-99999999999999999999]", "is not a number or a range"),
         (parse_nodelist, "a1\nb,a1", "nodelist:2: 'a1' is listed twice, first on line 1"),
         (parse_nodelist, "a=b", "nodelist:1: 'a=b' is not a valid host name"),
@@ -134,7 +134,7 @@ def test_how_a_host_is_reached_is_ignored_and_said():
     text = "a slots=2 port=22 username=me\nb:2 binding=user:0,1 ifname = ib0 port=23\n"
     cluster, notes = parse_hostfile(text, "hosts")
     assert counts(cluster) == {"a": 2, "b": 2}
-    assert notes == ("ignored, since it says nothing about ranks: port, username, binding, ifname",)
+    assert notes == ("ignored, because it does not concern ranks: port, username, binding, ifname",)
     assert read_plain(text.encode(), "hostfile", "hosts")[1] == notes
 
 
@@ -187,7 +187,7 @@ def test_compressing_and_expanding_is_the_identity(names):
 def test_no_count_fills_the_memory():
     """Each count may be possible, and all of them together more than any cluster has."""
     many = "".join(f"h{number} slots=1000000\n" for number in range(1000))
-    with pytest.raises(TlaunchError, match="1,000,000,000 devices are more than any cluster has"):
+    with pytest.raises(TlaunchError, match="1,000,000,000 devices are more than the limit"):
         parse_hostfile(many, "hosts")
     with pytest.raises(TlaunchError, match="268,435,456 devices are more"):
         parse_nodelist("n[1-65536]", "nodes", 4096)
@@ -288,7 +288,7 @@ def test_an_order_that_slurm_would_not_keep_is_noted(names, is_sorted):
 
 def test_a_text_that_is_not_utf_8_is_refused_and_its_byte_order_mark_read_over():
     """It is named, not decoded into something else; a mark, which editors on other systems write, is in no name."""
-    with pytest.raises(TlaunchError, match="hosts is no UTF-8 text"):
+    with pytest.raises(TlaunchError, match="hosts is not UTF-8"):
         read_plain(b"\xff slots=2", "hostfile", "hosts")
     assert counts(read_plain("\ufeffa slots=2".encode(), "hostfile", "hosts")[0]) == {"a": 2}
 

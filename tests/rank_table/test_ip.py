@@ -18,7 +18,7 @@ from launcher.rank_table.ip import address_family, why_no_address
         ("10..1.1", "missing"),
         ("10.1.1", "3 numbers"),
         ("10.1.1.1.1", "5 numbers"),
-        ("10.1.1.1/24", "network"),
+        ("10.1.1.1/24", "prefix"),
         ("10.1.1.1:80", "port"),
         ("10.1.1.1;10.1.1.2", "comma"),
         (" 10.1.1.1", "blank"),

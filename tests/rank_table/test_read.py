@@ -260,7 +260,7 @@ def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
     """Reading never waits for ever."""
     monkeypatch.setattr("launcher.rank_table.table_reader.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "table.json")
-    with pytest.raises(UnreadableError, match="no data came within"):
+    with pytest.raises(UnreadableError, match="no data arrived within"):
         load_cluster(tmp_path / "table.json")
 
 

@@ -87,7 +87,7 @@ def test_link_stays_a_link(tmp_path):
 @pytest.mark.parametrize(
     ("make", "error", "reason"),
     [
-        (lambda path: path.write_bytes(b"theirs"), UnreadableError, "changed meanwhile"),
+        (lambda path: path.write_bytes(b"theirs"), UnreadableError, "changed by another program"),
         (lambda path: None, UnreadableError, "cannot be replaced"),
         (os.mkfifo, UsageError, "not a regular file"),
     ],
