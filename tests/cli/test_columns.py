@@ -1,11 +1,9 @@
 """Amounts as people say them, columns of a terminal, and series of numbers as a line of text."""
 
-import doctest
 import math
 
 import pytest
 
-from launcher.cli.text import columns
 from launcher.cli.text.columns import (
     BLOCKS,
     MAX_NUMBER_CHARS,
@@ -56,10 +54,6 @@ def test_wide_characters_take_two_columns():
 def test_counts():
     assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
     assert counted(0, "rank") == "0 ranks"
-
-
-def test_worked_examples_of_the_docstrings():
-    assert doctest.testmod(columns).failed == 0
 
 
 @pytest.mark.parametrize("words_of", [server_list, listed])

@@ -1,6 +1,5 @@
 """Frozen records as JSON and back, by their declared types; JSON that every reader accepts."""
 
-import doctest
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +9,6 @@ from typing import Any, Literal
 
 import pytest
 
-from launcher.core import codec, env, text
 from launcher.core.codec import decode, digest_of_meaning, encode, json_text, parse_json, read_json
 from launcher.core.frozen import frozen
 
@@ -123,8 +121,3 @@ def test_white_space_and_the_order_of_keys_change_no_meaning():
     digests = [digest_of_meaning(text) for text in (*objects, b"no json", b"no  json", b"\xff")]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 5
-
-
-@pytest.mark.parametrize("module", [codec, env, text])
-def test_worked_examples_of_the_docstrings_are_true(module):
-    assert doctest.testmod(module).failed == 0

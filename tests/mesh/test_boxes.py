@@ -1,22 +1,16 @@
 """Boxes of tensors, against numpy."""
 
-import doctest
 import random
 from math import prod
 
 import numpy as np
 import pytest
 
-from launcher.mesh import boxes
 from launcher.mesh.boxes import Box, bounding, boxes_of_run, full_box
 
 
 def some_shape(numbers):
     return tuple(numbers.randint(1, 5) for _ in range(numbers.randint(1, 4)))
-
-
-def test_the_examples():
-    assert doctest.testmod(boxes).failed == 0
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,21 +1,14 @@
 """Rank <-> coordinate arithmetic."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.records import Layout
-from launcher.mesh import coordinates
 from launcher.mesh.coordinates import AXES, coordinate_of, group_of, groups, rank_at
 
 sizes = st.integers(1, 5)
 layouts = st.builds(Layout, dp=sizes, mp=sizes, pp=sizes)
-
-
-def test_worked_examples_of_the_docstrings_are_true():
-    assert doctest.testmod(coordinates).failed == 0
 
 
 def test_mp_is_fastest_and_pp_slowest():

@@ -1,19 +1,12 @@
 """dp·mp·pp against the number of devices."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
-from launcher.mesh import layouts
 from launcher.mesh.layouts import nearest_layouts, resolve_layout
-
-
-def test_the_worked_example_of_the_docstring_is_true():
-    assert doctest.testmod(layouts).failed == 0
 
 
 def test_dp_left_out_takes_all_devices():

@@ -114,4 +114,4 @@ def all_cases():
 
 if __name__ == "__main__":
     for dp in BOUNDS:
-        fork_ranks(f"dp={dp}", dp=dp, mp=1, pp=1, micro_batches=1, work=all_cases)
+        fork_ranks(f"dp={dp}", all_cases, dp=dp)

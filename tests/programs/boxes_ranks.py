@@ -148,7 +148,7 @@ def same_state(directories):
 
 def start(directory, layout, resume=None):
     axes = {axis: getattr(layout, axis) for axis in ("dp", "mp", "pp")}
-    fork_ranks(str(layout), **axes, micro_batches=1, work=partial(train, directory, resume))
+    fork_ranks(str(layout), partial(train, directory, resume), **axes)
 
 
 def main(directory):

@@ -75,4 +75,4 @@ def all_cases():
 
 if __name__ == "__main__":
     for mp in (2, 4):
-        fork_ranks(f"mp={mp}", dp=1, mp=mp, pp=1, micro_batches=1, work=all_cases)
+        fork_ranks(f"mp={mp}", all_cases, mp=mp)

@@ -205,14 +205,14 @@ def memory():
 
 
 if __name__ == "__main__":
-    fork_ranks("memory", dp=2, mp=1, pp=1, micro_batches=1, work=memory)
-    fork_ranks("ways to reduce", dp=2, mp=1, pp=1, micro_batches=2, work=ways_to_reduce)
-    fork_ranks("a rank without some gradients", dp=2, mp=1, pp=1, micro_batches=2, work=a_rank_without_some_gradients)
-    fork_ranks("one more backward pass", dp=2, mp=1, pp=1, micro_batches=1, work=one_more_backward_pass)
-    fork_ranks("poisoned steps", dp=2, mp=1, pp=2, micro_batches=2, work=poisoned_steps)
+    fork_ranks("memory", memory, dp=2)
+    fork_ranks("ways to reduce", ways_to_reduce, dp=2, micro_batches=2)
+    fork_ranks("a rank without some gradients", a_rank_without_some_gradients, dp=2, micro_batches=2)
+    fork_ranks("one more backward pass", one_more_backward_pass, dp=2)
+    fork_ranks("poisoned steps", poisoned_steps, dp=2, pp=2, micro_batches=2)
     for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
         work = partial(poisoned_steps, "parallel.gradient_groups=3", f"parallel.{switch}")
-        fork_ranks(f"poisoned steps in groups, {switch}", dp=2, mp=2, pp=1, micro_batches=2, work=work)
+        fork_ranks(f"poisoned steps in groups, {switch}", work, dp=2, mp=2, micro_batches=2)
     for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
         work = partial(low_precision, f"parallel.{switch}")
-        fork_ranks(f"low precision, {switch}", dp=2, mp=1, pp=1, micro_batches=2, work=work)
+        fork_ranks(f"low precision, {switch}", work, dp=2, micro_batches=2)

@@ -148,6 +148,6 @@ def data():
 
 
 if __name__ == "__main__":
-    fork_ranks("tensor", dp=1, mp=2, pp=1, micro_batches=1, work=tensor)
-    fork_ranks("pipeline", dp=1, mp=1, pp=2, micro_batches=MICRO_BATCHES, work=pipeline)
-    fork_ranks("data", dp=2, mp=1, pp=1, micro_batches=1, work=data)
+    fork_ranks("tensor", tensor, mp=2)
+    fork_ranks("pipeline", pipeline, pp=2, micro_batches=MICRO_BATCHES)
+    fork_ranks("data", data, dp=2)

@@ -68,7 +68,7 @@ def be_slow(waits: Path) -> None:
 def main() -> None:
     for axis in ("dp", "mp", "pp"):
         axes = {"dp": 1, "mp": 1, "pp": 1, axis: 2}
-        fork_ranks(axis, **axes, micro_batches=1, work=partial(train, axis, Path(sys.argv[1])))
+        fork_ranks(axis, partial(train, axis, Path(sys.argv[1])), **axes)
 
 
 if __name__ == "__main__":

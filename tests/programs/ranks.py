@@ -16,7 +16,9 @@ from launcher.supervise.port import hold_port
 TIMEOUT_S = 240
 
 
-def fork_ranks(name: str, *, dp: int, mp: int, pp: int, micro_batches: int, work: Callable[[], None]) -> None:
+def fork_ranks(
+    name: str, work: Callable[[], None], *, dp: int = 1, mp: int = 1, pp: int = 1, micro_batches: int = 1
+) -> None:
     """Run `work` in every rank and wait for all; the first that fails ends the others and this process."""
     held = hold_port()  # until the end: others on this machine are given free ports all the time
     shared = {

@@ -101,7 +101,7 @@ def main():
     directory = Path(sys.argv[1])
     for name, (axes, chosen) in ROWS.items():
         (directory / name).mkdir(parents=True)
-        fork_ranks(name, **axes, work=functools.partial(train, name, chosen, directory))
+        fork_ranks(name, functools.partial(train, name, chosen, directory), **axes)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def start(directory, name, resume=None):
     directory.mkdir(parents=True)
     dp, mp, pp, _, _ = LAYOUTS[name]
     work = functools.partial(train, directory, name, resume)
-    fork_ranks(directory.name, dp=dp, mp=mp, pp=pp, micro_batches=pp, work=work)
+    fork_ranks(directory.name, work, dp=dp, mp=mp, pp=pp, micro_batches=pp)
 
 
 if __name__ == "__main__":

@@ -260,7 +260,7 @@ CHECKS = {
 def main(names):
     for name in names:
         if os.fork() == 0:
-            fork_ranks(name, dp=int(name.split()[1]), mp=1, pp=1, micro_batches=1, work=CHECKS[name])
+            fork_ranks(name, CHECKS[name], dp=int(name.split()[1]))
             os._exit(0)
         if os.wait()[1] == 0:
             print(f"ok {name}", flush=True)

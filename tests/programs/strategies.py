@@ -297,4 +297,4 @@ if __name__ == "__main__":
         }
     for count, cases in chosen.items():
         carried_by = "auto" if count != 2 else "backend"
-        fork_ranks(f"{count} ranks", dp=1, mp=count, pp=1, micro_batches=1, work=partial(ranks_work, cases, carried_by))
+        fork_ranks(f"{count} ranks", partial(ranks_work, cases, carried_by), mp=count)

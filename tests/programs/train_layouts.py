@@ -68,7 +68,7 @@ def batches(count: int) -> list[list[Example]]:
 def train_on_ranks(row: Row, steps: int, directory: Path) -> None:
     """Write <name>.json (the loss of every step), <name>.gradients and <name>.weights (safetensors, gathered)."""
     axes = {axis: getattr(row, axis) for axis in ("dp", "mp", "pp", "micro_batches")}
-    fork_ranks(row.name, **axes, work=functools.partial(train, row, steps, directory))
+    fork_ranks(row.name, functools.partial(train, row, steps, directory), **axes)
 
 
 def train(row: Row, steps: int, directory: Path) -> None:

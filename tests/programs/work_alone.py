@@ -49,4 +49,4 @@ def run(case: str, directory: Path) -> None:
 
 if __name__ == "__main__":
     for name in CASES:
-        fork_ranks(name, dp=3, mp=1, pp=1, micro_batches=1, work=partial(run, name, Path(sys.argv[1])))
+        fork_ranks(name, partial(run, name, Path(sys.argv[1])), dp=3)

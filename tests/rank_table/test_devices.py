@@ -1,11 +1,8 @@
 """Lists of devices, and what lets devices be seen."""
 
-import doctest
-
 import pytest
 
 from launcher.core.errors import UsageError
-from launcher.rank_table import devices
 from launcher.rank_table.devices import (
     ASCEND_VARIABLES,
     CUDA_VARIABLES,
@@ -107,7 +104,3 @@ def test_device_that_does_not_exist_is_named():
     with pytest.raises(UsageError) as caught:
         select_devices(found, (2, 4, 5), "X")
     assert str(caught.value) == "X names devices 4-5, which this machine does not have\nhint: it has devices 0-3"
-
-
-def test_worked_examples_of_the_docstrings():
-    assert doctest.testmod(devices).failed == 0

@@ -1,6 +1,18 @@
 """What TensorBoard makes of the trainer's event files, and torch on a busy machine."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+
+
+def run_program(name, *arguments):
+    """Run `tests/programs/NAME`, which has to succeed; return what it prints."""
+    argv = [sys.executable, Path(__file__).parents[1] / "programs" / name, *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-4000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="session")

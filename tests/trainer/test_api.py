@@ -5,7 +5,6 @@ import operator
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ from launcher.trainer.own.train.parameter_plan import plan_network, stages_of_ne
 from launcher.trainer.own.train.pipeline_parts import loss_masks, stage_networks
 from launcher.trainer.own.train.samples import SampleOrder, collated, digest_of
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "api_ranks.py"
 B, S, T, D, F, H = 3, 5, 4, 16, 24, 4
 CPU = torch.device("cpu")
 
@@ -35,13 +33,6 @@ def _alone(monkeypatch):
     for name in (env.WORLD_SIZE, env.RANK, env.TLAUNCH_DP, env.TLAUNCH_MP, env.TLAUNCH_PP, env.TLAUNCH_RUN_DIR):
         monkeypatch.delenv(name, raising=False)
     torch.manual_seed(0)
-
-
-@pytest.mark.distributed
-def test_ranks_train_as_one_process_does(tmp_path):
-    """On any dp * mp * pp, with dropout, and from a checkpoint of another layout."""
-    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 def test_an_import_starts_nothing():

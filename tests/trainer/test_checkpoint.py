@@ -10,8 +10,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -52,7 +50,8 @@ from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session, meta_model
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "resumed.py"
+from .conftest import run_program
+
 SIZES = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "model.dropout=0.3"]
 
 
@@ -599,11 +598,7 @@ def test_where_nothing_can_be_written_a_training_that_has_saved_some_goes_on():
 @pytest.mark.timeout(900)
 def test_killed_again_and_again(tmp_path):
     """By SIGKILL to all ranks at random instants, on random layouts, then on one."""
-    killed = PROGRAM.with_name("killed.py")
-    done = subprocess.run([sys.executable, killed, tmp_path / "k", "10"], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert done.stdout.count("pass") == 2
+    assert run_program("killed.py", tmp_path / "k", "10").count("pass") == 2
 
 
 @pytest.mark.distributed
@@ -611,15 +606,10 @@ def test_killed_again_and_again(tmp_path):
 @pytest.mark.parametrize("names", [("slices", "flipped"), ("full disk", "slices")], ids=" ".join)
 def test_damaged_files_and_full_disks(tmp_path, names):
     """By several ranks; `tests/programs/damaged.py` without names damages the files of all four ways in all ways."""
-    program = PROGRAM.with_name("damaged.py")
-    done = subprocess.run(
-        [sys.executable, program, tmp_path / "d", *names], capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    if "skipped" in done.stdout:
-        pytest.skip(done.stdout)
-    assert "pass" in done.stdout
+    said = run_program("damaged.py", tmp_path / "d", *names)
+    if "skipped" in said:
+        pytest.skip(said)
+    assert "pass" in said
 
 
 @pytest.mark.distributed
@@ -629,8 +619,4 @@ def test_damaged_files_and_full_disks(tmp_path, names):
 )
 def test_layouts_go_on_from_each_others_checkpoints(tmp_path, names):
     """`tests/programs/resumed.py` without names compares all of them, in all four ways of saving."""
-    argv = [sys.executable, PROGRAM, tmp_path / "trained", *names]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert done.stdout.count("pass") == 9
+    assert run_program("resumed.py", tmp_path / "trained", *names).count("pass") == 9

@@ -6,8 +6,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -24,7 +22,8 @@ from launcher.trainer.checkpoint.foreign.dcp_write import write_dcp
 from launcher.trainer.checkpoint.foreign.progress import Progress
 from launcher.trainer.checkpoint.foreign.state import check_fits, write_checkpoint
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "dcp_ranks.py"
+from .conftest import run_program
+
 SHAPES = {"encoder.0.weight": (4, 6), "encoder.0.bias": (5,), "head.weight": (3, 2, 2)}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -121,15 +120,10 @@ def test_there_and_back(tmp_path, write_own, dtype, read_own):
     assert read_index(back).step == 7
 
 
-def on_two_ranks(action, directory):
-    done = subprocess.run([sys.executable, PROGRAM, action, directory], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
 @pytest.mark.distributed
 def test_a_training_with_fsdp_there_and_back(tmp_path, write_own, read_own):
     """On two ranks, though rows are cut unevenly, one rank has none of some, and learning rates are pickles."""
-    on_two_ranks("save", tmp_path)
+    run_program("dcp_ranks.py", "save", tmp_path)
     weights, state = torch.load(tmp_path / "whole.pt", weights_only=True)
     write_own(tmp_path / "own", {name: tuple(tensor.shape) for name, tensor in weights.items()})
     path = imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "step-3")
@@ -140,7 +134,7 @@ def test_a_training_with_fsdp_there_and_back(tmp_path, write_own, read_own):
     assert (tmp_path / "dcp" / "__1_0.distcp").exists()
     assert any("param_groups" in name for name in read_dcp(tmp_path / "dcp").left_out)
     exported(path, tmp_path / "again")
-    on_two_ranks("load", tmp_path)
+    run_program("dcp_ranks.py", "load", tmp_path)
 
 
 def test_weights_alone_by_their_names(tmp_path, write_own, read_own):

@@ -2,12 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +14,9 @@ from launcher.core.heartbeat import Beat, read_heartbeat
 from launcher.trainer.telemetry import heartbeat as heart_module
 from launcher.trainer.telemetry.heartbeat import REST_S, HeartbeatWriter, getting_on, wait_for_long
 
+from .conftest import run_program
+
 CPU = torch.device("cpu")
-PROGRAM = Path(__file__).parents[1] / "programs" / "pulse_training.py"
 
 
 @pytest.fixture(name="file")
@@ -123,8 +121,7 @@ def test_busy_time_is_that_of_the_slow_rank_only(tmp_path):
 
     It waits in collectives, or for its neighbour in the pipeline.
     """
-    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_program("pulse_training.py", tmp_path)
 
     for axis in ("dp", "mp", "pp"):
         (busy_s, seconds, communication_s, bubble_s), (slow_busy_s, slow_seconds, *_) = (

@@ -2,10 +2,7 @@
 
 import functools
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +20,8 @@ from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecor
 from launcher.trainer.session import Session
 from launcher.trainer.telemetry import recording, watch
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "recorded.py"
+from .conftest import run_program
+
 BESIDE = {"optimizer", "pipeline", "loss"}  # what is no operator
 
 
@@ -31,8 +29,7 @@ BESIDE = {"optimizer", "pipeline", "loss"}  # what is no operator
 def _recorded(tmp_path_factory):
     """The directory of what four ranks have recorded in several layouts."""
     directory = tmp_path_factory.mktemp("recorded")
-    done = subprocess.run([sys.executable, PROGRAM, directory], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_program("recorded.py", directory)
     return directory
 
 
@@ -281,9 +278,3 @@ def test_a_module_that_is_called_again_is_an_operator_again():
         ("mul", "mul", ["relu_1"]),
         ("softmax", "softmax", ["mul"]),
     ]
-
-
-def test_the_examples_hold():
-    import doctest
-
-    assert doctest.testmod(watch, extraglobs={"nn": torch.nn}).failed == 0

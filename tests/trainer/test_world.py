@@ -1,9 +1,5 @@
 """A rank's place, as its environment says."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,7 +8,8 @@ from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.trainer.parallel.place import Place, choose_device, place_from_environment
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "work_alone.py"
+from .conftest import run_program
+
 TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
@@ -107,7 +104,7 @@ def test_without_a_device_for_each_rank_the_cpu_serves(monkeypatch, count):
 @pytest.mark.distributed
 def test_ranks_wait_for_the_work_of_some_however_long_it_takes(tmp_path):
     """Beyond the time after which a collective fails; and what ends it badly on one rank ends it on all alike, at once."""
-    subprocess.run([sys.executable, PROGRAM, tmp_path], check=True)
+    run_program("work_alone.py", tmp_path)
     outcomes = {
         case: {(tmp_path / f"{case}{rank}").read_text() for rank in range(3)} for case in ("work", "refusal", "missing")
     }

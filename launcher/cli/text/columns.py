@@ -110,7 +110,7 @@ def duration(seconds: float | None) -> str:
 def duration_in_seconds(seconds: float) -> str:
     """Return a duration as `duration` does, without fractions of a second: for what counts them.
 
-    >>> whole_duration(4.7)
+    >>> duration_in_seconds(4.7)
     '4 s'
     """
     return f"{int(seconds)} s" if seconds < 10 else duration(seconds)
