@@ -52,16 +52,12 @@ def test_another_layout_holds_the_same_state(difference):
     assert found.compared == 6
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_same"),
-    [
-        ({"train": {"seed": 2, "learning_rate": 0.1}}, False),
-        ({"train": {"seed": 1, "learning_rate": 0.5}}, True),
-        ({"model": {"d_model": 3, "dropout": 0.5}}, True),
-        ({"model": {"d_model": 3, "dropout": 0.1, "new": 1}}, True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("settings", "is_same"), [
+    ({"train": {"seed": 2, "learning_rate": 0.1}}, False),
+    ({"train": {"seed": 1, "learning_rate": 0.5}}, True),
+    ({"model": {"d_model": 3, "dropout": 0.5}}, True),
+    ({"model": {"d_model": 3, "dropout": 0.1, "new": 1}}, True),
+], ids=str)  # fmt: skip
 def test_settings(difference, settings, is_same):
     """Those that decide which training it is make another state; a setting that a version did not have is the same."""
     found = difference(settings={**SETTINGS, **settings})
@@ -97,19 +93,13 @@ def test_the_largest_difference(difference):
     assert found == TensorDifference("head", "first_moment", 6, 3, 4.0, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        (0.0, -0.0, (0, 0.0, 0.0)),
-        (math.nan, -math.nan, (0, 0.0, 0.0)),
-        (1.0, math.nan, (1, math.inf, math.inf)),
-        (math.inf, 1.0, (1, math.inf, math.inf)),
-        (math.inf, -math.inf, (1, math.inf, math.inf)),
-        (0.0, 5e-324, (1, 5e-324, 1.0)),
-        (1.7e308, -1.7e308, (1, math.inf, math.inf)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("one", "other", "expected"), [
+    (0.0, -0.0, (0, 0.0, 0.0)), (math.nan, -math.nan, (0, 0.0, 0.0)), (1.0, math.nan, (1, math.inf, math.inf)),
+    (math.inf, 1.0, (1, math.inf, math.inf)),
+    (math.inf, -math.inf, (1, math.inf, math.inf)),
+    (0.0, 5e-324, (1, 5e-324, 1.0)),
+    (1.7e308, -1.7e308, (1, math.inf, math.inf)),
+], ids=str)  # fmt: skip
 def test_values_that_are_no_common_numbers(difference, one, other, expected):
     """Bits that differ are another state, though no number does. What is equal in both, also NaN, is none."""
 

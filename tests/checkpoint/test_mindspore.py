@@ -63,20 +63,16 @@ def test_the_crc_is_compared(path):
         read_values(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"PK\x03\x04",
-        b"\x0a\xff\xff\xff\xff\x0f",  # a value of 4 GiB
-        b"\x0a" + b"\xff" * 12,  # a number without an end
-        b"\x0a\x02\x08\x01",  # a tag that is a number
-        b"".join(b"\x0a\x0c\x0a\x01" + tag + b"\x12\x07\x12\x03str\x1a\x00" for tag in (b"a", b"b", b"a")),
-        b"\x0a\x10\x0a\x01a\x12\x0b\x08\x05\x12\x03Int\x1a\x01x" + b"\x0b",
-        b"\x08" + b"\xff" * 9 + b"\x01",
-        b"\x0a\x1b\x0a\x01a\x12\x16\x08" + b"\xff" * 8 + b"\x7f\x12\x07Float32\x1a\x01x",
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"", b"PK\x03\x04",
+    b"\x0a\xff\xff\xff\xff\x0f",  # a value of 4 GiB
+    b"\x0a" + b"\xff" * 12,  # a number without an end
+    b"\x0a\x02\x08\x01",  # a tag that is a number
+    b"".join(b"\x0a\x0c\x0a\x01" + tag + b"\x12\x07\x12\x03str\x1a\x00" for tag in (b"a", b"b", b"a")),
+    b"\x0a\x10\x0a\x01a\x12\x0b\x08\x05\x12\x03Int\x1a\x01x" + b"\x0b",
+    b"\x08" + b"\xff" * 9 + b"\x01",
+    b"\x0a\x1b\x0a\x01a\x12\x16\x08" + b"\xff" * 8 + b"\x7f\x12\x07Float32\x1a\x01x",
+])  # fmt: skip
 def test_what_is_no_such_file_is_refused(tmp_path, content):
     path = tmp_path / "model.ckpt"
     path.write_bytes(content)

@@ -17,15 +17,12 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("--device --devises", ("--devices",)),
-        ("--rank-tabel --rank_table --RANK-TABLE", ("--rank-table",)),
-        ("--hang", ("--hang-timeout",)),
-        ("--quiet --all --tail --se --verbose -q --", ()),
-    ],
-)
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("--device --devises", ("--devices",)),
+    ("--rank-tabel --rank_table --RANK-TABLE", ("--rank-table",)),
+    ("--hang", ("--hang-timeout",)),
+    ("--quiet --all --tail --se --verbose -q --", ()),
+])  # fmt: skip
 def test_a_slip_and_an_unfinished_word_are_understood(typed, meant):
     """Nothing is offered for another word, however few there are to choose from: what is offered may be typed."""
     assert {near(each, OPTIONS) for each in typed.split()} == {meant}

@@ -347,19 +347,15 @@ def test_servers_without_addresses_are_marked():
     assert len(notes) == 1
 
 
-@pytest.mark.parametrize(
-    ("cluster", "target"),
-    [
-        (on_a(Device(0, 0)), "v1.0"),
-        (Cluster((Server("a", (Device(0, 0),)), Server("b", (Device(0, 1),)))), "v2.0"),
-        (Cluster((Server("a", (Device(0, 0), Device(1, 1, "1.2.3.4"))), Server("b", (Device(0, 2),)))), "v1.0"),
-        (
-            Cluster((Server("a", (Device(0, 0),), host_ip="1.2.3.4"), Server("b", (Device(0, 1),), host_ip="1.2.3.5"))),
-            "v1.2",
-        ),
-    ],
-    ids=["one server", "no place for it", "a device has an address", "servers have addresses"],
-)
+@pytest.mark.parametrize(("cluster", "target"), [
+    (on_a(Device(0, 0)), "v1.0"),
+    (Cluster((Server("a", (Device(0, 0),)), Server("b", (Device(0, 1),)))), "v2.0"),
+    (Cluster((Server("a", (Device(0, 0), Device(1, 1, "1.2.3.4"))), Server("b", (Device(0, 2),)))), "v1.0"),
+    (
+        Cluster((Server("a", (Device(0, 0),), host_ip="1.2.3.4"), Server("b", (Device(0, 1),), host_ip="1.2.3.5"))),
+        "v1.2",
+    ),
+], ids=["one server", "no place for it", "a device has an address", "servers have addresses"])  # fmt: skip
 def test_what_hccl_might_use_is_not_marked(cluster, target):
     """One server, addresses anywhere, or a format without the key: nothing changes, and nothing is said."""
     assert marked_without_ascend(cluster, target) == (cluster, ())

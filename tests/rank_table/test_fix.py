@@ -479,19 +479,14 @@ def test_lost_server_is_not_hidden_by_other_repairs():
     assert not fixed.report.valid
 
 
-@pytest.mark.parametrize(
-    ("code", "table", "short", "wrong"),
-    [
-        ("RT371", ranks(1, 2), "rank_count", 3),
-        ("RT601", lab(1, 2), "group_count", "2"),
-        ("RT602", lab(1, 2), "g0/instance_count", "3"),
-        ("RT603", lab(1, 2), "g0/device_num", "3"),
-        ("RT604", lab(1, 2), "g0/server_num", "2"),
-        ("RT412", lab(1, 2), "para_plane_nic_num", "3"),
-        ("RT602", cloud(1, 2), "g0/instance_count", "3"),
-        ("RT603", cloud(1, 2), "g0/device_count", "3"),
-    ],
-)
+@pytest.mark.parametrize(("code", "table", "short", "wrong"), [
+    ("RT371", ranks(1, 2), "rank_count", 3), ("RT601", lab(1, 2), "group_count", "2"),
+    ("RT602", lab(1, 2), "g0/instance_count", "3"),
+    ("RT603", lab(1, 2), "g0/device_num", "3"), ("RT604", lab(1, 2), "g0/server_num", "2"),
+    ("RT412", lab(1, 2), "para_plane_nic_num", "3"),
+    ("RT602", cloud(1, 2), "g0/instance_count", "3"),
+    ("RT603", cloud(1, 2), "g0/device_count", "3"),
+])  # fmt: skip
 def test_every_count_that_differs_is_only_offered(code, table, short, wrong):
     """What repeats the length of a list is the only witness of an entry that was lost, in whatever format."""
     broken = table.make({short: wrong})

@@ -52,14 +52,11 @@ def test_a_function_may_choose_recomputed_layers_and_fusion():
     assert found == LayerSettings(stages=(), recompute_layers=(0, 1), gradient_groups=2)
 
 
-@pytest.mark.parametrize(
-    ("stage_of_layer", "pp", "message", "hint"),
-    [
-        ([0, 2], 2, "layer 1 is given to stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
-        ([-1, 0], 2, "layer 0 is given to stage -1", "0 or more"),
-        ([1, 0], 2, "layer 1 is given to stage 0, and the layer before it to stage 1", "follow one another"),
-    ],
-)
+@pytest.mark.parametrize(("stage_of_layer", "pp", "message", "hint"), [
+    ([0, 2], 2, "layer 1 is given to stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
+    ([-1, 0], 2, "layer 0 is given to stage -1", "0 or more"),
+    ([1, 0], 2, "layer 1 is given to stage 0, and the layer before it to stage 1", "follow one another"),
+])  # fmt: skip
 def test_stages_that_do_not_fit_are_refused(stage_of_layer, pp, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
         layers_per_stage(stage_of_layer, pp)

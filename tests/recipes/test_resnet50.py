@@ -44,19 +44,14 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     assert hint in refusal.value.hint
 
 
-@pytest.mark.parametrize(
-    ("settings", "layout"),
-    [
-        ([], Layout(dp=16)),
-        ([], Layout(dp=5, micro_batches=3)),
-        (["data.image_size=33"], Layout(dp=32)),
-        (["model.batch_norm=synchronised"], Layout(dp=32)),
-        (["model.batch_norm=local"], Layout(dp=2, micro_batches=8)),
-        (["parallel.mode=stand_alone"], Layout()),
-        (["parallel.mode=auto_parallel"], Layout(dp=8)),
-        (["parallel.mode=hybrid_parallel"], Layout(dp=2, mp=4)),
-    ],
-)
+@pytest.mark.parametrize(("settings", "layout"), [
+    ([], Layout(dp=16)), ([], Layout(dp=5, micro_batches=3)), (["data.image_size=33"], Layout(dp=32)),
+    (["model.batch_norm=synchronised"], Layout(dp=32)),
+    (["model.batch_norm=local"], Layout(dp=2, micro_batches=8)),
+    (["parallel.mode=stand_alone"], Layout()),
+    (["parallel.mode=auto_parallel"], Layout(dp=8)),
+    (["parallel.mode=hybrid_parallel"], Layout(dp=2, mp=4)),
+])  # fmt: skip
 def test_a_layout_that_fits_is_accepted(settings, layout):
     """Shares of a batch may differ; a pixel more than 32 leaves four in the last layers."""
     assert checked(settings_of(*settings), layout) is None

@@ -324,19 +324,10 @@ def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
     assert [path.name for path in checkpoints_in(directory)] == ["step-3", "step-2"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"step": -5},
-        {"dtype": "BF16"},
-        {"shapes": {}},
-        {"files": {}},
-        {"settings": {"model": [1]}},
-        {"schema": "1"},
-        *({"box": box} for box in (((10**9, 0), (1, 16)), ((0, 0), (-67, -16)), ((0,), (1072,)), ((0, 0), (66, 16)))),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("change", [
+    {"step": -5}, {"dtype": "BF16"}, {"shapes": {}}, {"files": {}}, {"settings": {"model": [1]}}, {"schema": "1"},
+    *({"box": box} for box in (((10**9, 0), (1, 16)), ((0, 0), (-67, -16)), ((0,), (1072,)), ((0, 0), (66, 16)))),
+], ids=str)  # fmt: skip
 def test_an_index_that_cannot_be_is_damaged(directory, change):
     """Though its digest is right."""
     path = directory / name_of(6) / INDEX
@@ -444,19 +435,12 @@ def test_another_training_is_refused(directory, other, kind):
         resumed(directory, **other)
 
 
-@pytest.mark.parametrize(
-    ("setting", "differs"),
-    [
-        ("model.d_model=32", "model.d_model"),
-        ("train.seed=2", "train.seed"),
-        ("train.batch_size=7", "train.batch_size"),
-        ("data.target_length=9", "data.target_length"),
-        ("model.dropout=0", None),
-        ("train.learning_rate=1", None),
-        ("parallel.gradient_groups=3", None),
-        ("train.precision=float32", "train.precision"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "differs"), [
+    ("model.d_model=32", "model.d_model"), ("train.seed=2", "train.seed"), ("train.batch_size=7", "train.batch_size"),
+    ("data.target_length=9", "data.target_length"),
+    ("model.dropout=0", None), ("train.learning_rate=1", None), ("parallel.gradient_groups=3", None),
+    ("train.precision=float32", "train.precision"),
+])  # fmt: skip
 def test_what_must_be_the_same(directory, setting, differs):
     index = read_index(directory / name_of(6))
     found = [name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)))]
@@ -464,14 +448,11 @@ def test_what_must_be_the_same(directory, setting, differs):
     assert found == ([] if differs is None else [differs])
 
 
-@pytest.mark.parametrize(
-    ("setting", "differs"),
-    [
-        ("model.norm=post", "model.norm"),
-        ("model.scale_embedding=true", "model.scale_embedding"),
-        ("train.seed=1", None),
-    ],
-)
+@pytest.mark.parametrize(("setting", "differs"), [
+    ("model.norm=post", "model.norm"),
+    ("model.scale_embedding=true", "model.scale_embedding"),
+    ("train.seed=1", None),
+])  # fmt: skip
 def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory, setting, differs):
     index = read_index(directory / name_of(6))
     older = {name: value for name, value in index.settings["model"].items() if name not in {"norm", "scale_embedding"}}

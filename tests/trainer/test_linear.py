@@ -32,15 +32,12 @@ def by_onednn(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize(
-    ("capability", "processor", "is_faster"),
-    [
-        ("AVX512", "vendor_id\t: AuthenticAMD", True),
-        ("AVX512", "vendor_id\t: GenuineIntel", False),
-        ("AVX2", "vendor_id\t: AuthenticAMD", False),
-        ("AVX512", None, False),
-    ],
-)
+@pytest.mark.parametrize(("capability", "processor", "is_faster"), [
+    ("AVX512", "vendor_id\t: AuthenticAMD", True),
+    ("AVX512", "vendor_id\t: GenuineIntel", False),
+    ("AVX2", "vendor_id\t: AuthenticAMD", False),
+    ("AVX512", None, False),
+])  # fmt: skip
 def test_onednn_is_for_avx512_of_other_makers(capability, processor, is_faster, monkeypatch):
     """And for none of which nothing is known."""
 

@@ -335,14 +335,11 @@ def test_a_gradient_that_is_not_finite_ends_it(train, tmp_path):
     assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-2"]
 
 
-@pytest.mark.parametrize(
-    ("every_steps", "keep", "found"),
-    [
-        (1, 4, ["step-3", "step-2", "step-1"]),
-        (2, 4, ["step-4", "step-2"]),  # not the step before
-        (1, 1, ["step-4"]),  # the only one stays
-    ],
-)
+@pytest.mark.parametrize(("every_steps", "keep", "found"), [
+    (1, 4, ["step-3", "step-2", "step-1"]),
+    (2, 4, ["step-4", "step-2"]),  # not the step before
+    (1, 1, ["step-4"]),  # the only one stays
+])  # fmt: skip
 def test_the_checkpoint_before_a_step_that_failed_is_set_aside(train, tmp_path, every_steps, keep, found):
     """So that a restart takes an older one. It can still be named."""
     settings = settings_of(every_steps=every_steps, keep=keep)
@@ -358,15 +355,12 @@ def test_the_checkpoint_before_a_step_that_failed_is_set_aside(train, tmp_path, 
         assert f"resumed: {aside}, after step 4" in lines
 
 
-@pytest.mark.parametrize(
-    ("at", "train_settings", "kept"),
-    [
-        (4, {}, ["step-2"]),  # before a checkpoint
-        (6, {}, ["step-4", "step-2"]),  # before the last one and the model
-        (3, {"validate_every": 3}, ["step-2"]),  # before a validation
-        (6, {"every_steps": 0}, []),  # without checkpoints
-    ],
-)
+@pytest.mark.parametrize(("at", "train_settings", "kept"), [
+    (4, {}, ["step-2"]),  # before a checkpoint
+    (6, {}, ["step-4", "step-2"]),  # before the last one and the model
+    (3, {"validate_every": 3}, ["step-2"]),  # before a validation
+    (6, {"every_steps": 0}, []),  # without checkpoints
+])  # fmt: skip
 def test_weights_that_are_not_finite_are_never_kept(train, tmp_path, at, train_settings, kept):
     """Neither as a checkpoint nor as the model: the training fails, with the checkpoints of before."""
     with pytest.raises(TlaunchError, match=f"after step {at}: weights of bias are not finite"):

@@ -149,18 +149,14 @@ def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
 ODD = {10: math.nan, 20: math.inf, 21: -math.inf}
 
 
-@pytest.mark.parametrize(
-    ("losses", "written"),
-    [
-        ([1.0, 2.0, 3.0], [(1, 1.0), (3, 2.5)]),
-        ([1.0, 2.0, 3.0, math.nan], [(1, 1.0), (3, 2.5), (4, math.nan)]),
-        (
-            [ODD.get(number, number) for number in range(1, 41)],
-            [(1, 1.0), (9, 5.5), (10, math.nan), (19, 15.0), (20, math.nan), (21, math.nan), (40, 31.0)],
-        ),
-    ],
-    ids=["finite", "the last", "several"],
-)
+@pytest.mark.parametrize(("losses", "written"), [
+    ([1.0, 2.0, 3.0], [(1, 1.0), (3, 2.5)]),
+    ([1.0, 2.0, 3.0, math.nan], [(1, 1.0), (3, 2.5), (4, math.nan)]),
+    (
+        [ODD.get(number, number) for number in range(1, 41)],
+        [(1, 1.0), (9, 5.5), (10, math.nan), (19, 15.0), (20, math.nan), (21, math.nan), (40, 31.0)],
+    ),
+], ids=["finite", "the last", "several"])  # fmt: skip
 def test_steps_that_wait_are_written_when_a_training_breaks_off(tmp_path, monkeypatch, losses, written):
     """Once; a loss that is no number spoils no mean and hides no steps: it stands alone, beside others too."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)

@@ -280,14 +280,10 @@ def test_the_learning_rate_warms_up_and_falls():
     assert rates([1, 100], "train.warmup_steps=0") == [0.4, 0.4]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ("constant", [0.1, 0.4, 0.4, 0.4, 0.4]),
-        ("linear", [0.1, 0.4, 0.325, 0.25, 0.1]),
-        ("cosine", [0.1, 0.4, 0.25 + 0.15 * math.cos(math.pi / 4), 0.25, 0.1]),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "expected"), [
+    ("constant", [0.1, 0.4, 0.4, 0.4, 0.4]), ("linear", [0.1, 0.4, 0.325, 0.25, 0.1]),
+    ("cosine", [0.1, 0.4, 0.25 + 0.15 * math.cos(math.pi / 4), 0.25, 0.1]),
+])  # fmt: skip
 def test_the_learning_rate_falls_to_the_last_step(schedule, expected):
     """After the warm-up of each schedule, down to the minimum."""
     found = rates([1, 4, 28, 52, 100], f"train.schedule={schedule}", "train.minimum_rate=0.1")

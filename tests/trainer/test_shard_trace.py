@@ -307,16 +307,9 @@ def test_a_clone_is_another_tensor():
     assert product.inputs == clone.inputs
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda x: x.flatten(),
-        torch.flatten,
-        lambda x: torch.transpose(x, 0, 1),
-        lambda x: x.unsqueeze(0),
-        nn.Flatten(0),
-    ],
-)
+@pytest.mark.parametrize("view", [
+    lambda x: x.flatten(), torch.flatten, lambda x: torch.transpose(x, 0, 1), lambda x: x.unsqueeze(0), nn.Flatten(0),
+])  # fmt: skip
 def test_what_is_seen_in_another_way_is_not_changed_in_place(view):
     def body(hidden):
         other = view(hidden)

@@ -274,14 +274,11 @@ def test_without_a_split_the_last_pairs_are_held_out(path):
     assert corpus.showcase == [("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")]
 
 
-@pytest.mark.parametrize(
-    ("pairs", "settings", "message"),
-    [
-        (PAIRS[:1], (), "the only pair is held out"),
-        (PAIRS[:4], (), "3 training pairs do not fill one batch of 4"),
-        (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
-    ],
-)
+@pytest.mark.parametrize(("pairs", "settings", "message"), [
+    (PAIRS[:1], (), "the only pair is held out"),
+    (PAIRS[:4], (), "3 training pairs do not fill one batch of 4"),
+    (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
+])  # fmt: skip
 def test_too_little_text_is_refused(path, pairs, settings, message):
     """With what would do."""
     with pytest.raises(UsageError, match=message):

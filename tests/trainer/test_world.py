@@ -34,16 +34,13 @@ def test_a_layout_that_is_not_the_world_is_refused():
         place_from_environment({**TORCHRUN, "WORLD_SIZE": "8", "TLAUNCH_DP": "2", "TLAUNCH_MP": "2"}, micro_batches=1)
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"RANK": "first"}, "RANK is 'first'; expected an integer of at least 0"),
-        ({"TLAUNCH_MP": "0"}, "TLAUNCH_MP is '0'; expected an integer of at least 1"),
-        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'; expected an integer of at least 1"),
-        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE is 2, but RANK, MASTER_PORT is not set"),
-        ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "message"), [
+    ({"RANK": "first"}, "RANK is 'first'; expected an integer of at least 0"),
+    ({"TLAUNCH_MP": "0"}, "TLAUNCH_MP is '0'; expected an integer of at least 1"),
+    ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'; expected an integer of at least 1"),
+    ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE is 2, but RANK, MASTER_PORT is not set"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
+])  # fmt: skip
 def test_an_environment_that_makes_no_sense_is_refused(environment, message):
     """The variable and its value stand in the message; nothing is guessed."""
     with pytest.raises(UsageError) as error:

@@ -47,14 +47,10 @@ def test_of_a_dataset_the_exception_of_the_programs_own_code_is_shown():
     assert explained("RuntimeError", ITEM, TRACEBACK).traceback == f"{stack}KeyError: 'label of image 40'"
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "shown"),
-    [
-        ("ValueError", OTHERS_NETWORK, SHAPES),
-        ("RuntimeError", DATASET, DATASET),
-        ("ValueError", "no such word\n  and more", "no such word\n  and more"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message", "shown"), [
+    ("ValueError", OTHERS_NETWORK, SHAPES), ("RuntimeError", DATASET, DATASET),
+    ("ValueError", "no such word\n  and more", "no such word\n  and more"),
+])  # fmt: skip
 def test_other_tracebacks_are_shown_without_sections_to_which_nothing_refers(kind, message, shown):
     """An exception that it was raised from is still shown."""
     before = f"{TRACEBACK}{kind}: {NETWORK}\nThe above exception was the direct cause of the following exception:\n\n{TRACEBACK}"
