@@ -149,9 +149,7 @@ def test_a_copy_serves(tmp_path):
 
 def test_a_failure_leaves_nothing(tmp_path):
     """An index whose boxes overlap as much as they leave out is not noticed before."""
-    boxes = {
-        "rank0.safetensors": [NamedBox("head", Box((0, 0), (4, 3))), NamedBox("head", Box((0, 2), (4, 3)))],
-    }
+    boxes = {"rank0.safetensors": [NamedBox("head", Box((0, 0), (4, 3))), NamedBox("head", Box((0, 2), (4, 3)))]}
     write(tmp_path / "step-5", SHAPE, numbered(SHAPE), boxes)
 
     block = patch.object(tensors, "BLOCK_BYTES", 4)

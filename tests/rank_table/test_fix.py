@@ -140,8 +140,7 @@ def test_text_that_leaves_a_doubt_is_left_alone(name):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("[..., /* more */ 1]", "[..., 1]"), ("[1/**/2]", "[1, 2]"), ("[1/**/...]", "[1 ...]")],
+    ("before", "after"), [("[..., /* more */ 1]", "[..., 1]"), ("[1/**/2]", "[1, 2]"), ("[1/**/...]", "[1 ...]")]
 )
 def test_certain_repairs_are_made_beside_doubtful_ones(before, after):
     """An ellipsis stays where it is, and the comment beside it goes; what a comment kept apart stays apart."""
@@ -200,8 +199,7 @@ def test_number_that_needs_a_person_is_left_alone(written):
 
 
 @pytest.mark.parametrize(
-    ("key", "written"),
-    [("rank_id", "7"), ("device_id", "0"), ("device_ip", "1.2"), ("device_ip", "192.1.0.1")],
+    ("key", "written"), [("rank_id", "7"), ("device_id", "0"), ("device_ip", "1.2"), ("device_ip", "192.1.0.1")]
 )
 def test_ranks_ids_and_addresses_are_never_changed(key, written):
     """What is used twice or out of range needs a decision by a person."""

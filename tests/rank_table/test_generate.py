@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import UnreadableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.devices import MAX_CONF_BYTES, FoundDevice, decode_conf, parse_hccn_conf
-from launcher.rank_table.generate import (
-    Machine,
-    build_cluster,
-    check_address,
-    devices_per_server,
-    parse_servers,
-)
+from launcher.rank_table.generate import Machine, build_cluster, check_address, devices_per_server, parse_servers
 
 from .conftest import error_of
 
