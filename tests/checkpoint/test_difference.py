@@ -46,7 +46,6 @@ def _difference(tmp_path):
 
 def test_another_layout_holds_the_same_state(difference):
     found = difference(files=ROWS, layout=Layout(dp=2))
-
     assert found.is_same_state
     assert [fact.name for fact in found.facts] == ["layout"]
     assert found.compared == 6
@@ -61,14 +60,12 @@ def test_another_layout_holds_the_same_state(difference):
 def test_settings(difference, settings, is_same):
     """Those that decide which training it is make another state; a setting that a version did not have is the same."""
     found = difference(settings={**SETTINGS, **settings})
-
     assert (len(found.facts), found.is_same_state) == (1, is_same)
 
 
 @pytest.mark.parametrize("facts", [{"step": 6}, {"text": "another"}, {"dtype": "F64"}], ids=str)
 def test_what_else_is_another_state(difference, facts):
     found = difference(**facts)
-
     assert [fact.name for fact in found.facts if fact.matters]
     assert not found.is_same_state
 
@@ -76,7 +73,6 @@ def test_what_else_is_another_state(difference, facts):
 def test_parameters_and_shapes(difference):
     """Of those that both have in one shape, values are compared."""
     found = difference(shapes={"head": (3, 2), "word": (3,)})
-
     assert (found.only_first, found.only_second) == (("norm",), ("word",))
     assert [(fact.name, fact.first, fact.second) for fact in found.shapes] == [("head", (2, 3), (3, 2))]
     assert (found.compared, found.is_same_state) == (0, False)

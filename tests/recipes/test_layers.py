@@ -47,7 +47,6 @@ def test_a_function_may_choose_recomputed_layers_and_fusion():
             network.recompute()
 
     found = settings_by(choose, 1, 3, "mine", 2)
-
     assert calls == [(0, 0, "mine", 1), (0, 1, "mine", 3), (1, 1, "mine", 3), (2, 1, "mine", 3)]
     assert found == LayerSettings(stages=(), recompute_layers=(0, 1), gradient_groups=2)
 
@@ -87,7 +86,6 @@ def test_stages_that_leave_ranks_idle_are_taken_with_a_warning():
     assert "% of each step, as predicted; stages cut by cost (parallel.stages = [])" in warning
     [warning] = told([2, 0, 2], Layout(pp=3, micro_batches=4))
     assert "leaves stage 1 nothing to compute" in warning
-
     assert told([3, 1], layout) == told([], layout) == told([4], Layout()) == ()
 
 

@@ -58,7 +58,6 @@ def test_the_tutorial_is_found_by_its_name_from_any_directory():
 def test_the_recipe_for_multi30k_fits_layouts(layout):
     """It is found by its name, too."""
     settings = load_settings(TransformerSettings, "recipes/transformer/multi30k.toml")
-
     assert check_layout(settings, layout) is None
     assert (settings.model.share, settings.train.batch_tokens) == ("all", 4096)
 

@@ -60,7 +60,6 @@ def test_a_layout_that_fits_is_accepted(settings, layout):
 def test_data_must_be_whole_and_fill_a_batch(tmp_path):
     write_images(tmp_path)
     count = sum(COUNTS[:5])
-
     assert check_data(settings_of(f"train.batch_size={count}"), tmp_path) is None
     with pytest.raises(UsageError) as refusal:
         check_data(settings_of(), tmp_path)

@@ -9,5 +9,4 @@ from launcher.trainer.parallel.collectives import ALONE
 def test_one_rank_keeps_the_kernels_of_torch():
     model = nn.Sequential(nn.BatchNorm2d(3))
     synchronise_batch_norms(model, ALONE)
-
     assert type(model[0]) is nn.BatchNorm2d

@@ -13,7 +13,6 @@ def test_a_part_is_a_box_of_the_whole():
     part = Placement(full.shape, Box((4, 3), (4, 3)), copies=2)
     assert torch.equal(part.part_of(full), full[4:8, 3:6])
     assert part.shape == (4, 3)
-
     last = Group(ranks=(0, 1, 2), index=2)
     assert Placement.uncut((), last) == Placement(torch.Size(()), Box((), ()), copies=3, is_first=False)
     assert Placement.uncut((2, 3)) == Placement(torch.Size((2, 3)), Box((0, 0), (2, 3)))

@@ -116,7 +116,6 @@ def resumed(directory, **other):
 def test_a_training_goes_on_bit_by_bit(directory):
     """With dropout, and the moments and the number of steps of the optimizer."""
     session, found, losses = resumed(directory)
-
     assert found == (directory / name_of(6), 6)
     assert train(session, [7, 8]) == losses
 
@@ -130,7 +129,6 @@ def test_the_newest_are_kept(tmp_path):
     for step in (1, 2, 3, 10):
         writer.save(step, session.optimizer)
     writer.finish()
-
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-10", "step-3"]
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -147,7 +145,6 @@ def test_the_best_is_kept_besides_the_newest(tmp_path):
         assert [path.name for path in checkpoints_in(tmp_path)] == [name_of(max(losses)), "step-2"]
     writer.save(7, session.optimizer, validation_loss=1.5)
     writer.finish()
-
     assert [read_index(path).validation_loss for path in checkpoints_in(tmp_path)] == [1.5]
     assert best_of(readable(checkpoints_in(tmp_path))) == tmp_path / "step-7"
 
@@ -158,7 +155,6 @@ def test_an_index_of_an_older_version_has_no_validation(directory):
     del content["validation_loss"]
     text = json.dumps(content)
     path.write_text(f'{{"sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "index": {text}}}\n')
-
     assert read_index(path.parent).validation_loss is None
     assert best_of(readable(checkpoints_in(directory))) is None
 
@@ -170,7 +166,6 @@ def test_a_step_that_comes_again_replaces_its_checkpoint(directory):
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
     writer.save(6, session.optimizer)
     writer.finish()
-
     assert read_index(directory / name_of(6)).step == 6
 
 
@@ -184,7 +179,6 @@ def test_the_copy_is_of_one_step(tmp_path):
     train(session, [1, 2])
     writer.finish()
     found = load_file(tmp_path / name_of(1) / "rank0.safetensors")
-
     for name, expected in weights.items():
         assert torch.equal(found[f"weight/{name}"], expected)
 
@@ -215,7 +209,6 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(directory, name, d
     assert files_of(newest) == ["index.json", "rank0.safetensors", "strategy.json", "tokenizer.model"]
     DAMAGES[damage](newest / name)
     session, found, losses = resumed(directory)
-
     assert found == (directory / name_of(4), 4)
     assert train(session, [5, 6]) == losses[:2]
     assert str(newest) in (told := capfd.readouterr().out)
@@ -244,7 +237,6 @@ def test_a_copy_serves(copied, name, damage, capfd):
     newest = copied / name_of(6)
     DAMAGES[damage](newest / name)
     session, found, losses = resumed(copied)
-
     assert found == (newest, 6)
     assert train(session, [7, 8]) == losses
     [line] = [line for line in capfd.readouterr().out.splitlines() if str(newest / name) in line]
@@ -256,7 +248,6 @@ def test_without_any_copy_left_an_older_one_is_taken(copied, capfd):
     for name in ("rank0.safetensors", "rank1.safetensors"):
         flip(copied / name_of(6) / name)
     _, found, _ = resumed(copied)
-
     assert found == (copied / name_of(4), 4)
     assert "is not used" in capfd.readouterr().out
 
@@ -272,7 +263,6 @@ def test_one_file_has_the_names_of_the_model(tmp_path):
     names = dict(session.model.named_parameters())
     found = load_file(tmp_path / name_of(1) / "model.safetensors")
     restore(lambda: candidates_at(tmp_path), training_of(settings), again.optimizer, world)
-
     assert set(found) == {f"{kind}/{name}" for kind in KINDS for name in names}
     assert all(torch.equal(found[f"weight/{name}"], value) for name, value in names.items())
     assert train(again, [2]) == train(session, [2])
@@ -294,7 +284,6 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
     """It would replace what a person may yet repair. Without any there is nothing to lose."""
     for path in checkpoints_in(directory):
         flip(path / INDEX)
-
     with pytest.raises(UnreadableError, match="no checkpoint is whole"):
         resumed(directory)
     settings = settings_of()
@@ -304,7 +293,6 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
 def test_a_damaged_one_that_was_named_names_the_others(directory):
     """Their directory is what takes the newest whole one."""
     flip(directory / name_of(6) / "rank0.safetensors")
-
     with pytest.raises(UnreadableError, match=r"rank0\.safetensors is damaged") as raised:
         resumed(directory / name_of(6))
     assert f"resume from {directory}, " in raised.value.hint
@@ -320,7 +308,6 @@ def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=2)
     writer.save(3, session.optimizer)
     assert writer.finish() == 3
-
     assert [path.name for path in checkpoints_in(directory)] == ["step-3", "step-2"]
 
 
@@ -337,7 +324,6 @@ def test_an_index_that_cannot_be_is_damaged(directory, change):
         next(each for each in boxes if each["name"] == "head.weight")["box"] = {"start": box[0], "size": box[1]}
     text = json.dumps({**content, **change})
     path.write_text(f'{{"sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "index": {text}}}\n')
-
     with pytest.raises(UnreadableError):
         read_index(path.parent)
 
@@ -348,7 +334,6 @@ def test_files_of_others_stay(tmp_path):
     for path in others:
         path.mkdir()
     CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
-
     assert sorted(tmp_path.iterdir()) == others
 
 
@@ -365,7 +350,6 @@ def test_what_cannot_be_removed_fails_no_checkpoint(directory):
         on_unremoved=told.append,
     )
     writer.save(7, session.optimizer)
-
     assert writer.finish() == 7
     assert [error.filename for error in told] == [str(directory)]
     assert read_index(moved / name_of(7)).step == 7
@@ -408,7 +392,6 @@ def test_nothing_stays_of_a_writer_that_was_killed_at_its_beginning(tmp_path, mo
     monkeypatch.undo()
     assert len(list(tmp_path.iterdir())) == 1
     CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
-
     assert list(tmp_path.iterdir()) == []
 
 
@@ -421,7 +404,6 @@ def test_narrow_weights_are_kept_as_the_optimizer_has_them(tmp_path):
     writer.save(2, session.optimizer)
     writer.finish()
     restore(lambda: candidates_at(tmp_path), training_of(settings), again.optimizer, world)
-
     assert train(again, [3, 4]) == train(session, [3, 4])
 
 
@@ -444,7 +426,6 @@ def test_another_training_is_refused(directory, other, kind):
 def test_what_must_be_the_same(directory, setting, differs):
     index = read_index(directory / name_of(6))
     found = [name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)))]
-
     assert found == ([] if differs is None else [differs])
 
 
@@ -461,7 +442,6 @@ def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory,
     found = [
         name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)), defaults=defaults)
     ]
-
     assert found == ([] if differs is None else [differs])
 
 
@@ -479,7 +459,6 @@ def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normal
     )
     training, optimizer = training_of(settings), Session(settings, world).optimizer
     assert restore(lambda: [older], training, optimizer, world) == (older, 6)
-
     other = dataclasses.replace(training, tokenizer=b"another")
     with pytest.raises(UsageError, match="another tokenizer") as refusal:
         restore(lambda: [older], other, optimizer, world)
@@ -492,7 +471,6 @@ def test_a_switch_is_told_as_it_is_set(directory):
     session = Session(settings, world)
     with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(here true\)") as refusal:
         restore(lambda: candidates_at(directory), training_of(settings), session.optimizer, world)
-
     [_, setting, *_] = refusal.value.hint.replace(",", " ").split()
     assert settings_of(setting) == settings_of()
 
@@ -506,7 +484,6 @@ def test_another_precision_must_be_asked_for(directory):
     asked = training_of(settings, named=frozenset({"train.precision"}))
     restore(lambda: candidates_at(directory), asked, session.optimizer, world)
     narrow, losses = train(session, [7, 8]), json.loads((directory.parent / "losses.json").read_text())[6:]
-
     assert narrow == pytest.approx(losses, rel=1e-5)
     assert narrow != losses
 
@@ -530,7 +507,6 @@ def test_a_full_disk_loses_nothing(directory):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-
     assert sorted(path.name for path in directory.iterdir()) == ["step-2", "step-4", "step-6"]
     writer.save(8, session.optimizer)
     assert writer.finish() == 8

@@ -88,9 +88,7 @@ def searched(model, source, limit, how):
 def test_a_batch_is_searched_as_one_sentence_without_cache(how, seed):
     """Padding, kept keys, sentences that leave, and the early end change neither a token nor a score."""
     model = model_of(torch.float64, seed)
-
     together = found(model, SOURCES, LIMITS, how)
-
     for source, limit, hypothesis in zip(SOURCES, LIMITS, together, strict=True):
         ids, score = searched(model, source, limit, how)
         assert hypothesis.ids == ids
@@ -101,7 +99,6 @@ def test_sentences_end_at_different_lengths():
     """What the comparison above is worth: some hypotheses end early, some at their limit, and beams find other ones than greed does."""
     model = model_of(torch.float64)
     lengths = [len(each.ids) + 1 for each in found(model, SOURCES, LIMITS, Search(5))]
-
     assert len(set(lengths)) > 2
     assert any(length < limit for length, limit in zip(lengths, LIMITS, strict=True))
     assert found(model, SOURCES, LIMITS, Search(5)) != found(model, SOURCES, LIMITS, Search(1))
@@ -110,9 +107,7 @@ def test_sentences_end_at_different_lengths():
 def test_a_batch_in_float32_has_the_tokens_of_each_sentence_alone():
     """What training leaves is float32, whose products depend a little on what else is in the batch."""
     model = model_of(torch.float32)
-
     alone = [found(model, [source], [limit], Search())[0] for source, limit in zip(SOURCES, LIMITS, strict=True)]
-
     together = found(model, SOURCES, LIMITS, Search())
     assert [each.ids for each in together] == [each.ids for each in alone]
     assert [each.score for each in together] == pytest.approx([each.score for each in alone], rel=1e-5)
@@ -121,9 +116,7 @@ def test_a_batch_in_float32_has_the_tokens_of_each_sentence_alone():
 def test_a_larger_beam_than_there_are_tokens():
     """Where fewer tokens than hypotheses can follow, all of them are looked at."""
     model = model_of(torch.float64)
-
     [hypothesis] = found(model, SOURCES[:1], [3], Search(beam=40))
-
     assert len(hypothesis.ids) < 3
     assert hypothesis.score == pytest.approx(searched(model, SOURCES[0], 3, Search(beam=40))[1], rel=1e-12)
 
@@ -132,7 +125,6 @@ def test_weights_that_are_not_numbers_end_the_search():
     """Of a model that has diverged nothing is found, within the limit."""
     model = model_of(torch.float32)
     model.head.weight.data.fill_(torch.nan)
-
     assert [each.ids for each in found(model, SOURCES, LIMITS, Search(3))] == [()] * len(SOURCES)
 
 
@@ -141,7 +133,6 @@ def test_the_largest_are_those_of_topk(width, count):
     """By blocks, beyond the last block, and where there are too few blocks."""
     values = torch.randn(7, width, generator=torch.Generator().manual_seed(width))
     values[0, -3:] = 9.0 + torch.arange(3)  # beyond the last whole block
-
     for ours, theirs in zip(largest(values, count), values.topk(count), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
@@ -164,7 +155,6 @@ def test_a_sentence_is_translated_as_training_saw_it():
     first, *others = translated([*forms, "\u200b", "\u200d \u3000"], settings.data)
     assert first
     assert others == [first] * 4 + ["", ""]
-
     as_it_is = dataclasses.replace(settings.data, normalise=False)
     raw = translated([plain, decomposed], as_it_is)
     assert raw[0] == first
@@ -180,10 +170,8 @@ def test_sentences_are_cut_batched_and_given_back_in_order():
     weights = {name: initial_weight(name, torch.Size(shape), 1).double() for name, shape in shapes.items()}
     weights["head.weight"] *= 60
     translator = Translator(single_device_model(settings, weights, torch.device("cpu")), tokenizer, settings.data)
-
     together = translator.translate(sentences, Search(3))
     by_twos = translator.translate(sentences, Search(3), batch_tokens=20)
-
     assert [each.text for each in by_twos] == [each.text for each in together]
     assert len({each.text for each in together}) == len(sentences)
     assert [each.cut_tokens > 0 for each in together] == [False, False, False, True]

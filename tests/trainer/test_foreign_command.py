@@ -94,7 +94,6 @@ def test_ctrl_c_ends_both_processes_silently(tmp_path, own, monkeypatch, wait_un
         said = process.communicate(timeout=60)
     finally:
         process.kill()
-
     assert (process.returncode, *said) == (130, "", "\n")
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "pid", "site"]

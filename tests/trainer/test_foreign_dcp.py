@@ -76,7 +76,6 @@ def test_a_full_disk_is_told(tmp_path, write_own):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-
     assert told.value.filename == str(tmp_path / "dcp")
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
@@ -87,7 +86,6 @@ def test_torch_loads_what_is_exported(tmp_path, write_own, dtype):
     state = write_own(tmp_path / "own", SHAPES, step=7, dtype=dtype)
     found = empty(torch.float32 if dtype == "F32" else torch.float64)
     dcp.load(found, checkpoint_id=exported(tmp_path / "own", tmp_path / "dcp"))
-
     assert found["step"] == 7
     for name in SHAPES:
         theirs = found["optimizer"]["state"][name]
@@ -104,7 +102,6 @@ def test_torch_makes_one_file_of_it(tmp_path, write_own):
     state = write_own(tmp_path / "own", SHAPES, step=7)
     dcp_to_torch_save(exported(tmp_path / "own", tmp_path / "dcp"), tmp_path / "all.pt")
     found = torch.load(tmp_path / "all.pt", weights_only=True)
-
     assert found.keys() == {"model", "optimizer", "step"}
     assert np.array_equal(found["model"]["head.weight"], state["weight"]["head.weight"])
     assert found["optimizer"]["state"].keys() == SHAPES.keys()
@@ -115,7 +112,6 @@ def test_there_and_back(tmp_path, write_own, dtype, read_own):
     state = write_own(tmp_path / "own", SHAPES, step=7, dtype=dtype)
     exported(tmp_path / "own", tmp_path / "dcp")
     back = imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "step-7")
-
     assert same(state, read_own(back))
     assert read_index(back).step == 7
 
@@ -129,7 +125,6 @@ def test_a_training_with_fsdp_there_and_back(tmp_path, write_own, read_own):
     path = imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "step-3")
     kinds = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
     expected = {kind: {name: state[name][moment] for name in weights} for kind, moment in kinds.items()}
-
     assert same({"weight": weights, **expected}, read_own(path))
     assert (tmp_path / "dcp" / "__1_0.distcp").exists()
     assert any("param_groups" in name for name in read_dcp(tmp_path / "dcp").left_out)
@@ -143,7 +138,6 @@ def test_weights_alone_by_their_names(tmp_path, write_own, read_own):
     weights = {name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in SHAPES.items()}
     dcp.save(dict(weights), checkpoint_id=tmp_path / "dcp")
     found = read_own(imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "new", step=20))
-
     assert all(np.array_equal(found["weight"][name], weights[name].float()) for name in SHAPES)
     assert not any(tensor.any() for kind in KINDS[1:] for tensor in found[kind].values())
 
@@ -156,7 +150,6 @@ def test_what_belongs_to_nothing_is_told(tmp_path, write_own):
         "step": torch.tensor(4),
     }
     dcp.save(content, checkpoint_id=tmp_path / "dcp")
-
     with pytest.raises(RefusedError, match=r"1 have names of no parameter: b.*something else: other\.c"):
         imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "new")
 

@@ -41,7 +41,6 @@ def test_value_and_gradients_are_those_of_torch(tokens, smoothing, scale, monkey
     hidden, head, labels = parts(tokens, scale=scale)
     expected = functional.cross_entropy(head(hidden), labels, label_smoothing=smoothing, reduction="sum")
     loss = head_loss(hidden, head, labels, smoothing=smoothing, scale=0.25)
-
     assert loss.item() == pytest.approx(expected.item() / 4, rel=1e-12)
     for factor in (1, 3):
         ours = torch.autograd.grad(factor * loss, [hidden, head.weight], retain_graph=True)
@@ -64,7 +63,6 @@ def test_in_narrow_types_only_the_inputs_are_rounded(dtype, by_onednn, tolerance
     expected.backward()
     loss = head_loss(hidden, head, labels, smoothing=0.1)
     loss.backward()
-
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
     for ours, theirs in ((hidden.grad, exact_hidden.grad), (head.weight.grad, exact_head.grad)):
@@ -92,7 +90,6 @@ def test_a_step_never_holds_the_logits_of_a_batch():
     examples = [Example([5, END], [*range(4, 29), END])] * 77  # 2,002 tokens
     with Largest() as largest:
         session.accumulate_gradients(examples, step=1)
-
     assert largest.elements == module.MIN_CHUNK_TOKENS * 20_000
 
 
@@ -111,7 +108,6 @@ def test_padding_does_not_count():
         expected = functional.cross_entropy(
             logits, labels.flatten(), ignore_index=0, label_smoothing=0.1, reduction="sum"
         )
-
         assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
         assert (gradient[labels == 0] == 0).all()
         assert (gradient[labels != 0] != 0).any(dim=1).all()

@@ -110,7 +110,6 @@ def test_recompute_keeps_fewer_activations_the_more_layers_it_is_for():
     none = activations()
     some = activations("parallel.recompute_layers=[0, 2, 4, 6]")
     of_all = activations("parallel.recompute=true")
-
     print(f"activations: {none} bytes, {some / none:.2f} with half of the layers, {of_all / none:.2f} with all")
     assert of_all < 0.5 * none
     assert (none - some) / (none - of_all) == pytest.approx(0.5, abs=0.15)
@@ -121,7 +120,6 @@ def test_gpipe_keeps_the_activations_of_all_micro_batches():
     counts = (2, 4, 8)  # gradients are made by the first backward pass, and are there in later forward passes
     one_by_one = [activations(micro_batches=count) for count in counts]
     all_of_them = [activations("parallel.schedule=gpipe", micro_batches=count) for count in counts]
-
     assert one_by_one == [pytest.approx(one_by_one[0], rel=0.02)] * 3
     first, second, last = all_of_them
     assert (last - second) / (second - first) == pytest.approx(2, rel=0.02)

@@ -67,7 +67,6 @@ def test_a_merged_model_is_the_trainers_own(tmp_path):
     session, checkpoint = trained(tmp_path)
     output = merged(checkpoint, tmp_path / "model")
     weights = {name: parameter.detach() for name, parameter in session.model.named_parameters()}
-
     assert (output / MODEL).read_bytes() == save(weights, metadata={"format": "pt"})
     model, settings, _ = load_model(output)
     assert settings == session.settings
@@ -82,7 +81,6 @@ def test_a_training_in_bfloat16_gives_its_float32_weights(tmp_path):
     """The model that is read back has them, and computes with them; rounded they are those of the training."""
     session, checkpoint = trained(tmp_path, "train.precision=bfloat16")
     model, _, _ = load_model(merged(checkpoint, tmp_path / "model"))
-
     for name, parameter in session.model.named_parameters():
         found = model.get_parameter(name)
         assert found.dtype == torch.float32

@@ -38,7 +38,6 @@ def gradients(session, *, steps):
 def test_gradients_are_bitwise_those_without_recompute():
     """With dropout and several micro batches, at first and after some steps."""
     kept, recomputed = (gradients(session(recompute=switch), steps=3) for switch in (False, True))
-
     assert kept.keys() == recomputed.keys()
     assert all(torch.equal(kept[name], recomputed[name]) for name in kept)
 
@@ -68,7 +67,6 @@ def test_a_layer_keeps_what_it_was_called_with_until_backward(layer):
         assert not kept
         assert not activations._computed
         assert activations._inputs[0].grad_fn is None
-
         output.sum().backward()
         del activations, output
         assert not waiting()
@@ -82,7 +80,6 @@ def test_what_follows_the_last_product_is_not_computed_again(layer):
     for name in ("attention.output", "feed_forward.expand", "feed_forward.contract"):
         layer.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
     layer(torch.ones(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool)).sum().backward()
-
     first = ["attention.output", "feed_forward.expand", "feed_forward.contract"]
     assert calls == [*first, *first[:-1]]
 
@@ -91,5 +88,4 @@ def test_validation_computes_once(layer):
     """Nothing waits for a backward that will not come."""
     with torch.no_grad():
         layer(torch.ones(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
-
     assert not waiting()

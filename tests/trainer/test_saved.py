@@ -47,11 +47,9 @@ def test_a_model_read_back_computes_the_same(share, tokenizer, tmp_path):
     weights = gather(session.world, dict(session.model.named_parameters()), at)
     facts = {"validation_loss": 1.5}
     save_model(tmp_path / "model", "transformer", weights, session.settings, tokenizer.serialized, facts)
-
     model, settings, read_tokenizer = load_model(tmp_path / "model")
     ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
     batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids, row_B=torch.arange(1))
-
     assert settings == session.settings
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]
     torch.testing.assert_close(model(batch), session.model.eval()(batch), rtol=0, atol=0)
@@ -62,12 +60,10 @@ def test_a_model_is_never_overwritten(tokenizer, tmp_path):
     """An earlier model stays whole, and no half of the new one is left."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "precious").touch()
-
     with pytest.raises(UsageError, match="never overwritten"):
         check_can_save(tmp_path / "model")
     with pytest.raises(FileExistsError):
         save_model(tmp_path / "model", "transformer", {}, SETTINGS, tokenizer.serialized, {})
-
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "precious"]
 
 
@@ -76,9 +72,7 @@ def test_a_place_that_cannot_be_written_is_found_out_early(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         check_can_save(tmp_path / "file" / "model")
-
     check_can_save(tmp_path / "model")
-
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -49,7 +49,6 @@ def test_a_step_does_not_depend_on_the_shapes_of_those_before_it(sizes):
     resumed = new_session()
     resumed.expect(first_steps)
     resumed.model.load_state_dict(weights)
-
     for size, theirs in zip((7, 9), expected, strict=True):
         assert all(map(torch.equal, gradients(resumed, pairs(size, words=20)), theirs))
 
@@ -65,7 +64,6 @@ def test_batches_of_one_shape_have_kernels_of_their_own():
     for sizes in ((7, 9), (7,), ()):
         session.expect([pairs(size, words=20) for size in sizes])
         assert not linear._own_rows
-
     session.expect([pairs(7, words=20), pairs(7, words=20)])
     assert linear._own_rows == {7 * 21}
     session.expect([pairs(7, words=20), pairs(7, words=20), [*pairs(6, words=20), *pairs(1, words=3)]])

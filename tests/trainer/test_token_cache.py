@@ -79,7 +79,6 @@ def test_what_was_written_is_what_tokenizing_gives(path, tokenizer, monkeypatch,
         path.write_bytes(gzip.compress(path.read_bytes()))
     stored, directory = obtain(path, tokenizer)
     pairs = stored.pairs(CONFIG)
-
     assert list(pairs) == list(tokenize(PAIRS, tokenizer, CONFIG))
     assert list(stored.index.target_counts) == pairs.target_counts(tokenizer.size).tolist()
     assert stored.index.target_counts[END] == len(PAIRS)
@@ -100,7 +99,6 @@ def test_progress_is_told_from_time_to_time(path, tokenizer, monkeypatch, capsys
         re.fullmatch(rf"encoding {re.escape(str(path))}: (\d+) pairs, (\d+)%, [\d,]+ pairs/s, \d+ s left", line)
         for line in lines
     ]
-
     assert [int(found[1]) for found in told] == [20, 40, 60]
     assert [int(found[2]) for found in told] == sorted(int(found[2]) for found in told)
     assert int(told[-1][2]) == 100
@@ -110,7 +108,6 @@ def test_lengths_cut_what_is_read_not_what_is_kept(path, tokenizer):
     """One directory serves all settings."""
     stored, _ = obtain(path, tokenizer)
     short = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
-
     assert all(
         len(pair.source) == 3 and len(pair.target) == 2 and pair.target[-1] == END for pair in stored.pairs(short)
     )
@@ -125,7 +122,6 @@ def test_a_second_start_reads_neither_text_nor_tokens_again(path, tokenizer):
     path.write_bytes(bytes(path.stat().st_size))  # in place, of the same size
     os.utime(path, (1e9, 1e9))
     again, _ = obtain(path, tokenizer)
-
     assert list(again.pairs(CONFIG)) == list(stored.pairs(CONFIG))
     assert times(directory) == before
 
@@ -139,7 +135,6 @@ def test_another_text_or_tokenizer_has_its_own_ids(path, tokenizer, change):
     else:
         tokenizer = Tokenizer(train_tokenizer(["un chat", "a cat"], 300))
     _, second = obtain(path, tokenizer)
-
     assert first != second
     assert first.is_dir()
 
@@ -177,7 +172,6 @@ def test_what_is_damaged_is_written_anew(path, tokenizer, damage, capsys):
     DAMAGES[damage](directory)
     again, directory = obtain(path, tokenizer)
     [line] = capsys.readouterr().out.splitlines()
-
     assert list(again.pairs(CONFIG)) == list(tokenize(PAIRS, tokenizer, CONFIG))
     assert line.startswith(f"{directory} is damaged and written anew: ")
 
@@ -188,7 +182,6 @@ def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer
     monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != path.parent and may(where, mode))
     text = text_at(path)
     write_tokens(text, tokenizer)
-
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert (cache / tokens_name(text.digest, tokenizer)).is_dir()
     assert len(find_tokens(tokens_name(text.digest, tokenizer), path.parent).pairs(CONFIG)) == len(PAIRS)
@@ -224,7 +217,6 @@ def test_of_two_processes_one_writes(path, tokenizer, tmp_path):
         process.stdin.write("go\n")
         process.stdin.flush()
     said = [process.communicate(timeout=120)[0].split() for process in both]
-
     assert [process.returncode for process in both] == [0, 0]
     assert sorted(wrote for wrote, _ in said) == ["False", "True"]
     assert {count for _, count in said} == {str(len(PAIRS))}
@@ -238,7 +230,6 @@ def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
     other = directory.with_name(".tokens-of-another-text.abcd.partial")
     shutil.copytree(left, other)
     _, again = obtain(path, tokenizer)
-
     assert again.is_dir()
     assert other.is_dir()
     assert not left.exists()
@@ -255,7 +246,6 @@ def test_empty_and_long_pairs_are_told(path):
     write_text(path, [*PAIRS[:3], ("", "nothing"), *PAIRS[3:], ("rien", " "), ("un " * 40, "one")])
     corpus = corpus_of(path, "data.source_length=20")
     told = "\n".join(corpus.remarks)
-
     assert len(corpus.train) + len(corpus.valid) == len(PAIRS) + 1
     assert f"{path}: 2 pairs are left out, since a side of them is empty; the first is in line 4" in told
     assert len(corpus.remarks) == 1  # the long one is held out
@@ -267,7 +257,6 @@ def test_without_a_split_the_last_pairs_are_held_out(path):
     """They count neither for the tokenizer nor for the frequencies of words, and are shown as they stand in the text."""
     write_text(path, [*PAIRS, ("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")])
     corpus = corpus_of(path, "data.target_length=2")
-
     assert (len(corpus.train), len(corpus.valid)) == (len(PAIRS), 3)
     assert corpus.tokenizer.serialized == train_tokenizer([side for pair in PAIRS for side in pair], 340)
     assert corpus.target_counts.tolist() == corpus.train.uncut().target_counts(corpus.tokenizer.size).tolist()
@@ -288,7 +277,6 @@ def test_too_little_text_is_refused(path, pairs, settings, message):
 def test_the_tokenizer_of_a_huge_text_is_trained_on_a_part(path, monkeypatch, capsys):
     """On every n-th pair, so that the same text always gives the same tokenizer; that is said."""
     monkeypatch.setattr("launcher.trainer.data.corpus.MAX_TOKENIZER_PAIRS", 25)
-
     assert list(training_sentences(path, holds_out=True)) == [side for pair in PAIRS[:57:3] for side in pair]
     assert "one pair in 3 of the 57" in capsys.readouterr().out
 
@@ -300,7 +288,6 @@ def test_of_files_only_the_chosen_pairs_are_read(path, tokenizer, monkeypatch):
     read, pread = [], os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, size, at: read.append(size) or pread(descriptor, size, at))
     chosen = pairs[10:].take(np.array([4, 5, 6, 0, 49, 1]))
-
     assert len(read) == 2 * 4
     assert list(chosen) == [whole[place] for place in (14, 15, 16, 10, 59, 11)]
     assert len(read) == 2 * 4  # they lie in memory now

@@ -16,14 +16,12 @@ TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 def test_one_process_alone_needs_no_environment():
     """`python -m launcher.trainer` is a run of one rank."""
     place = place_from_environment({}, micro_batches=4)
-
     assert (place.global_rank, place.world_size, place.layout) == (0, 1, Layout(micro_batches=4))
 
 
 def test_under_torchrun_every_rank_is_a_copy():
     """Without tlaunch's variables the layout is data parallel."""
     place = place_from_environment({**TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, micro_batches=1)
-
     assert place.layout == Layout(dp=4)
     assert place.coordinate == Coordinate(pp=0, dp=3, mp=0)
 
@@ -45,7 +43,6 @@ def test_an_environment_that_makes_no_sense_is_refused(environment, message):
     """The variable and its value stand in the message; nothing is guessed."""
     with pytest.raises(UsageError) as error:
         place_from_environment(environment, micro_batches=1)
-
     assert message in error.value.message
 
 
@@ -82,7 +79,6 @@ def device_of(local_rank, device_id, accelerators, monkeypatch, environment=None
 def test_a_rank_takes_the_device_of_its_table(monkeypatch, ids, visible, environment, indices):
     """Where all devices are seen, DEVICE_ID is the index; else ranks take what they see, in order, and never two the same."""
     chosen = [device_of(rank, ids[rank], Accelerators(visible), monkeypatch, environment) for rank in range(4)]
-
     assert chosen == [f"cuda:{index}" for index in indices]
 
 
@@ -105,7 +101,6 @@ def test_ranks_wait_for_the_work_of_some_however_long_it_takes(tmp_path):
     outcomes = {
         case: {(tmp_path / f"{case}{rank}").read_text() for rank in range(3)} for case in ("work", "refusal", "missing")
     }
-
     assert outcomes == {
         "work": {"done"},
         "refusal": {"UsageError: rank 2 does not like it\nhint: another one"},
