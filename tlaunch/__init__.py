@@ -1,12 +1,12 @@
 """Start distributed training from Python, and report the progress of a training script.
 
-`tlaunch.launch(command, devices=..., ...)` runs what `tlaunch run` runs. A script that tlaunch starts calls
+`tlaunch.launch(command, devices=..., ...)` is the Python equivalent of `tlaunch run`. A script started by tlaunch calls
 `tlaunch.beat(step, ...)` and `tlaunch.metric(step, ...)` to appear in `tlaunch status`, `top` and `report`.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers read it as true; importing `typing` would cost every process of a run
+TYPE_CHECKING = False  # type checkers treat it as true; importing `typing` would slow every process of a run
 if TYPE_CHECKING:
     from launcher import LaunchResult, TlaunchError, __version__, beat, launch, metric
 
@@ -14,7 +14,7 @@ __all__ = ["LaunchResult", "TlaunchError", "__version__", "beat", "launch", "met
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of the API when it is first used."""
+    """Import an API name on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tlaunch._user_package import package_for  # noqa: PLC0415 - as above

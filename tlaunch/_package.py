@@ -1,6 +1,6 @@
-"""tlaunch's package `launcher`, which is beside this directory wherever `sys.path` leads.
+"""Import tlaunch's package `launcher` from the directory next to this one, independent of `sys.path`.
 
-Many projects have a package or module `launcher` of their own. Processes of tlaunch claim the name before anything imports it.
+Many projects have a package or module `launcher`. Processes of tlaunch claim the name before any other import.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def load(name: str, kind: type[SourceFileLoader]) -> None:
     loader.exec_module(module)
 
 
-if not __package__:  # imported from this very directory, as only processes of tlaunch do
+if not __package__:  # imported from this directory, which only processes of tlaunch do
     claim_name()

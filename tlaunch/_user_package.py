@@ -1,7 +1,7 @@
-"""tlaunch's package in a user's program, which may have a `launcher` of its own.
+"""Access to tlaunch's package in a user's program, which may have a different package `launcher`.
 
-The name `launcher` belongs to the program. So `package_for` may return a copy of tlaunch's package under another name. In modules
-of the copy, `from launcher import ...` means the copy.
+The name `launcher` belongs to the program. Therefore `package_for` may return a copy of tlaunch's package under another
+name. In modules of the copy, `from launcher import ...` refers to the copy.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_COPY = "_tlaunch_launcher"  # launcher/__init__.py knows it
-# A script imports these first, and may then add the directory of its own `launcher` to sys.path. They share nothing with others.
+_COPY = "_tlaunch_launcher"  # also used in launcher/__init__.py
+# A script may import these and add the directory of its own `launcher` to sys.path later. They share no state.
 _FROM_COPY = frozenset({"__version__", "beat", "metric"})
 
 
 def package_for(name: str) -> ModuleType:
-    """Return tlaunch's package, which has the attribute `name`."""
+    """Return the package, tlaunch's or the copy, that provides `name`."""
     found = sys.modules.get(NAME)
     if found is not None and _is_ours(found.__file__):
         return found
@@ -45,8 +45,6 @@ def _is_ours(file: str | None) -> bool:
 
 
 class _Finder:
-    """Finds the modules of the copy."""
-
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith(_COPY + "."):
@@ -58,13 +56,11 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module of the copy."""
-
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import}
         super().exec_module(module)
 
 
 def _import(name: str, *rest: Any) -> Any:
-    """Do what an import statement does in a module of the copy."""
+    """Perform an import statement in a module of the copy."""
     return __import__(_COPY + name.removeprefix(NAME) if name.split(".", 1)[0] == NAME else name, *rest)

@@ -1,1 +1,1 @@
-"""Checkpoints of a training as files: what they hold, which of them are whole. The trainer writes and reads their tensors."""
+"""Checkpoint files of a training: format, integrity checks and conversions. The trainer reads and writes tensors."""

@@ -1,6 +1,6 @@
-"""The mean of the weights of several checkpoints of one training, as fairseq's and tensor2tensor's averages are.
+"""Average the weights of several checkpoints of one training, like fairseq and tensor2tensor.
 
-Sums are float64, block by block: it takes the memory of a few blocks. Import it only where numpy is installed.
+Sums are float64 and computed block by block, so only a few blocks are in memory. Requires numpy.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.errors import UsageError
 from launcher.mesh.boxes import Box
 
-BLOCK_ELEMENTS = 1 << 15  # whose sums stay in a core's cache
+BLOCK_ELEMENTS = 1 << 15  # their sums fit into a core's cache
 
 
 class AveragedBoxes:
-    """Checkpoints of one training, read as the one that has their mean weights."""
+    """Several checkpoints of one training, read like a single checkpoint with the average weights."""
 
     def __init__(self, stored: Sequence[StoredBoxes]) -> None:
-        """Take the newest first: what is not averaged is that one's.
+        """Take the checkpoints, newest first. State that is not averaged comes from the newest.
 
         Raises:
-            UsageError: they are not of one training, or their model has buffers.
+            UsageError: they belong to different trainings, or their model has buffers.
         """
         newest = stored[0]
         self.path, self.index = newest.path, newest.index
         self._stored = stored
         if self.index.buffers:
             raise UsageError(
-                f"{newest.path} is of the program {self.index.program}, whose model has running means: "
-                "their average is not what the averaged weights would have"
+                f"{newest.path}: the model of {self.index.program} has running means, which cannot be averaged: "
+                "the average weights would have other running means"
             )
         for other in stored[1:]:
             if difference := _difference(self.index, other.index):
-                raise UsageError(f"{newest.path} and {other.path} are not of one training: {difference}")
+                raise UsageError(f"{newest.path} and {other.path} are from different trainings: {difference}")
 
     @property
     def steps(self) -> list[int]:
-        """The steps after which the weights are that are averaged, the newest first."""
+        """Steps of the averaged checkpoints, newest first."""
         return [each.index.step for each in self._stored]
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytes]:
-        """Yield the mean values of a box in row-major order, as `StoredBoxes.blocks`, which names the errors."""
+        """Yield the average values of a box in row-major order. Raises the errors of `StoredBoxes.blocks`."""
         dtype = f"<f{ITEM_BYTES[self.index.dtype]}"
         for piece in pieces(box, BLOCK_ELEMENTS):
             total = np.zeros(piece.count)
@@ -55,12 +55,12 @@ class AveragedBoxes:
 
 
 def _difference(first: Index, second: Index) -> str:
-    """Return in words what says that two checkpoints are of different trainings; nothing where they are of one."""
+    """Describe a difference that proves two checkpoints to be from different trainings. Empty if there is none."""
     for what in ("program", "text", "dtype", "shapes", "buffers"):
         if getattr(first, what) != getattr(second, what):
-            return f"another {'data' if what == 'text' else what}"
+            return f"different {'data' if what == 'text' else what}"
     if _tokenizer(first) != _tokenizer(second):
-        return "another tokenizer"
+        return "different tokenizer"
     settings = differing_settings(second, first.settings)
     return ", ".join(f"{name} = {ours} and {theirs}" for name, theirs, ours in settings)
 

@@ -1,9 +1,8 @@
-"""The contents of a checkpoint of torch.distributed.checkpoint (DCP), read from its .metadata, which is a pickle, without unpickling it.
+"""Read a checkpoint of torch.distributed.checkpoint (DCP) from its .metadata, a pickle, without unpickling it.
 
-A pickle is a program for a small machine with a stack, some of whose instructions import and call whatever they name. Here
-pickletools lists the instructions, and those that make plain values and the records of torch's metadata are followed:
-a record is kept as the name of its class and what it was given. So nothing that a pickle names is imported or called,
-and one that names anything else is refused.
+A pickle is a program for a stack machine, and some opcodes import and call any name. This module uses pickletools to
+list the opcodes. It interprets only opcodes that build plain values and records of torch's metadata. A record is kept
+as its class name and arguments. Nothing named in the pickle is imported or called, and unexpected names are rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from launcher.core.regular_files import read_regular
 from launcher.mesh.boxes import Box
 
 DCP_METADATA = ".metadata"
-# Of some 480,000 chunks. What one instruction makes takes 72 bytes at most, and what it says itself.
+# Enough for about 480,000 chunks. An opcode's result takes at most 72 bytes plus its argument.
 MAX_METADATA_BYTES, MAX_INSTRUCTIONS = 64 << 20, 32 << 20
 MAX_DIMS = 64
 MAX_NAME_CHARS = 4096
@@ -30,7 +29,7 @@ _DTYPES = (
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"),
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
 )
-# What a .metadata may name. The functions and paths among them are not called or made, either.
+# Names that a .metadata may contain. None of them is called or instantiated.
 ALLOWED = frozenset(
     {
         *(f"{_RECORDS}.{name}" for name in ("Metadata", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING")),
@@ -38,7 +37,7 @@ ALLOWED = frozenset(
         *(f"{_RECORDS}.TensorProperties", f"{_STORAGE}._StorageInfo"),
         *(f"torch.{name}" for name in ("Size", *_DTYPES)),
         "torch.serialization._get_layout",
-        # A member of an enumeration, as Python 3.11 writes it, and the path that the checkpoint was written to.
+        # An enum member as pickled by Python 3.11, and the path that the checkpoint was written to.
         *("builtins.getattr", "pathlib.PosixPath", "pathlib._local.PosixPath"),
     }
 )
@@ -51,7 +50,7 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @frozen
 class Chunk:
-    """A part of a tensor, written by torch.save into a part of a file."""
+    """A part of a tensor, stored by torch.save in a byte range of a file."""
 
     box: Box
     file: str  # its name, without a directory
@@ -60,26 +59,26 @@ class Chunk:
 
 @frozen
 class StoredTensor:
-    dtype: str  # as torch calls it, without "torch."
+    dtype: str  # torch's name without "torch."
     shape: tuple[int, ...]
-    chunks: tuple[Chunk, ...]  # those that are not empty
+    chunks: tuple[Chunk, ...]  # without empty chunks
 
 
 @frozen
 class Stored:
     tensors: Mapping[str, StoredTensor]
-    others: tuple[str, ...]  # pickles of Python's objects, which are never read
+    others: tuple[str, ...]  # pickled Python objects, which are never read
 
 
 class _Named:
-    """A class, function or type of data that a pickle names."""
+    """A class, function or dtype that a pickle names."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class _Record:
-    """A call that a pickle asks for, of something that it names: it is kept, and not made."""
+    """A call in a pickle, recorded and not executed."""
 
     def __init__(self, name: str, arguments: Any) -> None:
         self.name, self.arguments = name, arguments
@@ -91,29 +90,29 @@ class _MalformedError(Exception):
 
 
 def read_metadata(directory: Path) -> Stored:
-    """Return what a checkpoint holds, whose tensors are of chunks within their shape.
+    """Read the tensors of a checkpoint and check that all chunks are within their tensor.
 
     Raises:
-        UnreadableError: it cannot be read, or its .metadata is no such file, or names what it must not.
+        UnreadableError: .metadata cannot be read, is invalid, or contains an unexpected name.
     """
     path = directory / DCP_METADATA
     try:
         content = read_regular(path, MAX_METADATA_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise UnreadableError(
-            f"{directory} is no checkpoint of torch.distributed.checkpoint: there is no {DCP_METADATA} in it"
+            f"{directory} is not a checkpoint of torch.distributed.checkpoint: it has no {DCP_METADATA}"
         ) from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     try:
         return _stored(_Machine().run(content))
     except (_MalformedError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        problem = str(error) if isinstance(error, _MalformedError) else "it does not hold what torch writes"
-        raise UnreadableError(f"{path}: {problem}", hint="nothing of it was run") from None
+        problem = str(error) if isinstance(error, _MalformedError) else "it is not metadata written by torch"
+        raise UnreadableError(f"{path}: {problem}", hint="check the file's origin; none of it was executed") from None
 
 
 class _Machine:
-    """Follows a pickle whose instructions make plain values and records."""
+    """An interpreter for pickles that build only plain values and records."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -121,26 +120,26 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self, content: bytes) -> Any:
-        """Return what the pickle stands for.
+        """Return the value of the pickle.
 
         Raises:
-            _MalformedError: it names what it must not, or is made of other instructions.
-            ValueError, IndexError, KeyError, TypeError, AttributeError: it is no pickle, or was cut or changed.
+            _MalformedError: it contains an unexpected name or opcode.
+            ValueError, IndexError, KeyError, TypeError, AttributeError: it is not a pickle, or is truncated or modified.
         """
         for number, (operation, argument, offset) in enumerate(pickletools.genops(content)):
             name = operation.name
             if number == MAX_INSTRUCTIONS:
-                raise _MalformedError(f"offset {offset}: more than {MAX_INSTRUCTIONS} instructions")
+                raise _MalformedError(f"offset {offset}: more than {MAX_INSTRUCTIONS} opcodes")
             if name in {"PROTO", "FRAME"}:
                 continue
             if name == "STOP":
                 return self._stack[-1]
             if not (self._makes_value(name, argument) or self._collects(name) or self._names(name, argument, offset)):
-                raise _MalformedError(f"offset {offset}: {name} is no instruction of torch's metadata")
-        raise _MalformedError("it is cut")
+                raise _MalformedError(f"offset {offset}: opcode {name} does not occur in torch's metadata")
+        raise _MalformedError("it is truncated")
 
     def _makes_value(self, name: str, argument: Any) -> bool:
-        """Follow an instruction for a plain value, or for one that was made before; return whether it is one."""
+        """Interpret an opcode for a plain or memoized value. Return False for other opcodes."""
         if name in _CONSTANTS:
             self._stack.append(_CONSTANTS[name])
         elif name in _LITERALS:
@@ -162,7 +161,7 @@ class _Machine:
         return True
 
     def _collects(self, name: str) -> bool:
-        """Follow an instruction for a tuple, a list or a mapping; return whether it is one."""
+        """Interpret an opcode for a tuple, list or dict. Return False for other opcodes."""
         if name == "MARK":
             self._marks.append(len(self._stack))
         elif name in _TUPLES:
@@ -175,20 +174,20 @@ class _Machine:
         elif name in {"SETITEM", "SETITEMS"}:
             items = self._taken(len(self._stack) - 2 if name == "SETITEM" else self._marks.pop())
             for key, value in zip(items[::2], items[1::2], strict=True):
-                # A record is a key as the object it is. Tuples could be so deep that their hash ends the process.
+                # Records are hashed by identity. Tuples are rejected: hashing deeply nested ones crashes the process.
                 _of(self._stack[-1], dict)[_of(key, str, _Record)] = value
         else:
             return False
         return True
 
     def _names(self, name: str, argument: Any, offset: int | None) -> bool:
-        """Follow an instruction that names something, or makes a record of it; return whether it is one."""
+        """Interpret an opcode for a name or a record. Return False for other opcodes."""
         if name in {"GLOBAL", "STACK_GLOBAL"}:
             words = argument.split(" ") if name == "GLOBAL" else self._taken(len(self._stack) - 2)
             called = ".".join(_of(word, str) for word in words)
             if called not in ALLOWED:
                 raise _MalformedError(
-                    f"offset {offset}: it names {called[:MAX_NAME_CHARS]}, which torch's metadata has no use for"
+                    f"offset {offset}: it names {called[:MAX_NAME_CHARS]}, which does not occur in torch's metadata"
                 )
             self._stack.append(_Named(called))
         elif name in {"REDUCE", "NEWOBJ"}:
@@ -202,7 +201,7 @@ class _Machine:
         return True
 
     def _taken(self, start: int) -> list[Any]:
-        """Take what stands on the stack from `start` on."""
+        """Pop all items of the stack from index `start` on."""
         if not 0 <= start <= len(self._stack):
             raise IndexError(start)
         taken = self._stack[start:]
@@ -217,7 +216,7 @@ def _of(value: Any, *kinds: type) -> Any:
 
 
 def _state(value: Any, *names: str) -> tuple[str, dict[str, Any]]:
-    """Return the last word of the name of a record, one of `names`, and its attributes."""
+    """Return the class name of a record, which must be one of `names`, and its attributes."""
     name = _of(value, _Record).name.rpartition(".")[2]
     if name not in names:
         raise TypeError(name)
@@ -225,7 +224,7 @@ def _state(value: Any, *names: str) -> tuple[str, dict[str, Any]]:
 
 
 def _size(value: Any) -> tuple[int, ...]:
-    """Return the numbers of a torch.Size."""
+    """Return the integers of a torch.Size."""
     if _of(value, _Record).name != "torch.Size":
         raise TypeError(value.name)
     [numbers] = value.arguments
@@ -257,7 +256,7 @@ def _stored(metadata: Any) -> Stored:
         shape = _size(facts["size"])
         dtype = _of(_of(facts["properties"], _Record).state[0], _Named).name.removeprefix("torch.")
         if dtype not in _DTYPES:
-            raise _MalformedError(f"{name} is of {dtype}, which is no type of numbers")
+            raise _MalformedError(f"{name} has dtype {dtype}, which is not numeric")
         chunks = tuple(_chunks(name, shape, facts["chunks"], places))
         tensors[name] = StoredTensor(dtype, shape, chunks)
     return Stored(tensors, tuple(others))
@@ -271,17 +270,17 @@ def _chunks(
         start, size = _size(facts["offsets"]), _size(facts["sizes"])
         within = all(0 <= first <= first + count <= full for first, count, full in zip(start, size, shape, strict=True))
         if not within:
-            raise _MalformedError(f"{name} of {list(shape)} has a chunk of {list(size)} at {list(start)}")
+            raise _MalformedError(f"{name} with shape {list(shape)} has a chunk of {list(size)} at {list(start)}")
         if not prod(size):
             continue
         if (name, start) not in places:
-            raise _MalformedError(f"nothing says where {name} at {list(start)} stands")
+            raise _MalformedError(f"the chunk of {name} at {list(start)} has no location")
         _, place = _state(places[name, start], "_StorageInfo")
         file, offset, length = _name(place["relative_path"]), _of(place["offset"], int), _of(place["length"], int)
         if Path(file).name != file or file in {"", ".", ".."}:
-            raise _MalformedError(f"{file!r} is no name of a file beside it")
+            raise _MalformedError(f"{file!r} is not the name of a file in the checkpoint directory")
         if place.get("transform_descriptors"):
             raise _MalformedError(f"{name} was compressed or otherwise transformed when it was written")
         if offset < 0 or not 0 <= length < 1 << 62:
-            raise _MalformedError(f"{name} begins at {offset} and has {length} bytes")
+            raise _MalformedError(f"{name} has offset {offset} and {length} bytes")
         yield Chunk(Box(start, size), file, range(offset, offset + length))

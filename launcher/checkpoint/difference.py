@@ -1,8 +1,8 @@
-"""The differences between two checkpoints, of whatever layouts.
+"""Compare two checkpoints with any layouts.
 
-They hold the same state if a training would go on from both alike: step, parameters, all values to the last bit, and whatever
-decides which training it is. How the state is divided over files, and settings that may change, are told, and make no difference.
-Import it only where numpy is installed.
+They hold the same state if training resumes identically from both: same step, parameters, settings that define the
+training, and bitwise equal values. The file layout and settings that may change are reported but do not count. Requires
+numpy.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from launcher.core.frozen import frozen
 from launcher.mesh.boxes import full_box
 
 _ABSENT = "(none)"
-READ_ELEMENTS = 1 << 16  # at a time
-COMPARED_ELEMENTS = 1 << 14  # at a time: they stay in a core's cache
+READ_ELEMENTS = 1 << 16  # per read
+COMPARED_ELEMENTS = 1 << 14  # per comparison, to fit into a core's cache
 
 Values = npt.NDArray[np.floating[Any]]
 
 
 @frozen
 class Fact:
-    """Something but tensors that differs, and whether that makes another state."""
+    """A difference outside tensors. `matters` is True if it makes the state different."""
 
     name: str
     first: Any
@@ -39,12 +39,12 @@ class Fact:
 
 @frozen
 class TensorDifference:
-    """Two tensors whose bits differ. A difference is infinite where one value is not a number, or one is infinite."""
+    """Two tensors whose bits differ. A difference is infinite if one of the values is infinite or NaN."""
 
     parameter: str
-    kind: str  # one of the index's, or of a buffer
+    kind: str  # one of `Index.kinds_of`
     elements: int
-    differing: int  # of them, in value: -0 and 0 do not, nor do any two that are not a number
+    differing: int  # number of unequal values; -0 equals 0, and NaN equals NaN
     largest_absolute: float  # |a - b|
     largest_relative: float  # |a - b| / max(|a|, |b|)
 
@@ -54,7 +54,7 @@ class Difference:
     facts: tuple[Fact, ...]
     only_first: tuple[str, ...]  # parameters and buffers
     only_second: tuple[str, ...]
-    shapes: tuple[Fact, ...]  # of those that both have
+    shapes: tuple[Fact, ...]  # of parameters in both
     tensors: tuple[TensorDifference, ...]
     compared: int  # tensors
 
@@ -65,10 +65,10 @@ class Difference:
 
 
 def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
-    """Compare two checkpoints; it reads all of both, in blocks.
+    """Compare two checkpoints, reading all of both in blocks.
 
     Raises:
-        DamagedError: one lacks some element.
+        DamagedError: a checkpoint lacks an element.
         OSError: a file cannot be read.
     """
     mine, its = first.index.tensors, second.index.tensors
@@ -103,7 +103,7 @@ def _facts(first: Index, second: Index) -> Iterator[Fact]:
     ]
     mine, its = _flattened(first.settings), _flattened(second.settings)
     for name in dict.fromkeys((*mine, *its)):
-        # One that the version of a checkpoint did not have is the same, as it is for `differing_settings`.
+        # A setting that a checkpoint's version lacked counts as equal, as in `differing_settings`.
         matters = _decides(*name) and name in mine and name in its
         pairs.append((".".join(name), mine.get(name, _ABSENT), its.get(name, _ABSENT), matters))
     return (Fact(*pair) for pair in pairs if pair[1] != pair[2])
@@ -114,7 +114,7 @@ def _flattened(settings: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str
 
 
 def _decides(section: str, name: str) -> bool:
-    """Return whether a setting decides which training it is."""
+    """Return True if the setting must be the same within one training."""
     if section not in SAME_SETTINGS or (section, name) in FREE_SETTINGS:
         return False
     names = SAME_SETTINGS[section]
@@ -148,11 +148,11 @@ def _values(stored: StoredBoxes, content: bytearray) -> Values:
 
 @np.errstate(all="ignore")
 def _differences(mine: Values, its: Values) -> tuple[int, float, float]:
-    """Return how many of two series of values differ, and the largest absolute and the largest relative difference."""
+    """Return the number of differing values, and the largest absolute and relative difference."""
     differ = mine != its
     absolute = np.abs(np.subtract(mine, its, dtype=np.float64))
     relative = absolute / np.maximum(np.abs(mine), np.abs(its))
-    if not math.isfinite(relative.max()):  # some values are zero, infinite or not a number
+    if not math.isfinite(relative.max()):  # some values are zero, infinite or NaN
         unbounded = ~np.isfinite(absolute)
         absolute[unbounded] = relative[unbounded] = math.inf
         differ &= ~(np.isnan(mine) & np.isnan(its))

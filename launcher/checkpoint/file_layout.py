@@ -1,15 +1,15 @@
-"""The files of a checkpoint, by the setting `checkpoint.files`: who writes each, and of whose parts.
+"""The files of a checkpoint for each value of `checkpoint.files`: their writers and their content.
 
-A rank's part is what its optimizer owns: the data-parallel ranks share the state of their slice of the model (ZeRO-1).
+A rank's part is the state its optimizer owns: data-parallel ranks share the state of their model slice (ZeRO-1).
 
-    files        who writes                          what a file holds                        each element stands
-    owned        every rank                          its part                                 once
-    slices       every rank                          the slice of its (pp, mp) place, whole   dp times
-    one_copy     the ranks of data-parallel copy 0   the slice of its (pp, mp) place, whole   once
-    integrated   rank 0                              the model                                once
+    files        written by                       content of a file                replicas of an element
+    owned        every rank                       its part                         1
+    slices       every rank                       full slice of its (pp, mp)       dp
+    one_copy     ranks of data-parallel copy 0    full slice of its (pp, mp)       1
+    integrated   rank 0                           the model                        1
 
-What model parallelism does not cut is in the slices of all model-parallel ranks, so of these weights (norms, some biases)
-`slices` and `one_copy` hold mp times as many.
+Parameters that model parallelism does not split (norms, some biases) are in the slices of all model-parallel ranks, so
+`slices` and `one_copy` store them mp times as often.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _OF_RANK = re.compile(r"rank(0|[1-9][0-9]*)\.safetensors")
 class PlannedFile:
     name: str
     writer: int  # a rank
-    sources: tuple[int, ...]  # the ranks whose parts it holds
+    sources: tuple[int, ...]  # the ranks whose parts it contains
 
     @property
     def is_a_part(self) -> bool:
-        """True if it holds the writer's own part and nothing else."""
+        """True if the file contains exactly its writer's part."""
         return self.sources == (self.writer,)
 
 
 def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
-    """Return the files of tensors, in the order of their writers.
+    """Return the tensor files in the order of their writers.
 
     >>> [(file.name, file.sources) for file in planned_files("one_copy", Layout(dp=2, mp=2))]
     [('rank0.safetensors', (0, 2)), ('rank1.safetensors', (1, 3))]
@@ -54,7 +54,7 @@ def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
 
 
 def keeps_replicas(way: str) -> bool:
-    """Return whether files also hold what other model-parallel ranks own, too."""
+    """Return True if files also contain parameters that other model-parallel ranks own."""
     return way in {SLICES, ONE_COPY}
 
 
@@ -63,6 +63,6 @@ def name_of_rank(rank: int) -> str:
 
 
 def rank_of(name: str) -> int | None:
-    """Return the rank whose part or slice a file holds; None if it is of the whole model, or holds no tensors."""
+    """Return the rank whose part or slice a file contains, or None for other files."""
     match = _OF_RANK.fullmatch(name)
     return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""The end of every checkpoint that is written: what describes its other files, and nothing else beside them."""
+"""Complete a checkpoint: write the files that describe the others, and remove unknown files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from launcher.core.atomic import write_text
 
 
 def finish(directory: Path, index: Index) -> None:
-    """Write strategy and index, whose schema follows from the files, to where the files are; remove all others.
+    """Write strategy and index next to the tensor files, and remove all other files. The schema follows from the files.
 
-    Both are on the disk afterwards, but not their names: `launcher.core.atomic.name_directory` is what comes next.
+    Both files are synced to disk. Their directory entries are not: call `launcher.core.atomic.name_directory` next.
 
     Raises:
-        DamagedError: some element has no box, or two that differ.
-        OSError: the disk is full, ...
+        DamagedError: an element is in no box, or boxes overlap.
+        OSError: for example, the disk is full.
     """
     strategy = write_digested(directory / STRATEGY, [strategy_text(index).encode()], synced=True)
     files = {**index.files, STRATEGY: strategy}
@@ -45,11 +45,11 @@ def finish(directory: Path, index: Index) -> None:
 
 
 def record_validation(checkpoint: Path, loss: float | None, validations: Validations) -> None:
-    """Replace the validation loss and the count of validations in the index of a checkpoint; a loss that is not finite is left out.
+    """Replace the validation loss and counters in a checkpoint's index. A loss that is not finite is recorded as None.
 
     Raises:
         UnreadableError: the index is missing, damaged or of another version.
-        OSError: the disk is full, ...
+        OSError: for example, the disk is full.
     """
     known = loss if loss is not None and math.isfinite(loss) else None
     index = dataclasses.replace(read_index(checkpoint), validation_loss=known, validations=validations)
@@ -57,12 +57,13 @@ def record_validation(checkpoint: Path, loss: float | None, validations: Validat
 
 
 def set_aside(directory: Path, step: int) -> Path | None:
-    """Rename the checkpoint of `step` to `step-N.not-finite` if it is the newest and an older one is left; return its new path.
+    """Rename the checkpoint of `step` to `step-N.not-finite`, and return its new path.
 
-    `--resume` takes a renamed checkpoint only if the user names it.
+    Only the newest checkpoint is renamed, and only if an older one is left. Otherwise return None. `--resume` ignores a
+    renamed checkpoint unless it is named.
 
     Raises:
-        OSError: the directory cannot be read or written to.
+        OSError: the directory cannot be read or written.
     """
     newest, *older = checkpoints_in(directory) or [directory]
     if newest.name != name_of(step) or not older:

@@ -1,18 +1,18 @@
-"""A checkpoint: the state of a training after a step, as a directory that holds for every layout of ranks.
+"""The format of a checkpoint: a directory with the training state after a step, which any layout of ranks can load.
 
     checkpoints/
         step-120/
-            index.json           which training this is, and which box of which parameter stands where; digests of all files
-            strategy.json        for people: how each parameter is cut, and which file holds which box
-            tokenizer.model      of a program that has one
-            rank0.safetensors    of each box that rank 0 wrote: its weights, then its first and its second moments (`Index.kinds`)
-            rank1.safetensors    (which files there are: `ways.py`)
-            buffers.safetensors  of a program whose model has buffers, such as the running means of norms
-        .step-140.1f3a.partial/  is being written, or was when its run was killed: nobody reads it
+            index.json           identity of the training, the location of each box, and digests of all files
+            strategy.json        for people: the partition of each parameter, and the file of each box
+            tokenizer.model      if the program has a tokenizer
+            rank0.safetensors    boxes written by rank 0: weights, then first and second moments (`Index.kinds`)
+            rank1.safetensors    (`ways.py` lists the files)
+            buffers.safetensors  if the model has buffers, such as running means of norms
+        .step-140.1f3a.partial/  being written, or left by a killed run; never read
 
-A directory gets its name without a dot when all of it is on the disk, so it is whole or it is not there. What happens to its
-files later is seen by their digests, which find accidents and no attacker. Every element of every parameter stands in one box,
-of which several files may have copies.
+A directory is renamed to its final name only after all its files are on disk, so a checkpoint is complete or absent.
+Digests detect accidental changes later, but not attacks. Every element of every parameter is in exactly one box, and
+several files may contain replicas of a box.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from launcher.core.regular_files import open_regular, read_regular
 from launcher.core.text import shell_word
 from launcher.mesh.boxes import Box
 
-# An index in which no box has copies is of the first schema: whoever knows that one alone takes copies for damage. Of the third is
-# one that has other kinds of values, buffers, or no tokenizer, which whoever knows the other two takes for damage.
-# Of the fourth is one whose training counts validations.
+# An index has the oldest schema that can express it, because older readers take new features for damage:
+# 2 adds replicas; 3 adds other kinds of values, buffers, and models without a tokenizer; 4 adds validation counters.
 SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS, SCHEMA_OF_VALIDATIONS = SCHEMAS = 1, 2, 3, 4
 INDEX, STRATEGY, TOKENIZER, BUFFERS = "index.json", "strategy.json", "tokenizer.model", "buffers.safetensors"
-OWN_NETWORK = "network"  # the program of a training by `launcher.trainer.api`, in a person's own script
+OWN_NETWORK = "network"  # the program name of a training that a user's script runs with `launcher.trainer.api`
 WEIGHT = "weight"
-KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in this order, where an index does not say it: AdamW's
+KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in order; the default is AdamW's
 KINDS_OF_BUFFERS = ("buffer",)
-ITEM_BYTES = {"F32": 4, "F64": 8}  # by the name of a type in safetensors
+ITEM_BYTES = {"F32": 4, "F64": 8}  # by safetensors dtype
 MAX_INDEX_BYTES = 1 << 30
-MAX_HEAD_BYTES = 200  # before the index itself: its digest
-_LATER = ("kinds", "buffers", "validations")  # what an index lacks that has the default of it
+MAX_HEAD_BYTES = 200  # the digest before the index
+_LATER = ("kinds", "buffers", "validations")  # fields that are omitted at their default
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
 _READ_BYTES = 1 << 20
@@ -65,22 +64,22 @@ class NamedBox:
 class PartFile:
     size: int  # bytes
     sha256: str
-    data_start: int = 0  # where the tensors begin
+    data_start: int = 0  # byte offset of the tensors
     boxes: tuple[NamedBox, ...] = ()
 
     @property
     def elements(self) -> int:
-        """The number of elements of all boxes, of which each kind's stand together."""
+        """The number of elements of all boxes, for one kind of values."""
         return sum(each.box.count for each in self.boxes)
 
 
 @frozen
 class Validations:
-    """The count of validations that early stopping has kept up to a step."""
+    """The validation counters of early stopping, up to a step."""
 
-    lowest_loss: float | None = None  # None: there was no validation yet, or none with a finite loss
-    since: int = 0  # validations after the one with that loss
-    is_due: bool = False  # the state of this step is still to be validated
+    lowest_loss: float | None = None  # None: no validation yet with a finite loss
+    since: int = 0  # number of validations since that loss
+    is_due: bool = False  # this step's state has not been validated yet
 
 
 NOT_VALIDATED = Validations()
@@ -88,35 +87,33 @@ NOT_VALIDATED = Validations()
 
 @frozen
 class Index:
-    step: int  # after which the state is
+    step: int  # the state is that after this step
     program: str
     settings: Mapping[str, Mapping[str, Any]]  # sections of the recipe
-    layout: Layout  # that wrote it
-    text: str  # digest of what is trained on
-    data: str  # where that was; "" for the program's own
-    dtype: str  # of all tensors, as safetensors calls it
+    layout: Layout  # of the ranks that wrote it
+    text: str  # digest of the training data
+    data: str  # path of the training data; "" for the program's built-in data
+    dtype: str  # safetensors dtype of all tensors
     shapes: Mapping[str, tuple[int, ...]]  # of each parameter
     files: Mapping[str, PartFile]
     schema: int = SCHEMA
-    validation_loss: float | None = None  # after that step; None where it was not validated then, or is not finite
-    kinds: tuple[str, ...] = KINDS  # of values that each box of a parameter has, in this order, weights first
-    buffers: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # shape of each; they are in BUFFERS, each whole
+    validation_loss: float | None = None  # after that step; None if not validated or not finite
+    kinds: tuple[str, ...] = KINDS  # of values for each box of a parameter, in order, weights first
+    buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes; BUFFERS holds them unpartitioned
     validations: Validations = NOT_VALIDATED
 
     @property
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of all that the model has, parameters and buffers."""
+        """The shapes of all parameters and buffers."""
         return {**self.shapes, **self.buffers}
 
     def kinds_of(self, name: str) -> tuple[str, ...]:
-        """Return the kinds of values that there are of a parameter or buffer."""
+        """Return the kinds of values stored for a parameter or buffer."""
         return KINDS_OF_BUFFERS if name in self.buffers else self.kinds
 
 
 class DamagedError(UnreadableError):
-    """A checkpoint is not what was written."""
+    """A checkpoint differs from its written content."""
 
 
 def name_of(step: int) -> str:
@@ -124,18 +121,18 @@ def name_of(step: int) -> str:
 
 
 def step_named(name: str) -> int | None:
-    """Return the step whose checkpoint has this name; None where it is no checkpoint's."""
+    """Return the step in the name of a checkpoint, or None for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def partial_name(step: int, token: str) -> str:
-    """Return the name of the directory in which a checkpoint is written before it is whole, by the writer with that token."""
+    """Return the directory name of an incomplete checkpoint. `token` identifies its writer."""
     return f".{name_of(step)}.{token}.partial"
 
 
 def remove_partials(directory: Path) -> OSError | None:
-    """Remove what a writer has left in a directory that was killed, as far as that goes; return why something stays.
+    """Remove incomplete checkpoints that killed writers left in a directory. Return the first error.
 
     Raises:
         OSError: the directory cannot be read.
@@ -150,25 +147,25 @@ def _remove(path: Path) -> OSError | None:
             shutil.rmtree(path)
         else:
             path.unlink()
-    except FileNotFoundError:  # another process removes it, too
+    except FileNotFoundError:  # removed by another process
         return None
     except OSError as error:
-        shutil.rmtree(path, ignore_errors=True)  # what else is in it
+        shutil.rmtree(path, ignore_errors=True)  # the rest of its files
         return error
     return None
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether a path is that of a checkpoint, also of one that has lost its index."""
-    return os.path.exists(path / INDEX) or (  # noqa: PTH110 - Path.exists raises where a name is too long
+    """Return True if a path is a checkpoint, even if its index is missing."""
+    return os.path.exists(path / INDEX) or (  # noqa: PTH110 - Path.exists raises if a name is too long
         step_named(path.name) is not None and path.is_dir()
     )
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """Return the checkpoints in a directory, the newest first; none where there is no directory."""
+    """Return the checkpoints in a directory, newest first. Return none if the directory does not exist."""
     found: dict[int, Path] = {}
-    if os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+    if os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir raises if a name is too long
         for path in directory.iterdir():
             if (step := step_named(path.name)) is not None and path.is_dir():
                 found[step] = path
@@ -176,51 +173,51 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def readable(checkpoints: Iterable[Path]) -> Iterator[tuple[Path, Index]]:
-    """Yield those whose index can be read, with it."""
+    """Yield each checkpoint with a readable index, and the index."""
     for path in checkpoints:
         with suppress(UnreadableError):
             yield path, read_index(path)
 
 
 def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
-    """Return the checkpoint with the lowest validation loss, the first of equal ones; None where none was validated."""
+    """Return the first checkpoint with the lowest validation loss, or None if none was validated."""
     losses = {path: index.validation_loss for path, index in indexed if index.validation_loss is not None}
     return min(losses, key=lambda path: losses[path], default=None)
 
 
 def index_text(index: Index) -> str:
-    """Return the content of index.json: the index, and a digest of it."""
+    """Return the content of index.json: the index and its digest."""
     content = encode(index)
     for name in _LATER:
         if content[name] == encode(getattr(Index, name, {})):
-            del content[name]  # so that versions which do not know it read it as they would write it
+            del content[name]  # so that older versions read the index as their own
     text = json.dumps(content)
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()})[:-1] + f', "index": {text}}}\n'
 
 
 @contextmanager
 def hinted(checkpoint: Path) -> Iterator[None]:
-    """Give a DamagedError from within a hint at the command that tells all of it, and at the newest other checkpoint beside this one."""
+    """Add hints to a DamagedError in the block: how to verify the checkpoint, and its newest sibling."""
     try:
         yield
     except DamagedError as error:
-        error.hint = f"`tlaunch ckpt verify {shell_word(str(checkpoint))}` tells all of it"
+        error.hint = f"list all damage with `tlaunch ckpt verify {shell_word(str(checkpoint))}`"
         with suppress(OSError):  # the directory cannot be read
             others = [path for path in checkpoints_in(checkpoint.parent) if path.name != checkpoint.name]
             if others:
                 error.hint = (
-                    f"`tlaunch ckpt verify {shell_word(str(checkpoint.parent))}` tells which are whole; "
+                    f"find intact checkpoints with `tlaunch ckpt verify {shell_word(str(checkpoint.parent))}`; "
                     f"the newest other one is {others[0].name}"
                 )
         raise
 
 
 def read_index(checkpoint: Path) -> Index:
-    """Return the index of a checkpoint, whose distinct boxes hold as many elements as its parameters have, each within them.
+    """Read the index of a checkpoint, and check that its boxes cover every parameter exactly.
 
     Raises:
-        DamagedError: it is missing, or not what was written.
-        UnreadableError: it cannot be read, or another version has written it.
+        DamagedError: it is missing or damaged.
+        UnreadableError: it cannot be read, or is of another version.
     """
     with hinted(checkpoint):
         return _read_index(checkpoint)
@@ -241,7 +238,7 @@ def _read_index(checkpoint: Path) -> Index:
 
 
 def index_of(content: bytes, path: Path) -> Index:
-    """Return the index that `index_text` has made the content of `path`; errors as `read_index` has them."""
+    """Parse the content of an index.json. `path` is for messages. Raises the errors of `read_index`."""
     head, _, rest = content.partition(b', "index": ')
     try:
         digest = json.loads(head[:MAX_HEAD_BYTES] + b"}")["sha256"]
@@ -265,29 +262,29 @@ def index_of(content: bytes, path: Path) -> Index:
 
 
 def _problems_of(index: Index) -> Iterator[str]:
-    """Yield what of an index without a fault cannot be of any checkpoint: of files and boxes."""
+    """Yield errors in the files and boxes of an index."""
     tensors = index.tensors
-    boxes: dict[str, dict[tuple[int, ...], Box]] = {name: {} for name in tensors}  # by where they begin
+    boxes: dict[str, dict[tuple[int, ...], Box]] = {name: {} for name in tensors}  # by start
     for name, file in index.files.items():
         if name != Path(name).name or name in {"", ".", ".."}:
-            yield f"{name!r} is no file's name"
+            yield f"{name!r} is not a file name"
         data = len(kinds_in(name, index)) * file.elements * ITEM_BYTES[index.dtype]
         if file.data_start < 0 or (file.boxes and file.data_start + data != file.size):
-            yield f"{name} has another size than its tensors"
+            yield f"the size of {name} does not match its tensors"
         for each in file.boxes:
             is_there = each.name in boxes and (each.name in index.buffers) == (name == BUFFERS)
             if not is_there or not _is_within(each.box, tensors[each.name]):
-                yield f"{name} has a box beyond {each.name}"
+                yield f"{name} has a box outside {each.name}"
                 continue
             if boxes[each.name].setdefault(each.box.start, each.box) != each.box:
-                yield f"two boxes of {each.name} begin at one place"
+                yield f"two different boxes of {each.name} have the same start"
     for name, shape in tensors.items():
         if sum(box.count for box in boxes[name].values()) != prod(shape):
-            yield f"{name} is not whole"
+            yield f"{name} is incomplete"
 
 
 def _fault_of(index: Index) -> str | None:
-    """Return what is wrong with an index apart from its boxes; None if nothing is."""
+    """Return an error in the index other than in its boxes, or None."""
     has_all = index.schema >= SCHEMA_OF_KINDS or TOKENIZER in index.files
     if index.step < 1 or index.dtype not in ITEM_BYTES or not has_all:
         return f"step {index.step} of type {index.dtype}"
@@ -297,12 +294,12 @@ def _fault_of(index: Index) -> str | None:
 
 
 def kinds_in(file: str, index: Index) -> tuple[str, ...]:
-    """Return the kinds of values that a file has of each of its boxes."""
+    """Return the kinds of values that a file has for each of its boxes."""
     return KINDS_OF_BUFFERS if file == BUFFERS else index.kinds
 
 
 def schema_of(index: Index, *, has_copies: bool) -> int:
-    """Return the least schema that says what an index holds."""
+    """Return the oldest schema that can express an index."""
     if index.validations != NOT_VALIDATED:
         return SCHEMA_OF_VALIDATIONS
     if index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
@@ -317,7 +314,7 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
 
 
 def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:
-    """Return what is wrong with a file of a checkpoint; None if it is what was written."""
+    """Return a description of a file's damage, or None if its size and digest are right."""
     path = checkpoint / name
     digest = hashlib.sha256()
     try:
@@ -331,4 +328,4 @@ def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:
         return f"{path} is missing"
     except OSError as error:
         return f"{path}: {error.strerror}"
-    return None if digest.hexdigest() == expected.sha256 else f"{path} is damaged: its digest is another one"
+    return None if digest.hexdigest() == expected.sha256 else f"{path} is damaged: its digest differs"

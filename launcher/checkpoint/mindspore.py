@@ -1,15 +1,15 @@
-"""MindSpore's checkpoint files (.ckpt), which are a protocol buffer, read and written without MindSpore.
+"""Read and write MindSpore's checkpoint files (.ckpt), which are protocol buffers, without MindSpore.
 
     message Checkpoint  { repeated Value value = 1; }
     message Value       { required string tag = 1; oneof value { TensorProto tensor = 2; MapTensorProto maptensor = 3; } }
     message TensorProto { repeated int64 dims = 1; required string tensor_type = 2; required bytes tensor_content = 3; }
 
-MindSpore writes a Checkpoint for each value, one after another, which reads as one Checkpoint of all. A large tensor is several
-values of one tag, one after another, each with the dims of the whole tensor. The file may end with the word crc_num and the
-CRC-32 of all before it, as ten bytes.
+MindSpore appends a Checkpoint for each value, and the concatenation parses as one Checkpoint. A large tensor is split
+into consecutive values with the same tag, each with the dims of the full tensor. The file may end with the word crc_num
+and a CRC-32 of all preceding bytes, in ten bytes.
 """
 
-# The package protobuf would do, but it takes a whole file into memory, and comes with tensorboard alone: this is three messages.
+# The protobuf package would load the complete file into memory, and is installed only with tensorboard.
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.regular_files import open_regular
 
-# Bytes of an element, by MindSpore's names of types. Text is of no such type.
+# Bytes per element by MindSpore's type names. Strings are not included.
 ITEM_BYTES: Mapping[str, int] = {
     "Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Int32": 4, "UInt32": 4, "Int64": 8, "UInt64": 8,
     "Float16": 2, "BFloat16": 2, "Float32": 4, "Float64": 8,
 }  # fmt: skip
-# What stands before the name of a parameter, by train.optimizer: nothing for weights, then what nn.Adam and nn.AdamWeightDecay
-# call their first and second moments.
+# Prefixes of parameter names, by train.optimizer: for weights, first moments and second moments, as in nn.Adam and
+# nn.AdamWeightDecay.
 PREFIXES = {"adamw": ("", "moment1.", "moment2."), "adam_weight_decay": ("", "adam_m.", "adam_v.")}
 STEP = "global_step"
-MINDSPORE_SUFFIX = ".ckpt"  # of the name of each file that MindSpore reads
-POWERS = ("beta1_power", "beta2_power")  # of nn.Adam: both decays to the power of the number of steps
-MAX_FIELDS = 8 << 20  # of all messages: about 8 for each value
+MINDSPORE_SUFFIX = ".ckpt"  # required for files that MindSpore reads
+POWERS = ("beta1_power", "beta2_power")  # of nn.Adam: beta1 and beta2 to the power of the number of steps
+MAX_FIELDS = 8 << 20  # in all messages; a value has about 8
 MAX_TEXT_BYTES = 4096  # of a tag or a type
 MAX_DIMS = 64
 _CRC_WORD, _CRC_BYTES = b"crc_num", 10
 _CRC_BLOCK_BYTES = 8 << 20
-_VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5  # how the content of a field is written
-_HINT = "a whole file that mindspore.save_checkpoint has written, and not encrypted"
+_VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5  # wire types
+_HINT = "give a complete, unencrypted file written by `mindspore.save_checkpoint`"
 
 
 @frozen
 class Value:
-    """A tensor in a file, or something else, of which MindSpore keeps few."""
+    """A tensor in a file, or another value, which is rare."""
 
-    type: str  # "str" of text; "" of what is no tensor
+    type: str  # "str" for text; "" if not a tensor
     shape: tuple[int, ...]
-    pieces: tuple[range, ...]  # where its content stands in the file: bytes
+    pieces: tuple[range, ...]  # byte ranges of its content in the file
 
 
 class _MalformedError(Exception):
@@ -59,10 +59,10 @@ class _MalformedError(Exception):
 
 
 def read_values(path: Path) -> dict[str, Value]:
-    """Return what a file holds, by tag, without reading the content of any tensor.
+    """Return the values in a file by tag, without reading the content of tensors.
 
     Raises:
-        UnreadableError: it cannot be read, or is no such file, or was cut or changed.
+        UnreadableError: it cannot be read, is not a checkpoint, or is truncated or modified.
     """
     try:
         with (
@@ -71,15 +71,15 @@ def read_values(path: Path) -> dict[str, Value]:
         ):
             return _Parser(content).values()
     except _MalformedError as error:
-        raise UnreadableError(f"{path} is no checkpoint of MindSpore: {error}", hint=_HINT) from None
+        raise UnreadableError(f"{path} is not a MindSpore checkpoint: {error}", hint=_HINT) from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
-    except ValueError:  # of mmap
+    except ValueError:  # from mmap
         raise UnreadableError(f"{path} is empty", hint=_HINT) from None
 
 
 class _Parser:
-    """Reads the messages in a file that is mapped into memory."""
+    """A parser of the messages in a memory-mapped file."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
@@ -90,17 +90,17 @@ class _Parser:
         last = None
         for field, offset, content in self._fields(range(self._checked_end())):
             if field != 1:
-                raise _MalformedError(offset, f"field {field}, where a value was expected")
+                raise _MalformedError(offset, f"field {field}, expected a value")
             tag, value = self._value(_message(content, offset))
             kind, shape, pieces = found.setdefault(tag, (value.type, value.shape, []))
             if (pieces and tag != last) or (value.type, value.shape) != (kind, shape):
-                raise _MalformedError(offset, f"{tag!r} comes again")
+                raise _MalformedError(offset, f"{tag!r} occurs twice")
             pieces += value.pieces
             last = tag
         return {tag: _checked(tag, Value(kind, shape, tuple(pieces))) for tag, (kind, shape, pieces) in found.items()}
 
     def _checked_end(self) -> int:
-        """Return where the messages end, before a CRC that is right."""
+        """Return the end of the messages. Check the CRC after them if there is one."""
         end = len(self._content) - len(_CRC_WORD) - _CRC_BYTES
         if end < 0 or self._content[end : end + len(_CRC_WORD)] != _CRC_WORD:
             return len(self._content)
@@ -108,7 +108,7 @@ class _Parser:
         for start in range(0, end, _CRC_BLOCK_BYTES):
             crc = zlib.crc32(self._content[start : min(start + _CRC_BLOCK_BYTES, end)], crc)
         if found != crc:
-            raise _MalformedError(end, f"the CRC of what stands before is {crc}, and {found} was written")
+            raise _MalformedError(end, f"the CRC of the preceding bytes is {crc}, but the file says {found}")
         return end
 
     def _value(self, where: range) -> tuple[str, Value]:
@@ -140,7 +140,7 @@ class _Parser:
         return Value(kind, tuple(dims), (piece,))
 
     def _fields(self, where: range) -> Iterator[tuple[int, int, int | range]]:
-        """Yield the number of each field of a message, where it begins, and its number or where its content stands."""
+        """Yield each field of a message: its number, its offset, and its integer value or the range of its content."""
         at = where.start
         while at < where.stop:
             self._fields_left -= 1
@@ -158,19 +158,19 @@ class _Parser:
             elif wire in {_FIXED_32, _FIXED_64}:
                 size = 4 if wire == _FIXED_32 else 8
             else:
-                raise _MalformedError(start, f"type {wire} of a field, which protocol buffers do not have")
+                raise _MalformedError(start, f"unknown wire type {wire} of a field")
             if size > where.stop - at:
-                raise _MalformedError(start, f"a field of {size} bytes, where {where.stop - at} are left")
+                raise _MalformedError(start, f"a field of {size} bytes, but only {where.stop - at} are left")
             if wire == _LENGTH:
                 yield field, start, range(at, at + size)
             at += size
 
     def _varint(self, at: int, stop: int) -> tuple[int, int]:
-        """Return the number that begins at a byte, and where it ends."""
+        """Return the varint at an offset, and the offset after it."""
         number = 0
         for place in range(10):
             if at + place >= stop:
-                raise _MalformedError(at, "a number is cut")
+                raise _MalformedError(at, "a truncated number")
             byte = self._content[at + place]
             number |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
@@ -192,32 +192,32 @@ class _Parser:
         try:
             return self._content[where.start : where.stop].decode()
         except UnicodeDecodeError:
-            raise _MalformedError(where.start, "a name that is no text") from None
+            raise _MalformedError(where.start, "a name that is not UTF-8") from None
 
 
 def _message(content: int | range, offset: int) -> range:
     if isinstance(content, int):
-        raise _MalformedError(offset, "a number, where text or a message was expected")
+        raise _MalformedError(offset, "a number, expected a string or a message")
     return content
 
 
 def _checked(tag: str, value: Value) -> Value:
-    """Return a value that has the bytes that its shape asks for."""
+    """Return the value if its size matches its shape and type."""
     if value.type not in ITEM_BYTES:
         return value
     size = sum(map(len, value.pieces))
-    # Older versions write a scalar so.
+    # Older versions write a scalar with shape (0,).
     shape = () if value.shape == (0,) and size else value.shape
     if prod(shape) * ITEM_BYTES[value.type] != size:
         start = value.pieces[0].start
-        raise _MalformedError(start, f"{tag!r} has {size} bytes, and {list(shape)} of {value.type} are others")
+        raise _MalformedError(start, f"{tag!r} has {size} bytes, which does not match {list(shape)} of {value.type}")
     return Value(value.type, shape, value.pieces)
 
 
 def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Return what stands before the content of a tensor, or before so much of it as one value has.
+    """Return the bytes before the content of a tensor, or before a part of `size_bytes` bytes.
 
-    The content is little-endian, row by row.
+    The content is little-endian and row-major.
     """
     dims = b"".join(_key(1, _VARINT) + _encoded(dim) for dim in shape)
     before = dims + _field(2, kind.encode()) + _key(3, _LENGTH) + _encoded(size_bytes)
@@ -235,7 +235,7 @@ def _key(number: int, wire: int) -> bytes:
 
 
 def _encoded(number: int) -> bytes:
-    """Return a number as protocol buffers write it, 7 bits in each byte, the lowest first.
+    """Encode a number as a varint: 7 bits per byte, lowest first.
 
     >>> _encoded(300).hex()
     'ac02'

@@ -1,4 +1,4 @@
-"""A checkpoint of the trainer as one file of MindSpore: all weights, then all first moments, all second ones, and numbers."""
+"""Export a checkpoint to a MindSpore file: all weights, then first moments, then second moments, then counters."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.atomic import replacing
 from launcher.mesh.boxes import full_box
 
-PIECE_BYTES = 512 << 20  # of a tensor, in one value, as MindSpore cuts it
+PIECE_BYTES = 512 << 20  # limit of a value; MindSpore splits larger tensors in the same way
 TYPES = {"F32": "Float32", "F64": "Float64"}
 
 
 def write_mindspore(stored: StoredBoxes, output: Path) -> None:
-    """Write a file that `mindspore.load_checkpoint` reads. It is whole or it is not there, and takes the memory of a block.
+    """Write a file that `mindspore.load_checkpoint` reads, atomically and with one block in memory.
 
     Raises:
-        DamagedError: the checkpoint lacks some element.
-        OSError: it exists already, the disk is full, ...
+        DamagedError: the checkpoint lacks an element.
+        OSError: `output` exists, or for example the disk is full.
     """
     index, train = stored.index, stored.index.settings["train"]
     most = PIECE_BYTES // ITEM_BYTES[index.dtype]
@@ -33,7 +33,7 @@ def write_mindspore(stored: StoredBoxes, output: Path) -> None:
                     file.write(value_head(prefix + name, TYPES[index.dtype], shape, size_bytes))
                     for block in stored.blocks(kind, name, piece):
                         file.write(block)
-        # MindSpore itself counts in 32 bits.
+        # MindSpore's own step counter has 32 bits.
         integer, code = ("Int32", "<i") if index.step < 1 << 31 else ("Int64", "<q")
         content = struct.pack(code, index.step)
         file.write(value_head(STEP, integer, (1,), len(content)) + content)

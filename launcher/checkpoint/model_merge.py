@@ -1,12 +1,12 @@
-"""A checkpoint of any layout as one model: the files that a training leaves in its `model` directory.
+"""Convert a checkpoint of any layout into one model, as the training's `model` directory holds it.
 
 <output>/
-    model.safetensors      the weights, under the names of the single-device model, as the optimizer keeps them, and the buffers
-    config.json            the recipe, and after which step and on which layout that was; of an average, all steps
-    tokenizer.model        of a program that has one
-    optimizer.safetensors  where it is asked for: first_moment/NAME and second_moment/NAME of every weight (`Index.kinds`)
+    model.safetensors      weights as the optimizer keeps them, named as in the single-device model, and buffers
+    config.json            the recipe, the step and the layout; for an average, all steps
+    tokenizer.model        if the program has a tokenizer
+    optimizer.safetensors  on request: first_moment/NAME and second_moment/NAME of every weight (`Index.kinds`)
 
-Weights are float32 where the training computes in bfloat16: those from which it would go on, and not yet rounded.
+Weights are float32 if the training computes in bfloat16: the master weights before rounding.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from launcher.checkpoint.average import AveragedBoxes  # imports numpy
 
 CONFIG, OPTIMIZER = "config.json", "optimizer.safetensors"
-ALIGNMENT = 8  # bytes; with the names in order, this makes the file that safetensors itself would write
+ALIGNMENT = 8  # bytes; with sorted names, the file is identical to one that safetensors writes
 
 
 def merge(
     stored: StoredBoxes | AveragedBoxes, output: Path, *, moments: bool, averaged_steps: Sequence[int] = ()
 ) -> None:
-    """Write the model to a new directory, which is whole or not there; with `moments`, those of the optimizer, too.
+    """Write the model to a new directory, atomically. `moments` adds the optimizer's moments.
 
     `averaged_steps`: steps of the averaged checkpoints, newest first.
 
     Raises:
-        DamagedError: the checkpoint lacks some element.
-        OSError: `output` exists, the disk is full, ...
+        DamagedError: the checkpoint lacks an element.
+        OSError: `output` exists, or for example the disk is full.
     """
     index = stored.index
     training = {"step": index.step, "layout": encode(index.layout)}
@@ -62,7 +62,7 @@ def merge(
 
 
 def _write(path: Path, stored: StoredBoxes | AveragedBoxes, tensors: Sequence[tuple[str, int, str]]) -> None:
-    """Write whole tensors, each a name, the number of its kind, and the name of its parameter or buffer."""
+    """Write full tensors, each given as name, number of its kind, and name of its parameter or buffer."""
     index, shapes = stored.index, stored.index.tensors
 
     def contents() -> Iterator[Bytes]:
@@ -75,4 +75,4 @@ def _write(path: Path, stored: StoredBoxes | AveragedBoxes, tensors: Sequence[tu
         for _, kind, parameter in tensors:
             yield from stored.blocks(kind, parameter, full_box(shapes[parameter]))
 
-    write_digested(path, contents(), synced=False)  # all files of a new directory reach the disk before its name does
+    write_digested(path, contents(), synced=False)  # `new_directory` syncs all files before it renames the directory

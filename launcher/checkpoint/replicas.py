@@ -1,4 +1,4 @@
-"""Copies of boxes in a checkpoint: which files serve for those that are lost or damaged, and what is said of it."""
+"""Replicas of boxes in a checkpoint: find intact files that replace missing or damaged ones."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ def has_copies(files: Mapping[str, PartFile]) -> bool:
 
 
 def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
-    """Return good files, in which every box stands, and a line for each of the others: what is wrong, and which file serves.
+    """Return intact files that contain every box, and a line per damaged file that names its replacement.
 
-    `problems` says what is wrong with files, by their names. Of a box that stands in several files the first is meant to be
-    read, so that it is read from those that the lines name.
+    `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
+    The replacements that the lines name come first.
 
     Raises:
-        DamagedError: some box is in no good file.
+        DamagedError: a box is in no intact file.
     """
     first: dict[str, PartFile] = {}
     lines = []
     for name, problem in problems.items():
         found = stand_ins(index, name, problems)
         if found is None:
-            raise DamagedError(f"{problem}, and there is no good copy")
+            raise DamagedError(f"{problem}, and there is no intact replica")
         first.update((other, index.files[other]) for other in found)
-        served = f"its slice is read from {', '.join(found)}" if found else "nothing is read from it"
+        served = f"its slice is read from {', '.join(found)}" if found else "it contains no slice"
         lines.append(f"{problem}; {served}")
     return first | {name: file for name, file in index.files.items() if name not in problems}, lines
 
 
 def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, ...] | None:
-    """Return good files that hold all boxes of a damaged one, those that share most of them first; None if there are not."""
+    """Return intact files that contain all boxes of a damaged file, or None. Best matches come first."""
     missing = set(index.files[name].boxes)
     shared = {
         other: len(missing.intersection(file.boxes)) for other, file in index.files.items() if other not in damaged
@@ -50,14 +50,14 @@ def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, .
 
 
 def findings(checkpoint: Path) -> list[str]:
-    """Return a line for each file that is not what was written, and one that says whether a training can go on all the same.
+    """Return a line per damaged file, and a line that says whether training can resume from the checkpoint.
 
-    None where all is as it was written. It reads all files.
+    Reads all files. Returns nothing if the checkpoint is intact.
     """
     try:
         index = read_index(checkpoint)
     except UnreadableError as error:
-        return [error.message, f"{checkpoint}: no training can go on from it"]
+        return [error.message, f"{checkpoint}: training cannot resume from it"]
     problems = {name: problem for name, file in index.files.items() if (problem := damage_of(checkpoint, name, file))}
     if not problems:
         return []
@@ -65,5 +65,8 @@ def findings(checkpoint: Path) -> list[str]:
         _, lines = files_to_read(index, problems)
     except DamagedError:
         lost = [name for name in problems if stand_ins(index, name, problems) is None]
-        return [*problems.values(), f"{checkpoint}: no training can go on from it: no good copies of {', '.join(lost)}"]
-    return [*lines, f"{checkpoint}: a training can go on from it all the same"]
+        return [
+            *problems.values(),
+            f"{checkpoint}: training cannot resume from it: no intact replica of {', '.join(lost)}",
+        ]
+    return [*lines, f"{checkpoint}: training can still resume from it"]

@@ -1,4 +1,4 @@
-"""Compares the settings of a training with those of the checkpoint that it goes on from: some must be the same, others may change."""
+"""Compare the settings of a training with a checkpoint to resume from. Some must be equal; others may change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from launcher.checkpoint.index import Index
 from launcher.core.codec import encode
 from launcher.core.errors import UsageError
 
-# Settings that decide what the state is of, and which pairs come next; None: all of the section. Others may change, and these
-# below only where a person names them.
+# Settings that define the model state and the order of the data; None means all of a section. Others may change.
+# NAMED_SETTINGS may change only if the user sets them explicitly.
 SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
     "model": None,
     "data": None,
@@ -20,7 +20,7 @@ SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
 }
 FREE_SETTINGS = frozenset(("model", name) for name in ("dropout", "attention_dropout", "activation_dropout"))
 NAMED_SETTINGS = ("train.precision",)
-# A checkpoint without these is of a version that had another default. Its tokenizer tells whether the text is the same.
+# A checkpoint without these is from a version with another default. Its tokenizer shows whether the text is the same.
 LATER_SETTINGS = frozenset({("data", "normalise")})
 _NONE: Mapping[str, Mapping[str, Any]] = {}
 
@@ -32,10 +32,10 @@ def differing_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each setting that must be the same to go on and is not, its value in the checkpoint, and the one in `settings`.
+    """Yield each setting that must be equal to resume but differs: its name, the checkpoint's value, and the new value.
 
-    `named`: those that a person has set. One that the checkpoint's version did not have counts as its default, and where
-    there is none in `defaults` as the same; so does one of `LATER_SETTINGS`, and one that the program does not have.
+    `named` are settings that the user has set. A setting that the checkpoint's version lacked has its value in
+    `defaults`. It counts as equal if it has none, is in `LATER_SETTINGS`, or is unknown to the program.
     """
     for section, names in SAME_SETTINGS.items():
         ours = settings.get(section, {})
@@ -63,28 +63,30 @@ def check_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> None:
-    """Check that a training of this program with these settings can go on from the checkpoint. `named`, `defaults`: as above.
+    """Check that a training with this program and these settings can resume from the checkpoint.
+
+    `named` and `defaults`: see `differing_settings`.
 
     Raises:
         UsageError: it cannot.
     """
     if index.program != program:
-        raise UsageError(f"{checkpoint} is of the program {index.program}, and this one is {program}")
+        raise UsageError(f"{checkpoint} belongs to the program {index.program}, but this run trains {program}")
     found = [
         (name, _as_set(theirs), _as_set(ours))
         for name, theirs, ours in differing_settings(index, settings, named, defaults=defaults)
     ]
     if found:
-        differences = ", ".join(f"{name} = {their} (here {our})" for name, their, our in found)
+        differences = ", ".join(f"{name} = {their} (this run: {our})" for name, their, our in found)
         same = ", ".join(f"{name}={their}" for name, their, _ in found)
         may_change = all(name in NAMED_SETTINGS for name, *_ in found)
         changed = ", ".join(f"{name}={our}" for name, _, our in found)
         raise UsageError(
-            f"{checkpoint} is of a training with other settings: {differences}",
+            f"{checkpoint} was trained with different settings: {differences}",
             hint=f"set {same}, or {f'{changed} to change it' if may_change else 'do not resume'}",
         )
 
 
 def _as_set(value: Any) -> str:
-    """Return a value as a person sets it."""
+    """Return a value as a user sets it."""
     return json.dumps(value) if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""strategy.json of a checkpoint: for people, how every parameter is cut, and which file holds which box.
+"""strategy.json of a checkpoint: describes for people how every parameter is partitioned and which file holds each box.
 
     {
       "step": 40,
@@ -12,9 +12,9 @@
             {"file": "rank0.safetensors", "start": [0, 0], "size": [300, 128]},
             ...
 
-`cut` tells in which axes of the layout files differ in what they hold of the parameter: model parallelism cuts along a dim,
-data parallelism into runs of consecutive elements in row-major order, wherever that is (dim null). Nothing is read from this
-file: all of it follows from the index.
+`cut` lists the layout axes along which the files' parts of the parameter differ. Model parallelism splits a dim. Data
+parallelism splits the elements in row-major order into consecutive ranges, so its dim is null. tlaunch never reads this
+file, because the index contains the same information.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from launcher.mesh.coordinates import Coordinate, coordinate_of
 
 @frozen
 class _Held:
-    """A box of a parameter, and the place of the rank that has written it; None where that file is of the whole model."""
+    """A box of a parameter, and the coordinate of the rank that wrote it, or None if the file holds the full model."""
 
     file: str
     box: Box
@@ -41,7 +41,7 @@ class _Held:
 
 
 def strategy_of(index: Index) -> dict[str, Any]:
-    """Return what strategy.json says, as `json.loads` returns it."""
+    """Return the content of strategy.json as Python objects."""
     held: dict[str, list[_Held]] = {name: [] for name in index.shapes}
     for name, file in index.files.items():
         rank = rank_of(name)
@@ -57,7 +57,7 @@ def strategy_of(index: Index) -> dict[str, Any]:
 
 
 def strategy_text(index: Index) -> str:
-    """Return the content of strategy.json: JSON, with a line for each box."""
+    """Return the content of strategy.json as JSON, with one line per box."""
     found = strategy_of(index)
     parameters = found.pop("parameters")
     head = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in found.items())
@@ -75,19 +75,19 @@ def _parameter(shape: Sequence[int], held: Sequence[_Held]) -> dict[str, Any]:
     stages = {each.place.pp for each in held if each.place is not None}
     return {
         "shape": list(shape),
-        "stage": stages.pop() if len(stages) == 1 else None,  # None: the file is of the whole model
+        "stage": stages.pop() if len(stages) == 1 else None,  # None: the file holds the full model
         "cut": _cuts(held),
         "boxes": [{"file": each.file, "start": list(each.box.start), "size": list(each.box.size)} for each in held],
     }
 
 
 def _cuts(held: Sequence[_Held]) -> list[dict[str, Any]]:
-    """Return how the parameter is cut, each cut as an axis of the layout, a dim of the tensor and the number of parts."""
+    """Return the partition of a parameter: for each split the layout axis, the tensor dim and the number of parts."""
     by_place: dict[int, dict[int, list[Box]]] = defaultdict(lambda: defaultdict(list))  # by mp, then by dp
     for each in held:
         if each.place is not None:
             by_place[each.place.mp][each.place.dp].append(each.box)
-    # What the data-parallel ranks of a model-parallel place hold is together a box.
+    # The boxes of all data-parallel ranks at a model-parallel coordinate form one box.
     slices = [bounding([box for boxes in by_dp.values() for box in boxes]) for by_dp in by_place.values()]
     dims = range(len(slices[0].size) if slices else 0)
     parts = [len({(each.start[dim], each.size[dim]) for each in slices}) for dim in dims]

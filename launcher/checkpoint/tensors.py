@@ -1,6 +1,7 @@
-"""A checkpoint's files of tensors as bytes: read by any box, whatever boxes they were written by, and written box after box.
+"""Read and write the tensor files of a checkpoint as bytes. Any box can be read, however the boxes were written.
 
-It takes the standard library and the memory of a block. The trainer reads arrays instead (`launcher/trainer/checkpoint/checkpoint_files.py`).
+It uses only the standard library and one block of memory. The trainer reads arrays instead
+(`launcher/trainer/checkpoint/checkpoint_files.py`).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from launcher.core.frozen import frozen
 from launcher.core.regular_files import open_regular
 from launcher.mesh.boxes import Box, boxes_of_run, shared_runs
 
-BOX_ALIGNMENT = 64  # bytes, at which the tensors of a checkpoint's file begin
-BLOCK_BYTES = 8 << 20  # read, written and digested at a time
-MAX_MAPPED = 256  # files at a time, each of which takes a descriptor
+BOX_ALIGNMENT = 64  # bytes; alignment of the tensors in a checkpoint file
+BLOCK_BYTES = 8 << 20  # per read, write and digest update
+MAX_MAPPED = 256  # files at the same time; each needs a descriptor
 
 Bytes = bytes | bytearray | memoryview
-Advance = Callable[[int], None]  # gets the bytes that were read since the last call
+Advance = Callable[[int], None]  # called with the number of bytes read since the last call
 
 
 def header(
@@ -49,7 +50,7 @@ def header(
     alignment: int,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return what a safetensors file begins with whose tensors, each a name and a shape, lie in this order, at an `alignment`."""
+    """Return the header of a safetensors file for tensors (name, shape) in this order, padded to `alignment`."""
     content: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     at = 0
     for name, shape in tensors:
@@ -70,13 +71,12 @@ def write_boxes(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write a safetensors file of the boxes: of all of them kinds[0], then kinds[1], and so on, which `contents` yield in turn.
+    """Write boxes to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on, in the order of `contents`.
 
-    The values of a box may come in several pieces, and a piece may hold those of several. Where `synced`, all of it is on the
-    disk afterwards.
+    The pieces in `contents` may start and end anywhere. With `synced`, the file is on disk when this returns.
 
     Raises:
-        OSError: the disk is full, ...
+        OSError: for example, the disk is full.
     """
     several = {name for name, count in Counter(each.name for each in boxes).items() if count > 1}
     head = header(
@@ -93,10 +93,10 @@ def write_boxes(
 
 
 def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> PartFile:
-    """Write pieces of any size to a file; return what an index says of it. Where `synced`, it is on the disk afterwards.
+    """Write pieces of any size to a file and return its size and digest. With `synced`, it is on disk afterwards.
 
     Raises:
-        OSError: the disk is full, ...
+        OSError: for example, the disk is full.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
@@ -115,7 +115,7 @@ def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> Pa
 
 @frozen
 class Place:
-    """The place of a box: the values of kind number k begin at byte start_bytes + k * kind_bytes of the file."""
+    """The position of a box: values of kind k start at byte start_bytes + k * kind_bytes of the file."""
 
     file: str
     start_bytes: int
@@ -123,7 +123,7 @@ class Place:
 
 
 def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
-    """Return the boxes of each parameter that there are in files; the place of one that stands in several is in the first."""
+    """Return the boxes of each parameter in the files. If several files contain a box, use the first."""
     places: dict[str, dict[Box, Place]] = {}
     for name, file in files.items():
         at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]
@@ -134,21 +134,23 @@ def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, 
 
 
 class StoredBoxes:
-    """A checkpoint whose files are mapped into memory, and not loaded. `close` it."""
+    """A checkpoint whose files are memory-mapped. Call `close` at the end."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], advance: Advance) -> None:
-        """Read from `files` of the index alone; of a box that stands in several files, that of the first is read."""
+        """Open a checkpoint and read only `files` of its index. If several files contain a box, the first is read."""
         self.path, self.index = path, index
         self._item_bytes = ITEM_BYTES[index.dtype]
         self._advance = advance
-        self._mapped: dict[str, tuple[mmap.mmap, memoryview]] = {}  # the one that was mapped first comes first
+        self._mapped: dict[str, tuple[mmap.mmap, memoryview]] = {}  # oldest mapping first
         self._places = places_in(files, index.dtype)
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytearray]:
-        """Yield the values of kind number `kind` of a box of a parameter, or of a buffer, in row-major order, BLOCK_BYTES at a time at most.
+        """Yield the values of a box of a parameter or buffer in row-major order, in blocks of at most BLOCK_BYTES.
+
+        `kind` is the number of the kind of values.
 
         Raises:
-            DamagedError: the checkpoint lacks some element.
+            DamagedError: the checkpoint lacks an element.
             OSError: a file cannot be read.
         """
         for piece in pieces(box, BLOCK_BYTES // self._item_bytes):
@@ -159,7 +161,7 @@ class StoredBoxes:
             self._unmap_first()
 
     def read(self, kind: int, name: str, wanted: Box) -> bytearray:
-        """Return what `blocks` yields of a box, all of it at once; errors as `blocks` has them."""
+        """Return the values of a box at once. Takes the arguments of `blocks`, and raises the same errors."""
         item = self._item_bytes
         block, found = bytearray(wanted.count * item), 0
         for box, place in self._places.get(name, {}).items():
@@ -174,7 +176,7 @@ class StoredBoxes:
                 block[target : target + run_bytes] = content[source : source + run_bytes]
             found += common.count
         if found != wanted.count:
-            raise DamagedError(f"{self.path} has {found} of {wanted.count} elements of a part of {name}")
+            raise DamagedError(f"{self.path} has only {found} of {wanted.count} elements of a part of {name}")
         self._advance(len(block))
         return block
 
@@ -194,7 +196,7 @@ class StoredBoxes:
 
 
 def pieces(box: Box, most: int) -> Iterator[Box]:
-    """Yield boxes of at most so many elements that a box is made of, in row-major order, however long its rows are.
+    """Split a box into boxes of at most `most` elements, in row-major order. Long rows are split too.
 
     >>> [(piece.start, piece.size) for piece in pieces(Box((1, 0), (2, 3)), most=4)]
     [((1, 0), (1, 3)), ((2, 0), (1, 1)), ((2, 1), (1, 2))]
@@ -205,12 +207,12 @@ def pieces(box: Box, most: int) -> Iterator[Box]:
 
 
 def whole_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
-    """Compare all files of a checkpoint with their digests; return those to read, which hold all.
+    """Verify the digests of all files of a checkpoint, and return the intact files to read.
 
-    `tell` gets a line for each damaged file in whose place others are read.
+    `tell` receives a line for each damaged file that is replaced by others.
 
     Raises:
-        DamagedError: what a damaged file holds is in no other.
+        DamagedError: data of a damaged file is in no other file.
     """
     problems = {}
     for name, file in index.files.items():
@@ -228,7 +230,7 @@ def whole_files(path: Path, index: Index, advance: Advance, tell: Callable[[str]
 
 @contextmanager
 def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> Iterator[StoredBoxes]:
-    """Compare all files of a checkpoint with their digests, then give what can be read of it: all; as `whole_files`."""
+    """Verify all files of a checkpoint as `whole_files` does, and yield the checkpoint for reading."""
     stored = StoredBoxes(path, index, whole_files(path, index, advance, tell), advance)
     try:
         yield stored
@@ -237,11 +239,14 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
 
 
 def state_bytes(index: Index, kinds: int | None = None) -> int:
-    """Return the size of the first so many kinds of values of all parameters, else all, each element once, and of buffers."""
+    """Return the size of the state, with each element counted once: parameters and buffers.
+
+    `kinds`: count only the first `kinds` kinds of values of the parameters.
+    """
     of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
     return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 
 
 def all_bytes(index: Index) -> int:
-    """Return the size of all files but the index."""
+    """Return the size of all files except the index."""
     return sum(file.size for file in index.files.values())

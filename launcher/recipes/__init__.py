@@ -1,1 +1,1 @@
-"""Settings of the bundled programs, and the checks that need no torch: the launcher refuses before it starts."""
+"""Settings of the bundled programs, and checks that run before a launch and need no torch."""

@@ -1,7 +1,7 @@
-"""The bundled programs by the names that `--recipe` takes. A new one is an entry here, and nothing else in the launcher.
+"""The bundled programs, by the names that `--recipe` takes.
 
-It has a package of settings and checks beside this file, `templates/NAME.toml`, and a module of the trainer whose
-`train(settings, world, files)` every rank calls.
+Each program has an entry in this file, a package of settings and checks in this directory, `templates/NAME.toml`, and a
+trainer module. Every rank calls the module's `train(settings, world, files)`.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ def as_asked(_settings: Any, layout: Layout) -> Layout:
 
 @frozen
 class Recipe:
-    """A bundled program, as the launcher and `python -m launcher.trainer` know it."""
+    """A bundled program."""
 
     name: str
-    settings: type[Any]  # a dataclass of sections; `train` and `parallel` are in all of them
-    check_layout: Callable[[Any, Layout], None]  # raises a RefusedLayoutError
-    # Raises a TlaunchError where `--data`, or None without it, cannot be what the program reads.
+    settings: type[Any]  # a dataclass of sections, including `train` and `parallel`
+    check_layout: Callable[[Any, Layout], None]  # raises RefusedLayoutError
+    # Raises TlaunchError if the program cannot read `--data` (None without the option).
     check_data: Callable[[Any, Path | None], None]
     program: str  # the trainer's module
-    # The layout that the program makes of the one that was asked for, and of that the same once more: one whose operators are
-    # given strategies, for instance, takes all ranks as one model-parallel group.
+    # Converts the requested layout to the program's layout; idempotent. For example, a program with operator strategies
+    # uses all ranks as one model-parallel group.
     own_layout: Callable[[Any, Layout], Layout] = as_asked
-    # What a person should know before a training with these settings on a layout that fits.
+    # Returns warnings for these settings on a layout that fits.
     notes: Callable[[Any, Layout], tuple[str, ...]] = no_notes
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
-        """Return the settings: as `load_settings`, which names the errors."""
+        """Return the settings. Raises the errors of `load_settings`."""
         return load_settings(self.settings, config, settings)
 
 
@@ -87,13 +87,13 @@ RECIPES = {
 
 
 def recipe_named(name: str | None) -> Recipe:
-    """Return the bundled program of that name; None stands for the default.
+    """Return the bundled program of that name; None means the default.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such program.
     """
     name = name or DEFAULT
     if name not in RECIPES:
         hint = did_you_mean(near(name, RECIPES)) or f"recipes: {', '.join(RECIPES)}"
-        raise UsageError(f"--recipe {name}: there is no such recipe", hint=hint)
+        raise UsageError(f"--recipe {name}: unknown recipe", hint=hint)
     return RECIPES[name]

@@ -1,4 +1,4 @@
-"""Read a recipe: packaged defaults, then a TOML file, then `--set KEY=VALUE`, each overriding the one before."""
+"""Load a recipe's settings: packaged defaults, then a TOML file, then `--set KEY=VALUE`. Later values override."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ else:
 
 parse_toml = tomllib.loads
 MAX_BYTES = 16 << 20
-UNRECORDED = {"data.normalise": False}  # what versions did that did not record these settings
+UNRECORDED = {"data.normalise": False}  # behaviour of versions that did not record these settings
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
 
@@ -30,24 +30,24 @@ Settings = TypeVar("Settings")
 
 
 def load_settings(recipe: type[Settings], config: str | None, settings: Sequence[str] = ()) -> Settings:
-    """Return the settings of `recipe` from an optional configuration and any number of KEY=VALUE settings.
+    """Load the settings of `recipe` from an optional configuration and KEY=VALUE settings.
 
     `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml").
 
     Raises:
         UnreadableError: the file is missing or unreadable.
-        UsageError: broken TOML, an unknown setting, a value of the wrong type or out of bounds.
+        UsageError: invalid TOML, an unknown setting, or a value of the wrong type or out of bounds.
     """
     return build(recipe, list(_assignments(config, settings)))
 
 
 def named_settings(config: str | None, settings: Sequence[str] = ()) -> frozenset[str]:
-    """Return the dotted names of the settings that these give a value, be it the default; errors as `load_settings` has them."""
+    """Return the dotted names of settings that are set explicitly. Raises the errors of `load_settings`."""
     return frozenset(assignment.name for assignment in _assignments(config, settings))
 
 
 def origins(recipe: type[Any], config: str | None, settings: Sequence[str] = ()) -> dict[str, str]:
-    """Return where each setting was given that has not its default: "my.toml:7", "--set model.heads=4", by dotted names."""
+    """Return the source of each explicit setting by dotted name, such as "my.toml:7" or "--set model.heads=4"."""
     aliases = aliases_of(recipe)
     return {aliases.get(each.name, each.name): each.where for each in _assignments(config, settings)}
 
@@ -58,21 +58,21 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
     for text in settings:
         name, separator, value = (part.strip() for part in text.partition("="))
         if not separator or not name:
-            hint = "for instance --set train.learning_rate=0.001"
-            raise UsageError(f"--set {text}: this is not KEY=VALUE", hint=hint)
+            hint = "use for example `--set train.learning_rate=0.001`"
+            raise UsageError(f"--set {text}: not in the form KEY=VALUE", hint=hint)
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except ValueError:
-            parsed = value  # bare words are text, so that a shell needs no nested quotes
-        # A name of an entry may be quoted as in TOML, where its dots would else begin sections: strategies."fc.matmul".
+            parsed = value  # bare words are strings, so no nested shell quotes are needed
+        # An entry name with dots may be quoted as in TOML: strategies."fc.matmul".
         yield Assignment(name.replace('"', ""), parsed, where=f"--set {text}")
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
-    """Return the settings of `recipe` from those that a training has recorded at `where`, by section and name.
+    """Return the settings of `recipe` that a training recorded at `where`, given by section and name.
 
     Raises:
-        UsageError: an unknown setting, a value of the wrong type or out of bounds: of another version, for instance.
+        UsageError: an unknown setting, or a value of the wrong type or out of bounds, for example from another version.
     """
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
@@ -80,10 +80,10 @@ def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str
 
 
 def find_config(config: str) -> Path:
-    """Return the file that `config` names: itself, or the packaged one of that name.
+    """Return the file that `config` names, or the packaged configuration of that name.
 
     Raises:
-        UnreadableError: neither exists.
+        UnreadableError: it is not found.
     """
     if (path := Path(config)).is_file():
         return path
@@ -93,12 +93,12 @@ def find_config(config: str) -> Path:
     names = (*recipes, *sorted(f"templates/{found.name}" for found in TEMPLATES.glob("*.toml")))
     meant = did_you_mean(name for name in names if name.endswith(f"/{config}"))
     raise UnreadableError(
-        f"{config}: there is no such configuration file", hint=meant or f"packaged configurations: {', '.join(names)}"
+        f"{config}: configuration file not found", hint=meant or f"packaged configurations: {', '.join(names)}"
     )
 
 
 def packaged_config(config: str) -> Path | None:
-    """Return the packaged configuration for a `config` that is not a file here; None if it is one, or there is none."""
+    """Return the packaged configuration named `config`; None if a file has this name, or it is unknown."""
     path = Path(config)
     if path.is_file() or ".." in path.parts or path.is_absolute():
         return None
@@ -114,7 +114,7 @@ def _file_assignments(path: Path) -> Iterator[Assignment]:
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
-        raise UsageError(f"{path}: this is not TOML: {error}") from error
+        raise UsageError(f"{path}: invalid TOML: {error}") from error
     for name, value in _flattened(document):
         yield Assignment(name, value, where=f"{path}:{line_of(name, text)}")
 
@@ -128,7 +128,7 @@ def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def line_of(name: str, text: str) -> int:
-    """Return the line that sets `name`, or begins that section: tomllib keeps no positions, so look for the key below its header."""
+    """Search for the line that sets `name` or starts that section, because tomllib keeps no positions."""
     section, _, key = name.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses whose fields carry their own bounds, and the way text becomes one of them."""
+"""Settings as frozen dataclasses whose fields carry their bounds, and the conversion of text to settings."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from launcher.core.text import did_you_mean, near
 
 Section = TypeVar("Section")
 
-MAX_WHOLE = 1 << 53  # of whole numbers without a smaller maximum: larger ones are not exact as a float
+MAX_WHOLE = 1 << 53  # default maximum of integers; larger ones are not exact as a float
 
 
 @frozen
 class Bounds:
-    """The limits of a setting's value, and one line that says what it means."""
+    """The limits of a setting's value, and a line that explains the setting."""
 
     help: str
     minimum: float | None = None
     maximum: int | None = None
     below: float | None = None  # exclusive
     choices: tuple[str, ...] = ()
-    alias: str = ""  # another name that the setting is known by in its section
+    alias: str = ""  # another name of the setting in its section
 
     def complaint(self, value: Any) -> str | None:
-        """Return why `value` is not allowed, in the words that follow "is", or None."""
+        """Return why `value` is not allowed, as a phrase that follows "is", or None."""
         if isinstance(value, tuple):
             return next((f"{why} in {one}" for one in value if (why := self.complaint(one))), None)
         if self.choices and value not in self.choices:
@@ -56,7 +56,7 @@ def setting(
     choices: tuple[str, ...] = (),
     alias: str = "",
 ) -> Any:
-    """Declare a dataclass field with its default, its meaning, its bounds and an alias. Every whole number has a maximum."""
+    """Declare a dataclass field with its default, explanation, bounds and alias. Every integer has a maximum."""
     if maximum is None and type(default) in {int, tuple}:
         maximum = MAX_WHOLE
     bounds = Bounds(help=meaning, minimum=minimum, maximum=maximum, below=below, choices=choices, alias=alias)
@@ -65,21 +65,21 @@ def setting(
 
 @frozen
 class Entries:
-    """The meaning of a section whose names a person chooses, and the function that reads its values."""
+    """The explanation of a section with names chosen by the user, and the function that parses its values."""
 
     help: str
     read: Callable[[Any], Any]  # raises a ValueError whose message follows "must be"
 
 
 def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
-    """Declare a section whose names a person chooses: a field of a recipe that holds values by their names, none by default."""
+    """Declare a section with names chosen by the user, empty by default."""
     return dataclasses.field(default_factory=dict, metadata={"entries": Entries(meaning, read)})
 
 
 def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
-    """Every setting of `recipe` (a dataclass of sections) under its dotted name, in the order of declaration.
+    """Return every setting of `recipe` (a dataclass of sections) by dotted name, in declaration order.
 
-    Sections whose names a person chooses have none.
+    Sections with names chosen by the user are not included.
     """
     return {
         f"{section.name}.{field.name}": field
@@ -90,7 +90,7 @@ def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def aliases_of(recipe: type) -> dict[str, str]:
-    """Return the settings' names by the other names that they may be given by, all dotted."""
+    """Return the settings' names by their aliases, all dotted."""
     return {
         f"{name.partition('.')[0]}.{alias}": name
         for name, field in all_settings(recipe).items()
@@ -100,7 +100,7 @@ def aliases_of(recipe: type) -> dict[str, str]:
 
 @frozen
 class Assignment:
-    """One value for one setting, and where a person wrote it."""
+    """A value for a setting, and where the user wrote it."""
 
     name: str  # dotted, e.g. "model.d_model"
     value: Any
@@ -108,10 +108,10 @@ class Assignment:
 
 
 def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
-    """Make a `recipe` from its defaults and the assignments, later ones winning.
+    """Create a `recipe` from its defaults and the assignments. Later assignments win.
 
     Raises:
-        UsageError: an unknown name, a value of the wrong type or out of bounds; it says where that was written.
+        UsageError: a name is unknown, or a value has the wrong type or is out of bounds. The message names its source.
     """
     known, aliases = all_settings(recipe), aliases_of(recipe)
     sections = dataclasses.fields(recipe)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
                 did_you_mean(_meant(assignment.name, known) or _entries_meant(of, entry, chosen))
                 or f"known settings: {', '.join(names)}"
             )
-            raise UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
+            raise UsageError(f"{assignment.where}: unknown setting {assignment.name}", hint=hint)
         field = known[assignment.name]
         values.setdefault(of, {})[entry] = checked(assignment.name, assignment.value, field, where=assignment.where)
     return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
@@ -144,20 +144,20 @@ def _entry(assignment: Assignment, wanted: Entries) -> Any:
 
 
 def _section_class(section: dataclasses.Field[Any]) -> Any:
-    """Return the dataclass of one section: a recipe names it as the section's default factory."""
+    """Return the dataclass of a section, which is the section's default factory."""
     return section.default_factory
 
 
 _KINDS = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "text", tuple: "a list of whole numbers",
+    bool: "true or false", int: "an integer", float: "a number", str: "a string", tuple: "a list of integers",
 }  # fmt: skip
 
 
 def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str = "") -> Any:
-    """Return a value for a setting as the setting's type; `where` says where a person wrote it.
+    """Convert a value to the setting's type. `where` says where the user wrote it.
 
     Raises:
-        UsageError: it is of another type, or out of bounds.
+        UsageError: it has the wrong type, or is out of bounds.
     """
     wanted, said = type(field.default), f"{where}: {name}" if where else name
     if wanted is float and type(value) is int:
@@ -176,13 +176,13 @@ def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str 
     if complaint := bounds.complaint(value):
         raise UsageError(
             f"{said} is {as_toml(value)}, which is {complaint}",
-            hint=f"{name} is {bounds.help}; the default is {as_toml(field.default)}",
+            hint=f"{name}: {bounds.help}; the default is {as_toml(field.default)}",
         )
     return value
 
 
 def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
-    """Return the setting of that name in another section, or else settings with similar names."""
+    """Return settings of the same name in other sections, or else settings with similar names."""
     own = name.rpartition(".")[2]
     names: dict[str, list[str]] = {}
     for setting_name in known:
@@ -191,12 +191,12 @@ def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
 
 
 def _entries_meant(of: str, entry: str, chosen: Mapping[str, object]) -> list[str]:
-    """Return a name in a section of chosen names that is called about so, `strategy` for `strategies` among them."""
+    """Return the name in a section whose name is similar to `of`, such as `strategy` for `strategies`."""
     return [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
 
 
 def as_toml(value: Any) -> str:
-    """Return a setting's value as a TOML file holds it."""
+    """Return a value in TOML syntax."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(as_toml, value))}]"
     return str(value) if type(value) in {int, float} else json.dumps(value, default=str)

@@ -1,10 +1,10 @@
-"""The settings of programs whose operators are cut by strategies: the parallel mode by its name in MindSpore, and the strategies.
+"""Settings of programs whose operators have sharding strategies: MindSpore's parallel mode, and the strategies.
 
 stand_alone          one rank
-data_parallel        every operator is cut along the batch, over all ranks
-semi_auto_parallel   operators are cut as given, the others as propagation finds
-auto_parallel        operators are cut as given, the others as `search_mode` finds: by propagation, or the cheapest way
-hybrid_parallel      dp copies of the network, each of which cuts its operators over its own mp ranks
+data_parallel        every operator is split along the batch, over all ranks
+semi_auto_parallel   given strategies; propagation finds the others
+auto_parallel        given strategies; `search_mode` finds the others, by propagation or by lowest cost
+hybrid_parallel      dp copies of the network, each with its operators split over its own mp ranks
 """
 
 from __future__ import annotations
@@ -32,62 +32,60 @@ Strategies = Mapping[str, Strategy]
 
 
 def mode_setting(default: str) -> Any:
-    return setting(default, "how the ranks share the work", choices=MODES)
+    return setting(default, "how the ranks share the computation", choices=MODES)
 
 
 def search_setting(default: str) -> Any:
-    return setting(default, "how auto_parallel finds the strategies that are not given", choices=SEARCHES)
+    return setting(default, "how auto_parallel chooses strategies that are not given", choices=SEARCHES)
 
 
 def strategies() -> Any:
-    """Declare the section `[strategies]`, of operators by their names."""
-    return entries("for instance strategies.matmul = [[2, 4], [4, 1]]", strategy_from)
+    """Declare the section `[strategies]`, which maps operator names to strategies."""
+    return entries("for example strategies.matmul = [[2, 4], [4, 1]]", strategy_from)
 
 
 def operators_layout(mode: str, layout: Layout) -> Layout:
-    """Return the layout of a program whose operators are cut over all ranks, which are one group then; hybrid_parallel's stays.
+    """Return the layout of a program that splits operators over all ranks. hybrid_parallel keeps its layout.
 
     Raises:
-        RefusedLayoutError: dp and mp are told apart in another mode.
+        RefusedLayoutError: both dp and mp are given in another mode.
     """
     if mode == HYBRID:
         return layout
     if layout.dp > 1 and layout.mp > 1:
         raise RefusedLayoutError(
-            f"dp = {layout.dp} and mp = {layout.mp}, and parallel.mode = {mode} takes all devices as one group",
-            hint=f"neither --dp nor --mp, or --set parallel.mode={HYBRID}",
+            f"dp = {layout.dp} and mp = {layout.mp}, but parallel.mode = {mode} uses all devices as one group",
+            hint=f"leave out `--dp` and `--mp`, or use `--set parallel.mode={HYBRID}`",
         )
     return replace(layout, dp=1, mp=layout.dp * layout.mp)
 
 
 def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: bool = False) -> None:
-    """Refuse what a mode has no use for, in the layout that the program has made of the one that was asked for.
-
-    `micro_batches`: the mode has some.
+    """Raise if the mode does not support the layout or the strategies. `micro_batches`: the mode supports them.
 
     Raises:
-        RefusedLayoutError: pipeline stages, micro batches, ranks that would do nothing, or copies of one rank that are to be cut.
+        RefusedLayoutError: unsupported stages or micro batches, idle ranks, or strategies for copies on one rank.
         UsageError: strategies in a mode that takes none.
     """
     if layout.pp > 1:
-        raise RefusedLayoutError(f"pp = {layout.pp}, and this program has no pipeline stages", hint="--pp 1")
+        raise RefusedLayoutError(f"pp = {layout.pp}, but this program has no pipeline stages", hint="use `--pp 1`")
     if layout.micro_batches > 1 and not micro_batches:
         raise RefusedLayoutError(
-            f"micro_batches = {layout.micro_batches}, and parallel.mode = {mode} has none here",
-            hint="--micro-batches 1",
+            f"micro_batches = {layout.micro_batches}, but this program has none in parallel.mode = {mode}",
+            hint="use `--micro-batches 1`",
         )
     if mode == STAND_ALONE and layout.world_size > 1:
         raise RefusedLayoutError(
-            f"parallel.mode = {mode} is for one device, and there are {layout.world_size}",
-            hint=f"--devices 1, or --set parallel.mode={DATA_PARALLEL}",
+            f"parallel.mode = {mode} is for one device, but there are {layout.world_size}",
+            hint=f"use `--devices 1`, or `--set parallel.mode={DATA_PARALLEL}`",
         )
     if given and mode == HYBRID and layout.mp == 1 < layout.dp:
         raise RefusedLayoutError(
-            f"strategies of {', '.join(given)} are given, and parallel.mode = {mode} cuts each copy over its mp = 1 device",
-            hint=f"--mp N for copies of N devices, or --set parallel.mode={SEMI_AUTO} for one over all {layout.dp}",
+            f"strategies of {', '.join(given)} are given, but parallel.mode = {mode} runs each copy on mp = 1 device",
+            hint=f"use `--mp N` for N devices per copy, or `--set parallel.mode={SEMI_AUTO}` for one copy",
         )
     if given and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(
-            f"strategies of {', '.join(given)} are given, and parallel.mode = {mode} takes none",
-            hint=f"--set parallel.mode={SEMI_AUTO}",
+            f"strategies of {', '.join(given)} are given, but parallel.mode = {mode} takes none",
+            hint=f"use `--set parallel.mode={SEMI_AUTO}`",
         )

@@ -1,1 +1,1 @@
-"""The runs directory as a registry: make a run's directory, write its record, find it again."""
+"""The runs directory: create a run's directory, write its record, and find runs."""

@@ -1,4 +1,4 @@
-"""The places of a run's ranks, attempt by attempt: those of an elastic run are on other devices in another attempt."""
+"""The devices of a run's ranks in each attempt. In an elastic run they change from attempt to attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.runs.record import RankPlace, Recorded
 
 
 class AttemptPlaces:
-    """Learns with `note` which devices attempts have."""
+    """The device of each rank, by attempt. `note` records the device assignment of a new attempt."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -19,16 +19,19 @@ class AttemptPlaces:
 
     @property
     def change(self) -> bool:
-        """True where attempts may have different places."""
+        """True if ranks can be on other devices in another attempt."""
         return bool(self._recorded.devices)
 
     def note(self, attempt: int, allotment: DeviceAssignment | None) -> None:
-        """Take note of what an attempt has that begins."""
+        """Record the device assignment of an attempt that starts."""
         self._allotments[attempt] = allotment
         self._of_attempt.pop(attempt, None)
 
     def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
-        """Return the places of an attempt's ranks by global rank, the same mapping until more is known; None: the first."""
+        """Return the ranks' places in an attempt, by global rank. None means the first attempt.
+
+        The same mapping is returned until `note` changes it.
+        """
         number = attempt or 0
         if number not in self._of_attempt:
             places = self._recorded.places_in(self._allotments.get(number))
@@ -36,5 +39,5 @@ class AttemptPlaces:
         return self._of_attempt[number]
 
     def of_line(self, line: Line) -> RankPlace | None:
-        """Return the place at which a rank has written a line; None where its attempt has no such rank."""
+        """Return the place of the rank that wrote a line, or None if the line's attempt has no such rank."""
         return self.of(line.attempt).get(line.global_rank)

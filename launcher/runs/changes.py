@@ -1,4 +1,4 @@
-"""Compare the attempts of an elastic run: the devices of each beside those of the one before, and the cost of the change."""
+"""Compare each attempt of an elastic run with the previous one: its devices, and the time that the change took."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from launcher.core.run_report import Attempt
 
 @frozen
 class Change:
-    """The devices of an attempt beside those of the one before. Devices are called by the rank that the whole table gives them."""
+    """The difference between the devices of an attempt and of the previous one.
+
+    Devices are named by their rank in the complete rank table.
+    """
 
     attempt: int
-    cause: Cause  # of the end of the attempt before
+    cause: Cause  # why the previous attempt ended
     layout: Layout
     devices: int
     left_out: tuple[int, ...]
     taken_back: tuple[int, ...]
-    cost_s: float | None  # from the last step before to the first one after; None where metrics do not show both
-    repeated_steps: int | None  # that the attempt before had taken already
+    cost_s: float | None  # from the last step before the change to the first one after; None if metrics lack either
+    repeated_steps: int | None  # steps that the previous attempt had already computed
 
 
 def changes_of(attempts: Sequence[Attempt], steps: Sequence[StepMetrics]) -> tuple[Change, ...]:
-    """Return a change for each attempt of an elastic run after its first one. `steps` are all that metrics hold."""
+    """Return a change for each attempt of an elastic run after the first. `steps` are all steps of its metrics."""
     found = []
     for before, after in pairwise(attempts):
         if before.allotment is None or after.allotment is None:

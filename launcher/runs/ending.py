@@ -1,4 +1,4 @@
-"""End a run from another shell: ask its launcher, wait for its agent, and never signal another process by mistake."""
+"""Stop a run from another shell: signal its launcher and wait for its agent. It signals no other process."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from launcher.runs.progress import State
 from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
 
-LOOK_S = 0.5  # between two looks of a wait at files; a process that ends is noticed at once
-HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over then
+LOOK_S = 0.5  # between two polls of files; the end of a process is noticed at once
+HEARD_S = 2.0  # how long a launcher may take to forward SIGTERM; after that the agent is signalled directly
 
 
 @frozen
 class Orphan:
-    """A rank, and the process group that is its own: what runs there belongs to it, also after its end."""
+    """A rank that outlived its agent, and its process group."""
 
     process: ProcessId
-    group: int | None  # None where others may be in its group
-    watcher: int | None  # leads the group of a rank of a run.sh; it reports how that ended, and ends with it
-    uids: frozenset[int] | None  # users whose processes in the group are the run's; None: all users'
+    group: int | None  # None if the group may contain other processes
+    watcher: int | None  # the parent shell of a rank started by run.sh: leads the group, reports the exit status
+    uids: frozenset[int] | None  # users whose processes in the group belong to the run; None: all users
 
     @classmethod
     def of(cls, process: ProcessId, owner: int | None) -> Orphan:
-        """Return the rank whose own process this living one is, of a run of this owner."""
+        """Return the orphan for a living process of a run of `owner`."""
         group, found = _group(process.pid), stat(process.pid)
         uids = None if owner == ROOT else uids_of_process(process.pid)
         if group == process.pid:
@@ -67,25 +67,25 @@ def _group(pid: int) -> int | None:
 
 
 class StopOutcome(str, Enum):
-    ENDED = "ended"  # it ran, and nothing of it runs any more
-    NOT_RUNNING = "not running"  # there was nothing to end
-    STILL_ENDING = "still ending"  # asked, but the time to wait is over
-    OUT_OF_REACH = "out of reach"  # of another machine, engine or version: nothing was done
+    ENDED = "ended"  # it was running, and all its processes have ended
+    NOT_RUNNING = "not running"  # there was no process to end
+    STILL_ENDING = "still ending"  # signalled, but not over within the timeout
+    OUT_OF_REACH = "out of reach"  # on another machine, or of another engine or version: nothing was done
 
 
 @frozen
 class Stopped:
-    """The outcome of a request to end a run."""
+    """The outcome of a stop request."""
 
     outcome: StopOutcome
-    state: RunState  # afterwards
-    orphans: tuple[int, ...] = ()  # global ranks that lived without launcher and agent, and were asked to end
-    killed: tuple[int, ...] = ()  # those of them that had to be killed
-    grace_s: float = DEFAULT_GRACE_S  # that orphans had
+    state: RunState  # after the request
+    orphans: tuple[int, ...] = ()  # global ranks that were alive without launcher and agent; sent SIGTERM
+    killed: tuple[int, ...] = ()  # orphans that had to be killed
+    grace_s: float = DEFAULT_GRACE_S  # grace period of the orphans
 
 
 class ForeignProcessError(TlaunchError):
-    """A run's files name a process that does not belong to the run's owner. It was not signalled."""
+    """A run's files name a process that belongs to another user. It was not signalled."""
 
     def __init__(self, process: ProcessId, state: RunState) -> None:
         users = sorted(uids_of_process(process.pid))
@@ -93,22 +93,22 @@ class ForeignProcessError(TlaunchError):
         super().__init__(
             f"run {escaped(state.name)} of {whose} names process {process.pid}, which belongs to "
             f"{called(users[0] if users else None)}: it was not signalled",
-            hint=f"`ps -fp {process.pid}` shows it",
+            hint=f"inspect the process with `ps -fp {process.pid}`",
         )
 
 
 def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stopped:
-    """Ask the run to end (`kill`: without grace) and wait until its agent has gone, `timeout_s` at most.
+    """Stop the run and wait until its agent has ended, for `timeout_s` at most. `kill` skips the grace period.
 
-    The agent ends ranks by its one rule and writes the report; ranks without an agent are ended by the same rule here.
-    Asking twice is harmless.
+    The agent ends its ranks and writes the report. Ranks without an agent are ended in the same way.
+    A second request is harmless.
 
     Raises:
         PermissionError: the run belongs to another user.
-        ForeignProcessError: the run's files name a process that does not belong to the run's owner.
+        ForeignProcessError: the run's files name a process of another user.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    # A run that is being started gets a moment in which its agent writes its first event.
+    # A run that is starting gets a moment to write the agent's first event.
     state = _look_until(lambda now: now.progress.agent is not None or now.state is not State.STARTING, watch, deadline)
     if state.state in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}:
         return Stopped(StopOutcome.OUT_OF_REACH, state)
@@ -121,7 +121,7 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
 
 
 def _look_until(reached: Callable[[RunState], bool], watch: RunStatusReader, deadline: float) -> RunState:
-    """Look at the run until `reached`, for HEARD_S at most. Return its last state."""
+    """Poll the run until `reached`, for HEARD_S at most. Return its last state."""
     limit = min(deadline, time.monotonic() + HEARD_S)
     while not reached(state := watch.look()) and time.monotonic() < limit:
         time.sleep(LOOK_S / 20)
@@ -134,13 +134,13 @@ def _is_ending(state: RunState) -> bool:
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Signal exactly this process, continued if it was stopped; False if it has gone, whatever has its pid now.
+    """Signal this process and wake it if it was stopped. Return False if it has ended, even if its pid was reused.
 
     Raises:
         PermissionError: it belongs to another user.
     """
     with _handle(process) as descriptor:
-        if descriptor is None or not process.lives:  # looked at after the handle was taken: both mean one process
+        if descriptor is None or not process.lives:  # checked after opening the handle: both refer to the same process
             return False
         for each in (number, signal.SIGCONT):
             if descriptor >= 0 and hasattr(signal, "pidfd_send_signal"):
@@ -151,7 +151,7 @@ def send(process: ProcessId, number: int) -> bool:
 
 
 def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, kill: bool) -> Stopped:
-    """End ranks of a lost run that outlived launcher and agent, though the kernel should have ended them."""
+    """End ranks of a lost run that are still alive although launcher and agent are gone."""
     living = {look.global_rank: look.process for look in state.ranks if look.process and look.process.lives}
     if not living or state.state is not State.LOST:
         return Stopped(StopOutcome.NOT_RUNNING, state)
@@ -190,16 +190,16 @@ def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
 
 
 def _ask_launcher(state: RunState, *, kill: bool) -> bool:
-    """Signal the launcher, or the agent where that has gone; return False where both have gone."""
+    """Signal the launcher, or the agent if the launcher is gone. Return False if both are gone."""
     agent, head = state.progress.agent, state.progress.head
     if not kill:
         return _ask(head, signal.SIGTERM, state) or _ask(agent, signal.SIGTERM, state)
     if _ask(agent, signal.SIGQUIT, state):
         return True
-    # A launcher without an agent is ending what that left.
+    # A launcher without an agent is ending the agent's remaining processes.
     if not _ask(head, signal.SIGINT, state):
         return False
-    time.sleep(LOOK_S / 5)  # two signals of one number that come at once count as one
+    time.sleep(LOOK_S / 5)  # equal signals that arrive together are delivered once
     _ask(head, signal.SIGINT, state)
     return True
 
@@ -215,11 +215,11 @@ def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
 
 
 def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
-    """Refuse a living process that is not the run's owner's. `file`: one of the run's that it writes to.
+    """Raise if a living process does not belong to the run's owner. `file`: a file of the run that the process writes.
 
     Raises:
         PermissionError: the run belongs to another user.
-        ForeignProcessError: the process does.
+        ForeignProcessError: the process belongs to another user.
     """
     if is_of_owner(process, state.owner, file) or not process.lives:
         return
@@ -229,7 +229,7 @@ def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
 
 
 def _wait(watch: RunStatusReader, deadline: float) -> bool:
-    """Wait until the run is over and its agent has gone, or the deadline. Return True if it has gone."""
+    """Wait until the run is over and its agent has ended. Return False if the deadline passes first."""
     while True:
         state = watch.look()
         agent = state.progress.agent
@@ -242,11 +242,11 @@ def _wait(watch: RunStatusReader, deadline: float) -> bool:
         if agent is not None and living:
             _wait_for_end(agent, left_s)
         else:
-            time.sleep(left_s / 10)  # its head is still at work
+            time.sleep(left_s / 10)  # the launcher is still working
 
 
 def _wait_for_end(process: ProcessId, limit_s: float) -> None:
-    """Return as soon as it has gone, after `limit_s` at the latest."""
+    """Wait until a process has ended, for `limit_s` at most."""
     with _handle(process) as descriptor:
         if descriptor is None or descriptor < 0:
             time.sleep(min(limit_s, LOOK_S / 10))
@@ -256,7 +256,7 @@ def _wait_for_end(process: ProcessId, limit_s: float) -> None:
 
 @contextmanager
 def _handle(process: ProcessId) -> Iterator[int | None]:
-    """Yield a descriptor of one process, whatever becomes of its pid; None if there is no such pid, -1 without support."""
+    """Yield a pidfd of a process; None if the process does not exist, -1 if pidfds are not supported."""
     if not hasattr(os, "pidfd_open"):
         yield -1
         return

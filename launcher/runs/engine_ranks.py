@@ -1,7 +1,7 @@
-"""The ranks of an engine of the user's own (`tlaunch exec`), which make the run's directory themselves, in any order.
+"""Ranks that another engine starts (`tlaunch exec`). They create the run's directory themselves, in any order.
 
-They note their processes in it. Such a rank becomes its program, and its end is not recorded: it is seen by its process, on its
-own machine.
+Each rank records its process there and then becomes the user's program. The exit status is not recorded: the end of a
+rank is seen from its process, only on its own machine.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ MAX_PROCESS_BYTES = 4096
 
 
 def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
-    """Make the run's directory, with run.json and `files` (name: text), and that of `rank`, which no earlier run has used.
+    """Create the run's directory with run.json and `files` (name: text), and the directory of `rank`.
 
-    Ranks may call this at the same time, on one file system or on one per server: the rank that finds no run.json writes
-    it, and the others must agree with it. `files` are there for a rank as soon as this returns.
+    Ranks may call this concurrently, on a shared file system or on one per server. The first rank writes run.json, and
+    the others must agree with it. `files` exist when this returns.
 
     Raises:
-        UsageError: an earlier run of the same name has had this rank, or the directory belongs to another user.
+        UsageError: an earlier run of this name has this rank, or the directory belongs to another user.
         RefusedLayoutError: the ranks do not agree.
-        UnreadableError: the directory cannot be made or filled.
+        UnreadableError: the directory cannot be created or filled.
     """
     run_dir = RunDir(spec.run_dir)
     with filling(run_dir):
         run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
         for directory in (run_dir.root, run_dir.device(rank.global_rank)):
             check_own_directory(directory)
-        try:  # one process alone succeeds in making a rank's env.log, on NFS too
+        try:  # O_EXCL: only one process can create a rank's env.log, also on NFS
             os.close(os.open(run_dir.env_log(rank.global_rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
             raise UsageError(
-                f"{run_dir.root} holds an earlier run already",
-                hint="give this run a name that no other has: "
-                "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S) in the environment of all ranks",
+                f"{run_dir.root} already contains an earlier run",
+                hint="give this run a unique name: "
+                "set `TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)` in the environment of all ranks",
             ) from None
         _write_or_compare(run_dir, spec_to_json(spec))
         for name, text in (files or {}).items():
-            atomic.write_text(run_dir.root / name, text)  # all ranks have the same
+            atomic.write_text(run_dir.root / name, text)  # the same on all ranks
     return run_dir
 
 
 def _write_or_compare(run_dir: RunDir, text: str) -> None:
-    """Write run.json, or compare it: ranks cannot ask each other, and what the first of them recorded counts for all."""
+    """Write run.json, or check that it agrees with `text`. The first rank's record counts for all ranks."""
     if not run_dir.run_json.exists():
         with suppress(FileExistsError):  # another rank was faster
             atomic.write_text(run_dir.run_json, text, replace=False)
@@ -71,19 +71,19 @@ def _write_or_compare(run_dir: RunDir, text: str) -> None:
     if found is None or own is None or found == own:
         return
     differences = {
-        "port": f"this one has MASTER_PORT {own['port']}, the first had {found['port']}",
-        "layout": f"this one has {own['layout']}, the first had {found['layout']}",
-        "servers": "this one has another rank table than the first",
+        "port": f"this rank has MASTER_PORT {own['port']}, the first has {found['port']}",
+        "layout": f"this rank has {own['layout']}, the first has {found['layout']}",
+        "servers": "this rank has a different rank table from the first",
     }
     named = ", ".join(text for key, text in differences.items() if own[key] != found[key])
     raise RefusedLayoutError(
-        f"ranks of {run_dir.root.name} were not started alike: {named}",
-        hint="all ranks need the same options and the same rank table, and a run directory that no earlier run has used",
+        f"ranks of {run_dir.root.name} were started with different settings: {named}",
+        hint="start all ranks with the same options and the same rank table, in a new run directory",
     )
 
 
 def _agreed_on(fields: Any) -> dict[str, Any] | None:
-    """Return the fields of a run.json that all ranks of a run share; None if it is not such a record."""
+    """Return the fields of a run.json that all ranks must share, or None if it is not a run record."""
     try:
         layout = " ".join(f"{axis}={degree}" for axis, degree in fields["layout"].items())
         return {"port": fields["master_port"], "layout": layout, "servers": fields["cluster"]["servers"]}
@@ -92,24 +92,24 @@ def _agreed_on(fields: Any) -> dict[str, Any] | None:
 
 
 def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
-    """Write which process this rank is, and its program will be.
+    """Record the process of this rank, which becomes the user's program.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the record cannot be written.
     """
     atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
 
 
 @contextmanager
 def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
-    """Yield whether this rank is to announce the run: the first of its server is, and others wait until it has done so.
+    """Yield True if this rank must announce the run: the first rank of its server does. The others wait for it.
 
-    A rank becomes its program after that alone: an engine ends all ranks when one fails, also those that are still to begin.
-    `without_mark`: whether it is to where the run's directory does not take the mark that one has done so.
+    A rank starts its program only after the announcement, because an engine ends all ranks when one fails.
+    If the run's directory cannot be marked, `without_mark` is yielded.
     """
     try:
         file = open(run_dir.announced, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
-    except OSError:  # a pipe without a reader is one
+    except OSError:  # for example a pipe without a reader
         yield without_mark
         return
     with file:
@@ -117,14 +117,14 @@ def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
             fcntl.flock(file, fcntl.LOCK_EX)
         try:
             is_first = os.fstat(file.fileno()).st_size == 0
-            os.ftruncate(file.fileno(), 1)  # a byte that is not written takes no room of a full disk
+            os.ftruncate(file.fileno(), 1)  # a sparse byte needs no space, even on a full disk
         except OSError:
             is_first = without_mark
         yield is_first
 
 
 class EngineRanks:
-    """The processes of ranks that an engine of the user's own started. Each note is read once."""
+    """The processes of ranks that another engine started. Each rank's record is read once."""
 
     def __init__(self, run_dir: RunDir, recorded: Recorded) -> None:
         self._run_dir = run_dir
@@ -140,11 +140,11 @@ class EngineRanks:
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
-        """Return True if every rank has ended, as far as is known here, by the last look.
+        """Return True if every rank has ended, as of the last look.
 
-        `all_noted`: a rank without a note, on a server where others have one, did not start and will never write one.
+        `all_noted`: on a server with records, ranks without one never started.
         """
-        # Processes of another machine cannot be seen; those of this one before its last start have ended.
+        # Processes of other machines are not visible; processes from before this machine's last boot have ended.
         here = socket.gethostname()
         if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):
             return False

@@ -10,30 +10,31 @@ from pathlib import Path
 from launcher.core.events import TimestampedEvent, from_line
 from launcher.core.regular_files import open_regular
 
-MAX_BYTES = 16 << 20  # of one read, in which 60,000 ranks may start and end; also of a line
-HEAD_BYTES = 1 << 20  # of a longer file, which is read at its beginning and its end
-MAX_STRANGE = 10_000  # lines, after which the rest of the file is not read
+MAX_BYTES = 16 << 20  # per read, enough for 60,000 ranks to start and end; also the limit of a line
+HEAD_BYTES = 1 << 20  # of a longer file, only this beginning and the last MAX_BYTES are read
+MAX_STRANGE = 10_000  # unknown lines, after which the rest of the file is skipped
 
 
 class EventReader:
-    """Reads each event once, and leaves an unfinished last line for later. Holds no file open.
+    """A reader of events.jsonl that returns each event once and leaves an unfinished last line for the next call.
 
-    Never blocks, never raises for the content, and takes bounded time and memory: anybody may have written the file.
+    It keeps no file open and never blocks. Because anyone may have written the file, it raises no errors for its
+    content and limits the time and memory it uses.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._is_within = False  # what is read next is the rest of a line that is left out
-        self.strange = 0  # lines that are no events of this version
-        self.uids: set[int] = set()  # owners of the file, at each look
+        self._is_within = False  # the next bytes are the rest of a skipped line
+        self.strange = 0  # lines that are not events of this version
+        self.uids: set[int] = set()  # owners of the file, over all reads
 
     def read(self) -> Iterator[TimestampedEvent]:
-        """Yield the events written since the last call; none if there is no file."""
+        """Yield the events written since the last call. Yield nothing if the file is missing."""
         with suppress(OSError), os.fdopen(open_regular(self._path), "rb") as file:
             found = os.fstat(file.fileno())
             self.uids.add(found.st_uid)
-            last_offset = found.st_size - MAX_BYTES  # more than is left: the middle is left out
+            last_offset = found.st_size - MAX_BYTES  # if more is left, skip the middle
             head_end = self._offset + HEAD_BYTES
             file.seek(self._offset)
             while self.strange <= MAX_STRANGE and (line := file.readline(MAX_BYTES)):

@@ -1,4 +1,4 @@
-"""The course of a training by what one of its ranks has printed, where it has written no metrics.jsonl."""
+"""The training history from a rank's log, for programs that write no metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from launcher.logs.figures import Figures
     from launcher.logs.select import Matcher
 
-END_BYTES = 8 << 20  # of the end of the log
-END_LINES = 100_000  # of them, which are read in some seconds
-HEAD_BYTES = 1 << 18  # of an attempt, in which its first epoch is looked for
+END_BYTES = 8 << 20  # of the end of the log that are read
+END_LINES = 100_000  # of the end of the log that are read; takes a few seconds
+HEAD_BYTES = 1 << 18  # of an attempt that are searched for its first epoch
 
 
 @frozen
 class LoggedSteps:
-    """The steps that a rank has printed."""
+    """The steps that a rank has logged."""
 
-    global_rank: int | None = None  # None: no rank has printed any
+    global_rank: int | None = None  # None: no rank has logged steps
     steps: tuple[StepMetrics, ...] = ()
-    counts_samples: bool = False  # each `step` is a number of samples
-    at_least: bool = False  # each `step` may be too low: what an epoch did after its last line was not printed
+    counts_samples: bool = False  # `step` counts samples
+    at_least: bool = False  # `step` is a lower bound: steps of an epoch after its last line were not logged
 
 
 def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps:
-    """Return the steps of the lowest rank whose log tells of them at its end.
+    """Return the steps of the lowest rank whose log ends with training figures.
 
-    Their times are those of their lines, 0 where they carry none. Steps and samples of epochs, which begin anew with each of them, go on; they are
-    left out where the end of a long log does not tell for certain how many came before.
+    A step's time is the time of its line, or 0 if the line has none. Steps and samples that restart with each epoch are
+    counted on over epochs. They are left out if the end of a long log does not show how many came before.
 
     Raises:
-        UsageError: the pattern takes too long.
+        UsageError: searching for the pattern takes too long.
     """
     reader = FiguresReader(state.run_dir, pattern)
     newest = ((rank.global_rank, reader.logged(rank.global_rank)) for rank in state.ranks)
@@ -59,7 +59,7 @@ def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps
 def _steps(
     run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None
 ) -> tuple[tuple[StepMetrics, ...], bool]:
-    """Return the steps, and whether they are counted on from an epoch that was not printed to its end."""
+    """Return the steps, and whether they follow an epoch that was not logged to its end."""
     from launcher.logs.figures import figures_in  # noqa: PLC0415 - most runs have metrics.jsonl
 
     logs = RankLogs(run_dir, [global_rank], near_ns)
@@ -84,7 +84,7 @@ def _steps(
         first_base = _steps_before(of_first, _first_figures(run_dir, global_rank, first_attempt, pattern))
     steps: list[StepMetrics] = []
     at_least = bool(first_base)
-    attempt, last, last_of_epoch, base = first_attempt, 0, None, first_base or 0  # the last step is as it was printed
+    attempt, last, last_of_epoch, base = first_attempt, 0, None, first_base or 0  # `last` is the last step as printed
     for time_ns, number, found in printed:
         step = found.step or 0
         if number != attempt:
@@ -103,13 +103,13 @@ def _steps(
 
 
 def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
-    """Return how many steps lie in the epochs before those that `end` begins with; None where that is not certain.
+    """Return the number of steps before the first epoch of `end`, or None if that is not certain.
 
-    `begin`: the first figures of the attempt. 0 where steps go on over epochs, so that none is to be added. It is never certain
-    where samples are counted and no epoch is told.
+    `begin`: the first figures of the attempt. The result is 0 if steps count on over epochs. It is None if samples are
+    counted and no epoch is logged.
 
-    Worked example: an attempt begins with epoch 1, `end` with step 500 of epoch 46. Once step 1 of epoch 47 follows step 1000,
-    an epoch has 1000 steps, and (46 - 1) * 1000 lie before.
+    Example: an attempt starts with epoch 1, and `end` with step 500 of epoch 46. Step 1 of epoch 47 follows step 1000,
+    so an epoch has 1000 steps, and (46 - 1) * 1000 came before.
     """
     with_epoch = [each for each in end if each.epoch is not None]
     if not with_epoch and end[0].counts_samples:
@@ -127,7 +127,7 @@ def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
 
 
 def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Matcher | None) -> Figures | None:
-    """Return the first figures with a step that an attempt has printed; None where its first lines have none."""
+    """Return the first figures with a step that an attempt has logged, or None if its first lines have none."""
     from launcher.logs.figures import figures_in  # noqa: PLC0415 - as above
 
     starts = AttemptStarts()

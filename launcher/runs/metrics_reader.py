@@ -1,4 +1,4 @@
-"""Reads metrics.jsonl, once or again and again while it grows, and sums up steps."""
+"""Read metrics.jsonl, once or repeatedly while it grows, and aggregate its steps."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ __all__ = [
     "metrics_of", "part_shares", "read_metrics",
 ]  # fmt: skip
 
-MAX_STRANGE = 100_000  # lines, after which nothing more is read
-MAX_LINE_BYTES = 65536  # of a line; what is longer is no record
-TAIL_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
-MAX_VALUE_CHARS = 40  # characters of one that is quoted
+MAX_STRANGE = 100_000  # invalid lines, after which reading stops
+MAX_LINE_BYTES = 65536  # of a line; a longer line is not a record
+TAIL_BYTES = 512  # the end of the last read data, usually a complete line with its time
+MAX_VALUE_CHARS = 40  # of a value quoted in a message
 PARTS = ("compute", "communication", "bubble", "data")  # of a step's time
 _COMMON = ("time_ns", "attempt", "step")
 _OF_A_STEP = frozenset(StepMetrics.__dataclass_fields__).difference(_COMMON)
-_OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # the others may stand beside a validation's as well
+_OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # other fields may also be in a validation
 _OF_A_VALIDATION = frozenset({"validation_loss", "perplexity", "bleu"})
 _COUNTS = ("memory_bytes", "peak_memory_bytes", "epoch")
 _OF_STAGES = ("stage_busy", "stage_predicted")
 _MEASURES = sorted(_OF_A_STEP.difference(_COUNTS, ("loss",)))
 _EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("loss", *_MEASURES, *_OF_A_VALIDATION), ((int, float), "a number")),
-    **dict.fromkeys((*_COMMON, *_COUNTS), ((int,), "a whole number")),
+    **dict.fromkeys((*_COMMON, *_COUNTS), ((int,), "an integer")),
     **dict.fromkeys(_OF_STAGES, ((list,), "a list of numbers")),
-    "saved": ((str,), "a text"),
+    "saved": ((str,), "a string"),
 }
 
 
 def from_line(line: bytes) -> tuple[tuple[Record, ...], str | None]:
-    """Return the records of a line (a step, a validation, shares of stages, what was saved); and what is wrong with it, or None.
+    """Return the records of a line (step, validation, stage shares, saved model), and the error in it or None.
 
-    Unknown keys are left out, missing ones None; of kinds of a later version there is nothing. A loss that stands in its
-    line and is not finite is NaN.
+    Unknown keys are ignored, and missing keys are None. Records of kinds from a later version are ignored. A loss that
+    is present but not finite is NaN.
     """
     try:
         fields: Any = json.loads(line)
     except (ValueError, RecursionError):
-        return (), "is no JSON"
+        return (), "is not JSON"
     if not isinstance(fields, dict):
-        return (), "is no JSON object"
+        return (), "is not a JSON object"
     if fields.get("schema") != SCHEMA:
         return (), f"has schema {_quoted(fields['schema'])}, not {SCHEMA}" if "schema" in fields else "has no schema"
     wrong = next((f"has no {name}" for name in _COMMON if name not in fields), None)
@@ -69,7 +69,7 @@ def from_line(line: bytes) -> tuple[tuple[Record, ...], str | None]:
 def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> Iterator[Record]:
     saved = fields.get("saved")
     measured = {name for name, value in fields.items() if value is not None} & (_OF_A_STEP | _OF_A_VALIDATION)
-    if not measured and not isinstance(saved, str):  # what was measured may have been NaN
+    if not measured and not isinstance(saved, str):  # measured values may have been NaN, which is written as null
         measured = (fields.keys() & _OF_A_STEP) or (fields.keys() & _OF_A_VALIDATION)
     is_validation = bool(measured & _OF_A_VALIDATION)
     numbers: dict[str, Any] = {name: real_number(fields.get(name)) for name in _MEASURES}
@@ -99,7 +99,7 @@ def _loss(name: str, fields: dict[str, Any]) -> float | None:
 
 
 def _shares(name: str, fields: dict[str, Any]) -> tuple[float, ...]:
-    """Return a list of numbers; nothing where it is none, or holds anything else."""
+    """Return a list of numbers as a tuple, empty if the value is not a list of numbers."""
     values = fields.get(name)
     numbers = [real_number(value) for value in values] if isinstance(values, list) else []
     return tuple(value for value in numbers if value is not None) if None not in numbers else ()
@@ -112,54 +112,54 @@ def _quoted(value: Any) -> str:
 
 @frozen
 class Metrics:
-    """The records of a whole file, each kind in the order of its lines."""
+    """The records of a complete file, each kind in file order."""
 
     steps: tuple[StepMetrics, ...]
     validations: tuple[Validation, ...]
     saved: tuple[Saved, ...]
-    strange: int = 0  # lines that are no records of this version, or hold a value of a wrong type
-    found: bool = True  # whether there is such a file
-    first_strange: str | None = None  # which line, and why: "line 3 has no schema"
-    unreadable: str | None = None  # why it cannot be read, where there is something: "Permission denied"
+    strange: int = 0  # lines that are not records of this version, or have a value of the wrong type
+    found: bool = True  # whether the file exists
+    first_strange: str | None = None  # the first such line and its error: "line 3 has no schema"
+    unreadable: str | None = None  # why an existing file cannot be read: "Permission denied"
     stages: tuple[StageShares, ...] = ()
 
 
 class MetricsReader:
-    """Reads the records of a growing metrics.jsonl, each once. Holds no file open.
+    """A reader of a growing metrics.jsonl that returns each record once. It keeps no file open.
 
-    A last line that is not whole yet is left for later. A file that shrank, was replaced, or holds something else where
-    the last record stood, is read anew.
+    An incomplete last line is left for the next call. The file is read again from the start if it shrank, was replaced,
+    or its last record changed.
     """
 
     def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
-        """`last_bytes`: read only so much of the end of a longer file, from the first whole line in it."""
-        self.found = False  # at the last call: a file that may be opened
-        self.unreadable: str | None = None  # at the last call: why, where there is something: "Permission denied"
-        self.strange = 0  # lines of the file that are no records of this version, or hold a value of a wrong type
-        self.first_strange: str | None = None  # which line, and why: "line 3 has no schema"
-        self.beginnings = 0  # how often a file was begun, the first one included; not those that were empty
+        """`last_bytes`: of a longer file, read only this many bytes at the end, from the first complete line."""
+        self.found = False  # whether the last call could open the file
+        self.unreadable: str | None = None  # why the last call could not read an existing file: "Permission denied"
+        self.strange = 0  # lines that are not records of this version, or have a value of the wrong type
+        self.first_strange: str | None = None  # the first such line and its error: "line 3 has no schema"
+        self.beginnings = 0  # how often reading started at the beginning of a file that was not empty
         self._path = path
         self._last_bytes = last_bytes
         self._offset = 0
-        self._lines: int | None = 0  # that were begun; None where the beginning of the file was not read
+        self._lines: int | None = 0  # lines so far; None if the beginning of the file was not read
         self._remembered = b""
-        self._is_within = False  # what is read next is the rest of a line that is no record
+        self._is_within = False  # the next bytes are the rest of a line that is too long
 
     def _begin(self, file: BinaryIO) -> None:
-        if self._remembered or not self.beginnings:  # else nothing was read of the one that was begun last
+        if self._remembered or not self.beginnings:  # otherwise nothing was read of the previous file
             self.beginnings += 1
         self.strange = 0
         self.first_strange = None
         self._remembered = b""
         size_bytes = file.seek(0, os.SEEK_END)
-        # From the byte before, which may end a line.
+        # Start one byte earlier, because it may end a line.
         self._offset = 0 if self._last_bytes is None else max(0, size_bytes - self._last_bytes - 1)
         self._is_within = self._offset > 0
         self._lines = None if self._is_within else 0
         file.seek(self._offset)
 
     def read(self) -> list[Record]:
-        """Return what has come since the last call, in the order of its lines; nothing where there is no file."""
+        """Return the records written since the last call, in file order. Return nothing if the file is missing."""
         self.found, self.unreadable = False, None
         records: list[Record] = []
         try:
@@ -167,7 +167,7 @@ class MetricsReader:
                 self.found = True
                 file.seek(self._offset - len(self._remembered))
                 if not self._remembered or file.read(len(self._remembered)) != self._remembered:
-                    self._begin(file)  # it is another file
+                    self._begin(file)  # another file
                 while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(line) == MAX_LINE_BYTES:
                     records += self._records_of(line)
                     if self.strange > MAX_STRANGE:
@@ -179,7 +179,7 @@ class MetricsReader:
         return records
 
     def _records_of(self, line: bytes) -> Sequence[Record]:
-        """Return the records of the next line; none of a piece of one that is too long."""
+        """Return the records of the next line; none if the line is too long."""
         is_whole = line.endswith(b"\n")
         self._offset += len(line)
         self._remembered = line[-TAIL_BYTES:]
@@ -203,13 +203,13 @@ class MetricsReader:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Return all that the file holds now; empty where there is none."""
+    """Return all records in the file, empty if it is missing."""
     reader = MetricsReader(path)
     return metrics_of(reader.read(), reader)
 
 
 def metrics_of(records: Sequence[Record], reader: MetricsReader) -> Metrics:
-    """Return all records that `reader` has given, by their kinds, with what it says of their file."""
+    """Group the records of `reader` by kind, and add the reader's findings about the file."""
     return Metrics(
         tuple(record for record in records if isinstance(record, StepMetrics)),
         tuple(record for record in records if isinstance(record, Validation)),
@@ -223,19 +223,19 @@ def metrics_of(records: Sequence[Record], reader: MetricsReader) -> Metrics:
 
 
 def part_shares(steps: Sequence[StepMetrics]) -> dict[str, float]:
-    """Return which share of their time `steps` spent on each of `PARTS`, where that was measured."""
+    """Return the fraction of step time spent on each of `PARTS`, for the parts that were measured."""
     shares = {}
     for part in PARTS:
         known = [(getattr(step, f"{part}_s"), step.step_s) for step in steps]
         pairs = [(spent, seconds) for spent, seconds in known if spent is not None and seconds is not None]
         whole = sum(seconds for _, seconds in pairs)
         share = sum(spent for spent, _ in pairs) / whole if whole else math.nan
-        if math.isfinite(share):  # of any program: numbers may be too large to be added
+        if math.isfinite(share):  # a user's program may write numbers whose sum overflows
             shares[part] = share
     return shares
 
 
 def median_of(steps: Sequence[StepMetrics], field: str) -> float | None:
-    """Return the median of a field over the steps that have it; None where none has."""
+    """Return the median of a field over the steps that have it, or None if no step has it."""
     known = [value for step in steps if (value := getattr(step, field)) is not None]
     return statistics.median(known) if known else None

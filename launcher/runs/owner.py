@@ -1,6 +1,6 @@
-"""The owner of a run, and which processes belong to that owner.
+"""The owner of a run, and the check that a process belongs to that owner.
 
-A run's files can name any process, so only processes that the run's owner could signal count as the run's.
+A run's files can name any process. Only processes that the run's owner could signal count as the run's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from launcher.core.run_dir import RunDir
 
 
 def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
-    """Return the user who owns a run; None if its directory and its events belong to different users.
+    """Return the user who owns a run, or None if its directory and events belong to different users.
 
     `read_from`: owners of the files that events were read from.
     """
@@ -28,7 +28,7 @@ def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
 
 
 def is_of_owner(process: ProcessId, owner: int | None, file: Path) -> bool:
-    """Return whether a process belongs to the run's owner, or writes to `file`, one of the run's.
+    """Return True if a process belongs to the run's owner or writes to `file`, which belongs to the run.
 
     Open files decide on file systems that map all users to one.
     """
@@ -38,12 +38,12 @@ def is_of_owner(process: ProcessId, owner: int | None, file: Path) -> bool:
 
 
 def _writes_to(pid: int, file: Path, owner: int) -> bool:
-    """Return whether a process has `file` open for writing. False for a link, a file below a link, another user's file."""
+    """Return True if a process has `file` open for writing. Links and other users' files do not count."""
     with suppress(OSError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             is_own = os.fstat(descriptor).st_uid == owner
-            is_direct = os.readlink(f"{PROC}/self/fd/{descriptor}") == str(file)  # noqa: PTH115 - as `has_open` reads it
+            is_direct = os.readlink(f"{PROC}/self/fd/{descriptor}") == str(file)  # noqa: PTH115 - like `has_open`
             return is_own and is_direct and has_open(pid, descriptor)
         finally:
             os.close(descriptor)
@@ -51,15 +51,15 @@ def _writes_to(pid: int, file: Path, owner: int) -> bool:
 
 
 def check_own_directory(directory: Path) -> None:
-    """Refuse to write into a directory of another user, whose files could be links to ours.
+    """Raise if a directory belongs to another user, who could replace its files by links to ours.
 
     Raises:
-        UsageError: the directory, or a link in its place, belongs to another user.
+        UsageError: the directory, or a link at its path, belongs to another user.
         OSError: it cannot be reached.
     """
     for uid in uids_of_file(directory):
         if not is_trusted_in(uid, directory):
             raise UsageError(
-                f"{directory} belongs to {called(uid)}; a run needs a directory of its own user",
-                hint="give this run a name that no other has, or set `--runs-dir` to a directory of your own",
+                f"{directory} belongs to {called(uid)}; a run needs a directory that you own",
+                hint="give this run a unique name, or set `--runs-dir` to a directory that you own",
             )

@@ -1,4 +1,4 @@
-"""The state of a run, folded from its events alone in this one place."""
+"""The state of a run, derived only from its events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.core.verdict import Verdict
 
 
 class State(str, Enum):
-    """The state of a run. Events alone give all but the last five, which need a look at processes and files."""
+    """The state of a run. Events give all states except the last five, which need a look at processes and files."""
 
     STARTING = "starting"
     PRELOADING = "preloading"
@@ -27,20 +27,20 @@ class State(str, Enum):
     FAILED = "failed"
     HUNG = "hung"
     STOPPED = "stopped"
-    LOST = "lost"  # its launcher or its agent was killed, or the machine started anew under it
-    ELSEWHERE = "elsewhere"  # on another machine, or before this one's last start: not visible from here
-    UNWATCHED = "unwatched"  # an mpirun or srun started its ranks (`tlaunch exec`), and their ends are not recorded
-    ENDED = "ended"  # of these, too: all its processes are gone
+    LOST = "lost"  # its launcher or agent was killed, or the machine was rebooted
+    ELSEWHERE = "elsewhere"  # on another machine, or before this machine's last boot: not visible
+    UNWATCHED = "unwatched"  # mpirun or srun started its ranks (`tlaunch exec`), and their exits are not recorded
+    ENDED = "ended"  # started like `UNWATCHED`, and all its processes are gone
     UNKNOWN = "unknown"  # written by another version
 
     @property
     def going_on(self) -> bool:
-        """True if processes of the run live, as far as is known."""
+        """True if processes of the run are alive, as far as is known."""
         return not self.over and self not in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}
 
     @property
     def over(self) -> bool:
-        """True if nothing of the run is left, as far as is known."""
+        """True if no process of the run is left, as far as is known."""
         return self is State.ENDED or self in ENDED_AS.values()
 
 
@@ -61,19 +61,19 @@ class AttemptEnd:
 
     stopping: events.Stopping | None = None
     cause: Cause = Cause.FINISHED
-    grace_passed_s: float | None = None  # between the first SIGTERM and SIGKILL; None if none was needed
+    grace_passed_s: float | None = None  # between the first SIGTERM and SIGKILL; None if no SIGKILL was needed
     _since_ns: int = 0
     _killed: dict[int, int] = field(default_factory=dict)  # by server_index
     _leftovers: dict[int, int] = field(default_factory=dict)  # by server_index
 
     @property
     def killed(self) -> int:
-        """Processes that had to be killed, on all servers."""
+        """Number of processes that had to be killed, on all servers."""
         return sum(self._killed.values())
 
     @property
     def leftovers(self) -> int:
-        """Processes that outlived their ranks, on all servers."""
+        """Number of processes that outlived their ranks, on all servers."""
         return sum(self._leftovers.values())
 
     def take(self, stamped: TimestampedEvent) -> None:
@@ -97,12 +97,12 @@ class AttemptEnd:
 class RankStart:
     event: events.RankStarted
     time_ns: int
-    server_index: int  # of the server that reported it
+    server_index: int  # the server that reported it
 
 
 @frozen
 class SchedulerStart:
-    """MindSpore's scheduler in an attempt, and its end if that came by itself."""
+    """MindSpore's scheduler in an attempt, and its exit if it was not requested."""
 
     event: events.SchedulerStarted | None  # None: it could not be started
     server_index: int
@@ -111,25 +111,25 @@ class SchedulerStart:
 
 @dataclass(slots=True)
 class AttemptProgress:
-    """The events of one attempt, summed up. The next one gets a record of its own."""
+    """The state of one attempt, aggregated from its events. Each attempt has a new record."""
 
     number: int = 0
     master_port: int = 0
     started_ns: int = 0
     allotment: DeviceAssignment | None = None  # None: all devices of the run
     starts: dict[int, RankStart] = field(default_factory=dict)  # by global rank
-    exits: dict[int, RankExit] = field(default_factory=dict)  # by global rank, in the order in which they ended
+    exits: dict[int, RankExit] = field(default_factory=dict)  # by global rank, in order of exit
     scheduler: SchedulerStart | None = None
-    first_failure: RankExit | None = None  # as processes ended; who is to blame is in `verdict`
+    first_failure: RankExit | None = None  # in order of exit; `verdict` names the culprit
     verdict: Verdict | None = None
-    slow: dict[int, events.Slow] = field(default_factory=dict)  # by global rank; the last event of each
+    slow: dict[int, events.Slow] = field(default_factory=dict)  # the last event by global rank
     not_exiting: dict[int, events.NotExiting] = field(default_factory=dict)  # by global rank
     paused: bool = False
     ending: AttemptEnd = field(default_factory=AttemptEnd)
 
     @property
     def running(self) -> int:
-        """The number of ranks that have a process."""
+        """The number of ranks with a process."""
         return len(self.starts.keys() - self.exits.keys())
 
     def take(self, stamped: TimestampedEvent) -> None:
@@ -162,24 +162,24 @@ class AttemptProgress:
 
 
 class Progress:
-    """Takes events in their order. Times are nanoseconds since 1970."""
+    """The state of a run, updated by events in order. Times are nanoseconds since 1970."""
 
     def __init__(self, rank_count: int | None = None, devices: frozenset[int] | None = None) -> None:
-        """Without `rank_count` the agent's event sets it. `devices`: of an elastic run those that count here; None: all."""
+        """`rank_count`: None if the agent's event gives it. `devices` of an elastic run that count; None means all."""
         self._devices = devices
         self.rank_count = rank_count or 0
         self._count_is_given = rank_count is not None
-        self.agent: ProcessId | None = None  # of several servers: their coordinator
+        self.agent: ProcessId | None = None  # with several servers, the coordinator's
         self.agents: dict[int, ProcessId] = {}  # by server_index
         self.head: ProcessId | None = None
         self.first_ns: int | None = None
         self.last_ns = 0
-        self.past: list[Attempt] = []  # attempts that were followed by another one
+        self.past: list[Attempt] = []  # attempts before the current one
         self.current = AttemptProgress()
         self.not_begun: events.NotBegun | None = None
         self.not_restarting: str | None = None
-        self.exit_code: int | None = None  # of the whole run; None until the agent has written its last event
-        self.unkillable: list[int] | None = None  # of all attempts; empty: its pid changes all the time
+        self.exit_code: int | None = None  # of the run; None until the agent has written its last event
+        self.unkillable: list[int] | None = None  # of all attempts; empty if the pid keeps changing
         self._preloading = False
 
     @property
@@ -189,12 +189,12 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """From the agent's start to the last event."""
+        """Seconds from the agent's start to the last event."""
         return 0.0 if self.first_ns is None else (self.last_ns - self.first_ns) / 1e9
 
     @property
     def state(self) -> State:
-        """The state as far as events show it: never LOST, for a killed process writes no event, and never ELSEWHERE."""
+        """The state according to events. Never LOST or ELSEWHERE, because a killed process writes no event."""
         attempt, ending = self.current, self.current.ending
         if self.ended:
             return ENDED_AS[ending.cause]
@@ -215,7 +215,7 @@ class Progress:
 
     @property
     def scheduler_process(self) -> ProcessId | None:
-        """The identity of the process of MindSpore's scheduler in this attempt; None where there was none."""
+        """The identity of MindSpore's scheduler process in this attempt, or None."""
         scheduler = self.current.scheduler
         if scheduler is None or scheduler.event is None:
             return None
@@ -227,7 +227,7 @@ class Progress:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The attempts of the run as its report has them, the current one included."""
+        """The attempts of the run, including the current one, as in its report."""
         return (*self.past, self._current_attempt())
 
     def _current_attempt(self) -> Attempt:
@@ -245,7 +245,10 @@ class Progress:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts that count: of an elastic run, those for other devices and lost servers do not."""
+        """The number of restarts that count against `--max-restarts`.
+
+        In an elastic run, restarts for changed devices or lost servers do not count.
+        """
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]
@@ -258,7 +261,7 @@ class Progress:
             case events.AgentStarted():
                 self._note_agent(event, stamped.server_index)
             case events.Preloading() | events.Preloaded() | events.RankStarted():
-                # A rank starts also where preloading was given up.
+                # Ranks also start after preloading has failed.
                 self._preloading = isinstance(event, events.Preloading)
             case events.AttemptStarted():
                 if event.number > self.current.number:
@@ -277,17 +280,17 @@ class Progress:
             case _:
                 pass
         self.current.take(stamped)
-        self.last_ns = max(self.last_ns, stamped.time_ns)  # servers' clocks are known within limits
+        self.last_ns = max(self.last_ns, stamped.time_ns)  # clocks of servers are only approximately synchronized
 
     def _ranks_of(self, allotment: DeviceAssignment | None) -> int:
-        """Return the number of ranks of an attempt that count here."""
+        """Return the number of ranks of an attempt that count."""
         if allotment is None:
             return self.rank_count
         return len(self._devices.intersection(allotment.devices) if self._devices is not None else allotment.devices)
 
     def _note_agent(self, event: events.AgentStarted, server_index: int) -> None:
         self.agents[server_index] = event.agent
-        # Of several servers, the coordinator's comes first and counts for all.
+        # With several servers, the coordinator's event comes first and counts for all.
         if server_index == COORDINATOR or COORDINATOR not in self.agents:
             self.agent, self.head = event.agent, event.head
             self.rank_count = self.rank_count if self._count_is_given else event.rank_count

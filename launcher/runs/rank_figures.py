@@ -1,6 +1,6 @@
-"""How far each rank is: by its heartbeat, or, where it writes none, by what it prints.
+"""The training progress of each rank, from its heartbeat or else from its log.
 
-Nothing but what people look at uses figures of logs: whether a rank hangs or is slow is found without them.
+Figures from logs are only displayed. Detection of hung and slow ranks does not use them.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ if TYPE_CHECKING:
     from launcher.logs.figures import Figures
     from launcher.logs.select import Matcher
 
-LOOK_BYTES = 1 << 15  # of a log at a time: there may be a thousand
+LOOK_BYTES = 1 << 15  # per read of a log; there may be a thousand logs
 
 
 @frozen
 class RankFigures:
-    """The newest figures of a rank, all of one source."""
+    """The newest figures of a rank, all from one source."""
 
-    heartbeat: Heartbeat | None = None  # whatever there is of it, a touch included
+    heartbeat: Heartbeat | None = None  # any heartbeat, including a touched file
     from_log: bool = False
     step: int | None = None
     last_step: int | None = None
-    epoch: float | None = None  # from a log; `step` and `last_step` are of an epoch then, as a rule
+    epoch: float | None = None  # from a log; `step` and `last_step` then usually count within the epoch
     loss: float | None = None
     tokens_per_s: float | None = None
     steps_per_s: float | None = None  # from a log
-    counts_samples: bool = False  # `step` and `last_step` are numbers of samples, as a log tells them
-    is_bare: bool = False  # of a progress bar without words, which may be that of an epoch, or of another loop
-    refused: str | None = None  # why its log is not read: --progress-regex has taken too long
+    counts_samples: bool = False  # `step` and `last_step` from a log count samples
+    is_bare: bool = False  # from a progress bar without words, which may belong to an epoch or another loop
+    refused: str | None = None  # why its log is not read: --progress-regex took too long
 
     @property
     def compared_step(self) -> int | None:
-        """The step, by which ranks are compared; of samples the hundredths of the epoch, for a step has many of them."""
+        """The step used to compare ranks. If samples are counted, the percentage of the epoch."""
         if self.step is None or not self.counts_samples:
             return self.step
         return 100 * self.step // self.last_step if self.last_step else None
 
     @property
     def is_over(self) -> bool:
-        """True for a progress bar without words that has come to its end: its loop is over, and another may be going on."""
+        """True for a finished progress bar without words. Its loop is over, and another may be running."""
         return self.is_bare and self.step is not None and self.step == self.last_step
 
     @property
     def known(self) -> bool:
-        """True where anything is known of the training."""
+        """True if any training figure is known."""
         return any(value is not None for value in (self.step, self.epoch, self.loss, self.tokens_per_s))
 
 
 @dataclass(slots=True)
 class _Log:
-    """How far a log was read, and what was found in it. Invariant: `position` is behind the end of a line."""
+    """The read position and newest figures of a log. Invariant: `position` is at the start of a line."""
 
     path: Path
-    offset: int = 0  # where the current attempt begins
+    offset: int = 0  # where the current attempt starts
     position: int = 0
     seen: tuple[int, int] = (0, 0)  # inode and size at the last look
     found: RankFigures | None = None
 
 
 def pattern_of(text: str | None) -> Matcher | None:
-    """Return the expression that finds figures in lines, as --progress-regex gave it; None for the known forms.
+    """Compile the expression of --progress-regex that finds figures in lines. Return None for the built-in formats.
 
     Raises:
-        UsageError: it is none.
+        UsageError: `text` is not a valid expression.
     """
     if text is None:
         return None
@@ -84,7 +84,7 @@ def pattern_of(text: str | None) -> Matcher | None:
 
 
 def recorded_pattern(run_dir: RunDir) -> Matcher | None:
-    """Return the expression of --progress-regex that a run was started with; None for the known forms. Never raises."""
+    """Return the --progress-regex expression of a run, or None for the built-in formats. Never raises."""
     text = read_fields(run_dir).get("progress_regex")
     with suppress(UsageError):
         return pattern_of(text if isinstance(text, str) else None)
@@ -92,28 +92,29 @@ def recorded_pattern(run_dir: RunDir) -> Matcher | None:
 
 
 def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
-    """Return the expression that is asked for now, else the one that the run was started with.
+    """Return the expression for `text`, or the one that the run was started with if `text` is None.
 
     Raises:
-        UsageError: it is none.
+        UsageError: `text` is not a valid expression.
     """
     return recorded_pattern(run_dir) if text is None else pattern_of(text)
 
 
 class FiguresReader:
-    """Looks at ranks again and again; reads at most the last 32 KiB of what has come to a log since its last look.
+    """A reader of ranks' newest figures. Each look reads at most the last 32 KiB of new log text.
 
-    Holds no file open, never blocks, and never raises for what it finds. An expression that takes too long is given up.
+    It keeps no file open, never blocks and raises no errors for file content. It stops using an expression that is too
+    slow.
     """
 
     def __init__(self, run_dir: RunDir, pattern: Matcher | None = None) -> None:
-        """`pattern`: of `progress_regex`, in place of the forms of lines that are known."""
-        self.refused: UsageError | None = None  # why the pattern is not searched for any more
+        """`pattern`: an expression from `progress_regex` that replaces the built-in line formats."""
+        self.refused: UsageError | None = None  # why the pattern was given up
         self._run_dir, self._pattern = run_dir, pattern
         self._logs: dict[int, _Log] = {}
 
     def look(self, global_rank: int, log_offset: int = 0) -> RankFigures:
-        """Return the figures of a rank; `log_offset`: where its log begins to be of the current attempt."""
+        """Return the figures of a rank. `log_offset` is the start of the current attempt in its log."""
         heartbeat = read_heartbeat(self._run_dir.heartbeat(global_rank))
         beat = heartbeat.beat if heartbeat is not None else Beat()
         figures = RankFigures(
@@ -124,9 +125,9 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures of a log, whatever the heartbeat says; None before there are any.
+        """Return the newest figures of a log, ignoring the heartbeat, or None if there are none yet.
 
-        Where the pattern was given up they are none, and say why.
+        If the pattern was given up, return figures that contain only the reason.
         """
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
@@ -148,14 +149,14 @@ class FiguresReader:
             return
         if found.st_ino != before[0]:
             log.position = log.offset
-        if found.st_size < log.position:  # it was truncated: by logrotate, as a rule
+        if found.st_size < log.position:  # truncated, usually by logrotate
             log.position = 0
         from launcher.logs.figures import LINE_END, figures_in, last_line  # noqa: PLC0415 - programs with heartbeats need none
 
         with opened(log.path) as descriptor:
             begin = max(log.position, found.st_size - LOOK_BYTES)
             text = bytes_between(descriptor, begin, found.st_size)
-        if begin > log.position:  # the first line of it may be the end of one
+        if begin > log.position:  # the first line may be incomplete
             first_end = LINE_END.search(text)
             text = text[first_end.end() if first_end else 0 :]
         log.position = found.st_size - len(text) + max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
@@ -165,11 +166,11 @@ class FiguresReader:
             if not each.is_bare:
                 newest = each
                 break
-        # Lines that say more stay, though bars without words come more often.
+        # Keep figures from informative lines, although bars without words come more often.
         if newest is not None and (not newest.is_bare or log.found is None or log.found.is_bare):
             log.found = RankFigures(from_log=True, **vars(newest))
         if log.found is not None and log.found.is_over:
-            # Of a loop that is over the speed is none any more, and nothing is once the program has printed of other things.
+            # The speed of a finished loop is obsolete; so are all its figures once the program prints something else.
             line = last_line(text)
             goes_on = line is not None and next(figures_in(line, self._pattern), None) is None
             log.found = None if goes_on else replace(log.found, steps_per_s=None)

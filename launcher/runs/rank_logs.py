@@ -1,4 +1,4 @@
-"""The logs of a run's ranks as lines: all that there is, the last ones, and what comes as they grow."""
+"""The lines of ranks' logs: all lines, the last ones, or new ones as the logs grow."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from launcher.logs.times import Clock
 from launcher.runs.attempt_places import AttemptPlaces
 from launcher.runs.event_reader import EventReader
 
-SCHEDULER = -1  # stands for MindSpore's scheduler where logs are known by their ranks
+SCHEDULER = -1  # the "rank" of MindSpore's scheduler in mappings by rank
 
 
 class AttemptStarts:
-    """The starts of attempts in the logs of all ranks. An attempt after the first starts at its mark."""
+    """The start offsets of attempts in the logs of all ranks. Attempts after the first start at a mark in the log."""
 
     def __init__(self, *, written_anew: bool = False) -> None:
-        """`written_anew`: an attempt replaces what the one before has written."""
-        self.attempt = 0  # the one that was started last
+        """`written_anew`: each attempt overwrites the log of the previous one."""
+        self.attempt = 0  # the latest attempt
         self._written_anew = written_anew
         self._of_rank: dict[int, list[tuple[int, int]]] = {}
 
     def of(self, global_rank: int) -> list[tuple[int, int]]:
-        """Offsets, ascending, and the attempts that begin there. The list grows as more becomes known."""
+        """Return the start offsets of attempts, ascending, with their numbers. The list grows as more become known."""
         return self._of_rank.setdefault(global_rank, [])
 
     def apply(self, event: Event) -> None:
@@ -47,23 +47,23 @@ class AttemptStarts:
                 pass
 
     def note(self, global_rank: int, offset: int, attempt: int) -> None:
-        """Take note that `attempt`, or a later one, wrote what begins at `offset`."""
+        """Record that the log from `offset` on was written by `attempt` or a later one."""
         starts = self.of(global_rank)
-        if starts and starts[-1][0] > offset:  # its log was emptied: what it wrote since is all that stands before
+        if starts and starts[-1][0] > offset:  # the log was truncated: all text before `offset` was written since
             starts[:] = [(0, starts[-1][1])]
-        if starts and starts[-1][0] == offset:  # it wrote nothing
+        if starts and starts[-1][0] == offset:  # that attempt wrote nothing
             starts.pop()
         starts.append((offset, attempt))
 
 
-MAX_PIECE_BYTES = 1 << 20  # of a line that is shown in pieces by `blocks`
-AT_ONCE_BYTES = 1 << 20  # of all logs together, before the caller has a turn
-TIMED_BYTES = (8 << 10, 64 << 10, 256 << 10)  # in which the time of a line that carries none is looked for
-MIN_BYTES = 512  # of one log
+MAX_PIECE_BYTES = 1 << 20  # `blocks` splits longer lines
+AT_ONCE_BYTES = 1 << 20  # of all logs together, in one call
+TIMED_BYTES = (8 << 10, 64 << 10, 256 << 10)  # searched backwards for the time of a line without one
+MIN_BYTES = 512  # read from one log
 
 
 def why_unreadable(log: Path) -> str | None:
-    """Return why a log cannot be read; None where it can, or does not exist yet. Does not block."""
+    """Return the error of opening a log, or None if it can be read or does not exist yet. Does not block."""
     try:
         with opened(log):
             return None
@@ -74,15 +74,15 @@ def why_unreadable(log: Path) -> str | None:
 
 
 class RankLog:
-    """The lines of one rank in their order, with times and attempts. Close it at the end."""
+    """The lines of one rank in order, with times and attempts. Call `close` at the end."""
 
     def __init__(
         self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int, *,
         wanted: Callable[[Line], bool] | None = None, arrivals: Arrivals | None = None,
     ) -> None:  # fmt: skip
-        """Begin at the start of `log`. `near_ns`: about when the rank ran, for lines with a time without a year.
+        """Start at the beginning of `log`. `near_ns` is roughly when the rank ran, for times without a year.
 
-        `wanted`: as in `RankLogs`. `arrivals`: of the lines that carry no time.
+        `wanted`: as in `RankLogs`. `arrivals`: the times of lines that contain no time.
         """
         self._global_rank = global_rank
         self._log = log
@@ -90,12 +90,12 @@ class RankLog:
         self._reader = LineReader(global_rank)
         self._clock = Clock(near_ns, arrivals)
         self._wanted = wanted
-        self.before_read: Callable[[], None] = lambda: None  # called before each read of `present` and `blocks`
+        self.before_read: Callable[[], None] = lambda: None  # called before each read by `present` and `blocks`
 
     def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
         """Skip all but the last `count` lines. Call it first.
 
-        `with_times`: look at lines before them, for the time of those that carry none themselves.
+        `with_times`: search earlier lines for the time of lines without one.
         """
         self._log.skip_to_last_lines(count)
         for limit_bytes in TIMED_BYTES if with_times else ():
@@ -111,14 +111,14 @@ class RankLog:
             yield from self.lines(*chunk)
 
     def whole(self) -> Iterator[Line]:
-        """Yield the lines that `present` yields, and an unfinished last one too."""
+        """Yield the lines of `present`, and an unfinished last line."""
         yield from self.present()
         yield from self.rest()
 
     def whole_from(self, marks: Collection[bytes]) -> Iterator[Line]:
-        """Yield what `whole` yields from the chunk before the first of `marks` on; nothing if there is none.
+        """Yield the lines of `whole`, from the chunk before the first of `marks`; nothing if there is no mark.
 
-        To search a chunk is much cheaper than to make its lines.
+        Searching a chunk is much cheaper than splitting it into lines.
         """
         longest = max(map(len, marks))
         is_found, last_offset, last = False, 0, b""
@@ -134,7 +134,7 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield what `whole` yields, in blocks of whole lines with newlines; pieces and an unfinished line have none."""
+        """Yield the text of `whole` in blocks of lines. Parts of long lines and an unfinished line have no newline."""
         reader = LineReader(self._global_rank, MAX_PIECE_BYTES)
         for chunk in self._present():
             for _, block in reader.blocks(*chunk):
@@ -143,7 +143,7 @@ class RankLog:
             yield unfinished
 
     def read(self, limit_bytes: int) -> tuple[int, bytes]:
-        """Read new bytes of one attempt, at most `limit_bytes`; return them with the offset of the first.
+        """Read up to `limit_bytes` new bytes of one attempt. Return the offset of the first byte, and the bytes.
 
         Does not block.
         """
@@ -152,7 +152,7 @@ class RankLog:
         return self._log.read(int(min(limit_bytes, behind - position)))
 
     def of_attempt(self, attempt: int, offset: int, chunk: bytes) -> bytes:
-        """Return what of a chunk that was just read belongs to `attempt` or an earlier one; the rest is read again."""
+        """Return the beginning of a chunk that `attempt` or an earlier one wrote. The rest is read again later."""
         self._note_mark(offset, chunk)
         _, behind, now = attempt_at(offset, self._starts)
         end = offset if now is not None and now > attempt else int(min(behind, offset + len(chunk)))
@@ -161,9 +161,9 @@ class RankLog:
         return chunk[: end - offset]
 
     def _note_mark(self, offset: int, chunk: bytes) -> None:
-        """Look for the mark of an attempt that has begun: the event that says where it begins may come later."""
+        """Search for the mark of a new attempt, whose start event may arrive later."""
         _, _, attempt = attempt_at(offset, self._starts)
-        for number in range((attempt or 0) + 1, self._all_starts.attempt + 1):  # a rank may have no part in some
+        for number in range((attempt or 0) + 1, self._all_starts.attempt + 1):  # a rank may be missing in some attempts
             mark = mark_of(number)
             at = 0 if chunk.startswith(mark) and self._reader.partial is None else chunk.find(b"\n" + mark) + 1
             if at > 0 or chunk.startswith(mark):
@@ -176,32 +176,32 @@ class RankLog:
 
     @property
     def attempt(self) -> int:
-        """The attempt that wrote what is to be read next; -1 if that is unknown."""
+        """The attempt that wrote the next unread text; -1 if unknown."""
         attempt = attempt_at(self._log.position, self._starts)[2]
         return -1 if attempt is None else attempt
 
     def lines(self, offset: int, chunk: bytes) -> list[Line]:
-        """Return the lines that end in what `read` returned. Call it once for each chunk, in their order."""
+        """Return the lines that end in a chunk from `read`. Call it once for each chunk, in order."""
         return self._stamped(self._reader.lines(offset, chunk))
 
     def rest(self) -> list[Line]:
-        """Return the start of a line whose end was never written."""
+        """Return an unfinished last line."""
         return self._stamped(self._reader.last_line())
 
     @property
     def begun(self) -> PartialLine | None:
-        """The unfinished line, as far as it was read; None if there is none."""
+        """The unfinished line as read so far, or None."""
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip all but the last unread bytes, at most `keep_lines` whole lines; return how many bytes were skipped."""
+        """Skip all but the last unread bytes, or the last `keep_lines` lines. Return the number of skipped bytes."""
         return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:
         self._log.close()
 
     def _present(self) -> Iterator[tuple[int, bytes]]:
-        """Yield unread chunks up to the current end of the log, so that it ends while ranks keep writing."""
+        """Yield unread chunks up to the log's end at the time of the call, so that it returns while ranks write."""
         end = self._log.end
         while self._log.position < end:
             self.before_read()
@@ -221,11 +221,17 @@ class RankLogs:
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,
         places: AttemptPlaces | None = None, wanted: Callable[[Line], bool] | None = None, timed: bool = False,
     ) -> None:  # fmt: skip
-        """Open the logs; those that cannot be opened are left out.
+        """Open the logs. Logs that cannot be opened are left out.
 
-        `environment`: env.log of each rank instead of train.log. `on_truncation` is called with the global rank. `places`
-        is told of each attempt. Only lines that are `wanted` are given, but `RankLog.blocks` and `follower` give all. `timed`:
-        lines that carry no time have that of their arrival, where it was noted.
+        Args:
+            run_dir: The run.
+            global_ranks: The ranks whose logs are read.
+            near_ns: Roughly when the run took place, for times without a year.
+            environment: Read env.log of each rank instead of train.log.
+            on_truncation: Called with the global rank.
+            places: Notified of each attempt.
+            wanted: Selects lines. `RankLog.blocks` and `follower` ignore it.
+            timed: Lines without a time get their recorded arrival time.
         """
         self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log
@@ -250,29 +256,29 @@ class RankLogs:
 
     @property
     def unreadable(self) -> dict[int, tuple[Path, str]]:
-        """Path and reason, by global rank, of logs that are left out or could not be read the last time."""
+        """Path and reason, by global rank, for logs that were left out or that the last read failed for."""
         reasons = self._left_out | {rank: log.trouble for rank, log in self._growing.items()}
         return {rank: (self._named[rank], reason) for rank, reason in sorted(reasons.items()) if reason is not None}
 
     @property
     def _changes(self) -> Changes:
-        """The watch over all logs, made when something is followed for the first time."""
+        """The watcher of all logs, created on first use."""
         if self._watched is None:
             self._watched = Changes(self._growing)
         return self._watched
 
     def new_lines(self, *, ended: bool = False, at_once_bytes: int = AT_ONCE_BYTES) -> Iterator[list[Line]]:
-        """Yield new lines, some of each rank; nothing once there are none. Does not block.
+        """Yield batches of new lines from the ranks until there are none. Does not block.
 
-        Gives about `at_once_bytes` at most of all logs together, and of each of them its share. What an attempt has
-        written comes before anything of the next. `ended`: nothing writes any more, and no change is waited for.
+        Reads about `at_once_bytes` in all, shared equally among the logs. Text of an attempt comes before text of the
+        next. `ended`: the run is over, so all logs are read without waiting for changes.
         """
         self.note_attempts()
         came_bytes, last_attempt = 0, -1
         due = self._changes.changed(ended=ended)
         limit_bytes = min(CHUNK_BYTES, max(MIN_BYTES, at_once_bytes // max(1, len(due))))
         turns = [(0, global_rank) for global_rank in due]
-        if self._starts.attempt:  # those first that are behind
+        if self._starts.attempt:  # ranks in earlier attempts first
             turns = sorted(((self.of_rank[each].attempt, each) for each in due), key=itemgetter(0))
         for attempt, global_rank in turns:
             if came_bytes and attempt > last_attempt:
@@ -284,7 +290,7 @@ class RankLogs:
                 self._changes.nothing_new(global_rank)
                 continue
             self._changes.later(global_rank)
-            self.note_attempts()  # now: what was just read may be the first of an attempt
+            self.note_attempts()  # now, because the chunk may be the start of an attempt
             chunk = log.of_attempt(known_attempt, offset, chunk)
             yield log.lines(offset, chunk)
             came_bytes += len(chunk)
@@ -292,35 +298,35 @@ class RankLogs:
                 return
 
     def look_at(self, global_rank: int) -> None:
-        """Read this log to its current end, changed or not; `is_read` returns true once that is done."""
+        """Read this log to its current end, changed or not. `is_read` then returns True."""
         self._changes.look_at(global_rank)
 
     def is_read(self, global_rank: int) -> bool:
-        """Return whether `new_lines` has given all that is known to have come."""
+        """Return True if `new_lines` has returned all known text of this log."""
         return not self._changes.has_changed(global_rank)
 
     def follower(self) -> Follower:
-        """Return a follower that gives what is unread as it is, instead of `new_lines`."""
+        """Return a follower that copies unread bytes unchanged, in place of `new_lines`."""
         return Follower(self._growing)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until something may have been written, at most that long."""
+        """Sleep until a log may have changed, for `seconds` at most."""
         self._changes.wait(seconds)
 
     def note_attempts(self) -> None:
-        """Read from the events where attempts that have begun since the last call begin in each log."""
+        """Read new events, and record the offsets of new attempts in each log."""
         for stamped in self._events.read():
             self._starts.apply(stamped.event)
             if isinstance(stamped.event, AttemptStarted):
                 if self._places is not None:
                     self._places.note(stamped.event.number, stamped.event.allotment)
                 if self._watched is not None:
-                    for global_rank in self.of_rank:  # all that the attempt before wrote is there
+                    for global_rank in self.of_rank:  # the previous attempt has written everything
                         self._changes.look_at(global_rank)
 
     def _note_truncation(self, global_rank: int, truncation: Truncation) -> None:
         starts = self._starts.of(global_rank)
-        if starts:  # what the log holds now was written by the last attempt
+        if starts:  # the log's present content was written by the last attempt
             starts[:] = [(0, starts[-1][1])]
         self._on_truncation(global_rank, truncation)
 

@@ -1,4 +1,4 @@
-"""A run's directory: made whole or not at all, with run.json (the RunSpec, secrets masked) and what is read back from it."""
+"""A run's directory, created atomically, and run.json in it: the RunSpec with secrets masked."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from launcher.preload.masking import masked, masked_argv
 
 SCHEMA = 2
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-_masked = lru_cache(maxsize=256)(masked)  # thousands of ranks have most of their variables alike
+_masked = lru_cache(maxsize=256)(masked)  # thousands of ranks share most of their variables
 
 
 def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str:
-    """Return the whole spec as JSON, one rank after the other; a variable that is removed is null.
+    """Return the complete spec as JSON, with all ranks. A removed variable is null.
 
-    `options`: those that made this spec, by name, secrets masked.
+    `options`: the command-line options of the run, by name, with secrets masked.
     """
     record: dict[str, Any] = {
         "schema": SCHEMA,
@@ -57,7 +57,7 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
 
 
 def _masked_supervision(supervision: Supervision) -> dict[str, Any]:
-    """Return the rules of supervision, with the scheduler's command as those of ranks: it may be that of the user."""
+    """Return the supervision rules with the scheduler's command masked, since it may be the user's."""
     if supervision.scheduler is not None:
         supervision = replace(supervision, scheduler=masked_argv(supervision.scheduler))
     return asdict(supervision)
@@ -69,7 +69,7 @@ def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str |
 
 @frozen
 class RankPlace:
-    """The place of a rank, as the rank table has it."""
+    """The place of a rank according to the rank table."""
 
     global_rank: int
     server_id: str
@@ -82,13 +82,13 @@ class Recorded:
     places: tuple[RankPlace, ...]  # ascending by global rank
     grace_s: float
     max_restarts: int
-    engine: str | None = None  # the user's own that started the ranks; None: tlaunch did
+    engine: str | None = None  # the external engine that started the ranks; None: tlaunch did
     continues: ResumedFrom | None = None
-    # Of an elastic run, all that it may use, by the ranks that the whole table gives them.
+    # All devices of an elastic run, by their rank in the complete rank table.
     devices: tuple[RankPlace, ...] = ()
 
     def places_in(self, allotment: DeviceAssignment | None) -> tuple[RankPlace, ...]:
-        """Return the places of the ranks of an attempt, ascending by global rank."""
+        """Return the places of an attempt's ranks, ascending by global rank."""
         if allotment is None or len(self.devices) <= max(allotment.devices):
             return self.places
         return tuple(replace(self.devices[device], global_rank=rank) for rank, device in enumerate(allotment.devices))
@@ -98,7 +98,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
     """Read run.json.
 
     Raises:
-        UnreadableError: it is missing, unreadable, or not a record of a run.
+        UnreadableError: it is missing, unreadable or not a run record.
     """
     with _understood(run_dir):
         fields = read_json(run_dir.run_json)
@@ -114,10 +114,10 @@ def read_recorded(run_dir: RunDir) -> Recorded:
 
 
 def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
-    """Return the options that a run was started with, and the directory that it was started in. None if it was not recorded.
+    """Return the options and the working directory that a run was started with, or None if they were not recorded.
 
     Raises:
-        UnreadableError: run.json is missing, unreadable, or not a record of a run.
+        UnreadableError: run.json is missing, unreadable or not a run record.
     """
     with _understood(run_dir):
         fields = read_json(run_dir.run_json)
@@ -126,7 +126,7 @@ def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
 
 
 def read_fields(run_dir: RunDir) -> Mapping[str, Any]:
-    """Return what run.json holds; nothing if it cannot be read or is not an object."""
+    """Return the content of run.json, empty if it cannot be read or is not an object."""
     with suppress(OSError, ValueError):
         if isinstance(fields := read_json(run_dir.run_json), dict):
             return fields
@@ -135,13 +135,13 @@ def read_fields(run_dir: RunDir) -> Mapping[str, Any]:
 
 @contextmanager
 def _understood(run_dir: RunDir) -> Iterator[None]:
-    """Turn errors of a block that reads run.json into an UnreadableError."""
+    """Convert errors of a block that reads run.json into UnreadableError."""
     try:
         yield
     except OSError as error:
         raise UnreadableError(f"{run_dir.run_json} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"{run_dir.run_json} is no record of a run that this version understands") from error
+        raise UnreadableError(f"{run_dir.run_json} is not a run record of this version of tlaunch") from error
 
 
 def _finite(value: Any) -> float:
@@ -175,21 +175,21 @@ def _continued(fields: Mapping[str, Any]) -> ResumedFrom | None:
 
 # --- making the directory ---
 
-_ELSEWHERE = "--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place"
+_ELSEWHERE = "choose another directory with `--runs-dir DIR` or TLAUNCH_RUNS_DIR"
 
 
 @contextmanager
 def filling(run_dir: RunDir) -> Iterator[None]:
-    """Turn an OSError of the block into the error of a run directory that cannot be made or filled.
+    """Convert an OSError in the block into an error about a run directory that cannot be created.
 
     Raises:
-        UnreadableError: that error.
+        UnreadableError: an OSError occurred.
     """
     try:
         yield
     except OSError as error:
         raise UnreadableError(
-            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}", hint=_ELSEWHERE
+            f"{run_dir.root}: cannot create or fill the run directory: {error.strerror}", hint=_ELSEWHERE
         ) from error
 
 
@@ -206,14 +206,14 @@ def create_run(
     files: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """Make the directory of a new run, with a device directory per rank, run.json (with `options`) and `files` (name: text).
+    """Create the directory of a new run: a directory per rank, run.json (with `options`) and `files` (name: text).
 
-    `specify` gives the spec for a name; it is called again if another run takes the name meanwhile. Everything is
-    written aside and renamed; on failure nothing is left, `runs_dir` itself included where it was made here. At last
-    `latest` points to the new run, if that is possible.
+    `specify` returns the spec for a name. It is called again if another run takes the name in the meantime. The
+    directory is written under a temporary name and renamed. On failure everything is removed, also `runs_dir` if it was
+    created by this call. Finally the link `latest` is updated if possible.
 
     Raises:
-        UnreadableError: no directory can be made or filled there.
+        UnreadableError: the directory cannot be created or filled.
     """
     try:
         with _directory(runs_dir):
@@ -222,13 +222,13 @@ def create_run(
     except OSError as error:
         no_directory = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is not a directory" if no_directory else error.strerror
-        raise UnreadableError(f"{runs_dir}: no run directory can be made here: {why}", hint=_ELSEWHERE) from error
+        raise UnreadableError(f"{runs_dir}: cannot create a run directory here: {why}", hint=_ELSEWHERE) from error
     point_latest(runs_dir, spec.name)
     return spec
 
 
 def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str], options: Mapping[str, Any] | None) -> bool:
-    """Make the run's directory; return False if its name has been taken meanwhile."""
+    """Create the run's directory. Return False if its name has been taken in the meantime."""
     aside = RunDir(runs_dir / f".{spec.name}.{os.urandom(4).hex()}.partial")
     try:
         aside.root.mkdir()
@@ -237,7 +237,7 @@ def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str], options: Map
         aside.run_json.write_text(spec_to_json(spec, options), encoding="utf-8")
         for name, text in files.items():
             (aside.root / name).write_text(text, encoding="utf-8")
-        aside.root.rename(runs_dir / spec.name)  # refused by the system if a directory with content is there
+        aside.root.rename(runs_dir / spec.name)  # fails if a non-empty directory exists
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
@@ -248,20 +248,20 @@ def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str], options: Map
 
 
 def point_latest(runs_dir: Path, name: str) -> None:
-    """Have `latest` point to the run of that name, if that is possible."""
-    with suppress(OSError):  # a file system without links, or a directory of that name: the run needs no link
+    """Point the link `latest` to the run of that name, if possible."""
+    with suppress(OSError):  # no link support, or a directory of that name: the link is optional
         atomic.point_link(runs_dir / LATEST, name)
 
 
 @contextmanager
 def _directory(path: Path) -> Iterator[None]:
-    """Make `path`; if the block fails, remove what had to be made for it."""
+    """Create `path`. If the block fails, remove the directories that were created."""
     missing = list(itertools.takewhile(lambda parent: not parent.exists(), (path, *path.parents)))
     try:
         path.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         for made in missing:
-            with suppress(OSError):  # not made after all, or used by another run by now
+            with suppress(OSError):  # not created, or already used by another run
                 made.rmdir()
         raise

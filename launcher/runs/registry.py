@@ -1,8 +1,8 @@
-"""The directories of runs that this user has begun runs in, so that they are found from any directory.
+"""A registry of the user's directories with runs, so that runs are found from any directory.
 
-Each is a link in the user's state directory, with a name of its own for every directory and machine: one is made and read
-in one step, and what it leads to may be on a file system that other machines lack. Nothing depends on it: where no link
-can be made, runs are found by `--runs-dir` alone.
+Each is a link in the user's state directory, with a unique name per directory and machine. A link is created and read
+atomically, and its target may be on a file system that other machines lack. The registry is optional: without it, runs
+are found with `--runs-dir`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from pathlib import Path
 from launcher.core.atomic import point_link
 from launcher.core.resources import state_dir
 
-FORGOTTEN_S = 90 * 24 * 3600.0  # after which a link that another machine has made, and not used since, is forgotten
+FORGOTTEN_S = 90 * 24 * 3600.0  # age at which another machine's unused link is removed
 _NAME_CHARS = 16
 
 
 def register(runs_dir: Path) -> None:
-    """Note a directory of runs, unless it is hidden. What cannot be written is no error."""
+    """Register a directory of runs, unless it is hidden. Write errors are ignored."""
     if (links := _links()) is None or runs_dir.name.startswith("."):
         return
     target = os.path.realpath(runs_dir)
     link = links / f"{sha256(os.fsencode(target)).hexdigest()[:_NAME_CHARS]}.{socket.gethostname()}"
     with suppress(OSError):
         if os.path.lexists(link):
-            os.utime(link, follow_symlinks=False)  # it is in use
+            os.utime(link, follow_symlinks=False)  # mark it as used
         else:
             links.mkdir(mode=0o700, parents=True, exist_ok=True)
             point_link(link, target)
 
 
 def registered() -> tuple[Path, ...]:
-    """Return all directories that were noted and are there, each once, in the order of their paths.
+    """Return all registered directories that exist, without duplicates, in path order.
 
-    Links that lead nowhere are removed: of this machine at once, of others when they are old. So are old ones of others to
-    what another link leads to: a cluster may give its machines new names each time.
+    Dangling links of this machine are removed. Dangling or duplicate links of other machines are removed when they are
+    old, because a cluster may rename its machines often.
     """
     return tuple(sorted(set(_existing())))
 
@@ -49,12 +49,12 @@ def _existing() -> Iterator[Path]:
     if (links := _links()) is None:
         return
     here = socket.gethostname()
-    found: set[str] = set()  # links to one directory have the same name before the machine's
+    found: set[str] = set()  # links to the same directory have the same name before the dot
     with suppress(OSError), os.scandir(links) as entries:
         for entry in sorted(entries, key=lambda entry: _machine(entry) != here):
             place = entry.name.partition(".")[0]
             with suppress(OSError):
-                target = "" if place in found else os.readlink(entry.path)  # noqa: PTH115 - not of a Path
+                target = "" if place in found else os.readlink(entry.path)  # noqa: PTH115 - an entry is not a Path
                 if target and os.path.isdir(target):  # noqa: PTH112 - as above
                     found.add(place)
                     yield Path(target)

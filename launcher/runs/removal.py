@@ -1,4 +1,4 @@
-"""Remove runs that are over: which may go, which stay and why, and the runs that others go on from."""
+"""Remove finished runs: decide which runs can be removed, which must stay and why."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _REMOVED = ".removed"  # suffix of a run directory whose files are being removed
 class FoundRun:
     """A run in a directory of runs."""
 
-    root: Path  # as it stands there, perhaps a link
+    root: Path  # as found, perhaps a link
     state: RunState
-    stays: str | None  # why it may not be removed; None where it may
+    stays: str | None  # why it must not be removed, or None
 
     @property
     def over_ns(self) -> int:
-        """The time at which the run was over, or last heard of, in nanoseconds since 1970."""
+        """The time at which the run ended or was last active, in nanoseconds since 1970."""
         return self.state.ended_ns or self.state.started_ns or 0
 
 
 def runs_found(runs_dir: Path) -> list[FoundRun]:
-    """Return all runs in `runs_dir`, the newest first."""
+    """Return all runs in `runs_dir`, newest first."""
     roots = (runs_dir / name for name in newest_first(runs_dir))
     states = ((root, look(run_at(root))) for root in roots)
     return [FoundRun(root, state, _why_it_stays(root, state)) for root, state in states]
@@ -48,20 +48,20 @@ def _why_it_stays(root: Path, state: RunState) -> str | None:
     if state.state.going_on:
         return f"it is {state.state.value}"
     if state.lives:
-        return "processes of it still run"
+        return "some of its processes are still running"
     uncertain = {
         State.ELSEWHERE: f"it may be active on {state.host or 'another machine'}",
-        State.UNWATCHED: f"only {state.engine} knows whether it is over",
+        State.UNWATCHED: f"it was started by {state.engine}, and its end is not known",
         State.UNKNOWN: "it was written by another version of tlaunch",
     }
     if state.state is State.ELSEWHERE and state.host == socket.gethostname():
-        del uncertain[state.state]  # it was active before the last start of this machine
+        del uncertain[state.state]  # it was active before the last boot of this machine
     is_anothers = os.geteuid() not in {0, os.lstat(root).st_uid}
     return uncertain.get(state.state) or ("it belongs to another user" if is_anothers else None)
 
 
 def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
-    """Return those of `roots` that a run of `others` goes on from, directly or over further ones, with that run's name."""
+    """Return the `roots` that a run in `others` was resumed from, directly or indirectly, with that run's name."""
     by_place = {os.path.realpath(root): root for root in roots}
     found: dict[Path, str] = {}
     for other in others:
@@ -72,21 +72,23 @@ def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Pat
 
 
 class Removal:
-    """Removes runs one by one, and looks before each whether a run that has begun meanwhile goes on from it."""
+    """Removes runs one at a time. Before each removal it checks that no new run was resumed from it."""
 
     def __init__(self, runs_dir: Path, known: Iterable[Path]) -> None:
-        """`known`: the runs here and in other directories that were looked at, which keep none of those to be removed."""
+        """`known`: runs that were already checked. None of them was resumed from a run to be removed."""
         self._runs_dir = runs_dir
         self._known: dict[Path, set[str]] = {}
         for root in known:
             self._known.setdefault(root.parent, {LATEST}).add(root.name)
 
     def remove(self, root: Path) -> str | None:
-        """Remove a run, its name first: nobody takes it for whole while its files go. Return why it stays, if it does.
+        """Remove a run. Return the reason if it must stay.
+
+        The directory is renamed first, so that no reader sees a run with missing files.
 
         Raises:
             FileNotFoundError: another process has removed it.
-            OSError: it cannot be removed, or in part only; then the rest has a hidden name.
+            OSError: it cannot be removed, or only partly; the remaining files have a hidden name.
         """
         if name := continued_among([root], self._begun_meanwhile()).get(root):
             return f"{name} continues it"
@@ -96,12 +98,12 @@ class Removal:
         with suppress(OSError):
             RunDir(aside).run_json.rename(_mark(aside))
         _remove_files(aside)
-        with suppress(FileNotFoundError):  # all has gone, perhaps by another's `finish_earlier`
+        with suppress(FileNotFoundError):  # already removed, perhaps by another process in `finish_earlier`
             shutil.rmtree(aside)
         return None
 
     def _begun_meanwhile(self) -> Iterator[Path]:
-        # One look at each directory: the time of many removals grows with the square of what each does here.
+        # List each directory once: many removals take quadratic time here.
         here = self._runs_dir.resolve()
         for place in (self._runs_dir, *(place for place in registered() if place != here)):
             known = self._known.get(place, {LATEST})
@@ -111,16 +113,16 @@ class Removal:
                         yield place / name
 
     def finish_earlier(self) -> None:
-        """Remove the rest of runs whose removal was killed or interrupted.
+        """Remove the remaining files of runs whose removal was interrupted.
 
-        The name is not proof enough: another user who can write to the directory could rename anything of ours to it.
+        The directory's name is not sufficient proof: another user with write access could have renamed it.
         """
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
             if os.path.lexists(_mark(left)) and not left.is_symlink():
                 _remove_files(left)
 
     def mend_latest(self) -> None:
-        """Have `latest` link to the newest run that is left, if the one that it linked to is gone."""
+        """Point `latest` to the newest remaining run if its target is gone."""
         latest = self._runs_dir / LATEST
         if not latest.is_symlink() or latest.exists():
             return
@@ -128,18 +130,18 @@ class Removal:
             pointed = None
             while (newest := next(iter(newest_first(self._runs_dir)), None)) not in {pointed, None}:
                 point_link(latest, newest or "")
-                pointed = newest  # a run that begins meanwhile may have had its own link replaced
+                pointed = newest  # this may have replaced the link of a run that has just started
             if pointed is None:
                 latest.unlink()
 
 
 def _mark(aside: Path) -> Path:
-    """Return the file that only a removal makes: the run.json of a run whose files are being removed."""
+    """Return the path of the marker of a removal: the renamed run.json of a run whose files are being removed."""
     return aside / f"run.json{_REMOVED}"
 
 
 def _remove_files(aside: Path) -> None:
-    """Remove a run's files as far as possible, the mark among the last."""
+    """Remove as many of a run's files as possible, the marker among the last."""
     with suppress(OSError), os.scandir(aside) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -1,7 +1,7 @@
-"""Which ranks have written nothing for much longer than they usually do, or than the others.
+"""Find ranks that have been silent for much longer than usual, or than the other ranks.
 
-For what people look at alone: supervision finds hangs without it. A rank that prints seldom is not silent, nor are those of a
-program whose rank 0 alone prints: where as many ranks are silent as write, none is named. Where one waits for another, all are.
+The result is only displayed; supervision detects hangs in another way. Ranks that seldom print are not silent. Ranks of
+a program that prints only on rank 0 are not silent either: if no more ranks write than are silent, no rank is named.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from launcher.logs.log_file import bytes_between, opened
 
 SILENT_FROM_S = 15.0
 TIMES_LONGER = 5
-# A rank has a usual pause once it has written in so many seconds, over at least `SILENT_FROM_S`: the lines of a start are over.
+# A rank has a usual pause after this many writes over at least `SILENT_FROM_S`, which excludes the lines of a start.
 MIN_RECORDS = 8
 LAST_RECORDS = 32
 
 
 @frozen
 class Silences:
-    """One look at the ranks that run, by global rank."""
+    """One look at the running ranks, by global rank."""
 
-    # The last write to its log, since 1970; of logs that are here.
+    # The last write to each existing log, in nanoseconds since 1970.
     written_ns: Mapping[int, int] = field(default_factory=dict)
-    # Of those that are silent for unusually long.
+    # How long unusually silent ranks have been silent.
     silent_s: Mapping[int, float] = field(default_factory=dict)
-    # Inode, size and time of each, by which it is seen whether any has changed.
+    # Inode, size and time of each log, to detect changes.
     logs: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -43,24 +43,23 @@ class Silences:
 
 
 class SilenceReader:
-    """Looks at the logs of ranks again and again: a `stat` of each, and some records of those that have not written lately."""
+    """Checks the logs of ranks repeatedly: a `stat` of each, and some arrival times of logs without recent writes."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        # By global rank: of which start and which last write, and the longest pause between them.
+        # By global rank: start and last write, and the longest pause between them.
         self._usual: dict[int, tuple[tuple[int, int], float | None]] = {}
 
     def look(self, beats_ns: Mapping[int, int | None], started_ns: Mapping[int, int]) -> Silences:
-        """Look at the ranks that run, whose last heartbeats are given. Never raises.
+        """Check the running ranks, given their last heartbeats. Never raises.
 
-        `started_ns`: when the current attempt of each has begun, where that is known. What it wrote in those before says
-        nothing of how often it writes while it starts again.
+        `started_ns`: the start of each rank's current attempt, if known. Pauses in earlier attempts are ignored.
         """
         now_ns = time.time_ns()
         logs: dict[int, os.stat_result] = {}
         for rank in beats_ns:
             with suppress(OSError):
-                logs[rank] = os.stat(self._run_dir.train_log(rank))  # noqa: PTH116 - of a thousand
+                logs[rank] = os.stat(self._run_dir.train_log(rank))  # noqa: PTH116 - there may be a thousand
         written_ns = {rank: log.st_mtime_ns for rank, log in logs.items()}
         signs_ns = {
             rank: max(time_ns, beats_ns[rank] or 0, started_ns.get(rank, 0)) for rank, time_ns in written_ns.items()
@@ -72,7 +71,7 @@ class SilenceReader:
             if age_s >= SILENT_FROM_S and self._is_unusual(rank, started_ns.get(rank, 0), written_ns[rank], ages_s)
         }
         talking = sum(age_s < SILENT_FROM_S for age_s in ages_s.values())
-        if 0 < talking <= len(silent_s):  # ranks that went through the start aloud, and leave the rest to rank 0
+        if 0 < talking <= len(silent_s):  # all ranks print while they start, then only rank 0
             silent_s = {}
         return Silences(
             written_ns, silent_s, tuple((log.st_ino, log.st_size, log.st_mtime_ns) for log in logs.values())
@@ -85,13 +84,13 @@ class SilenceReader:
             known = self._usual[rank] = (started_ns, written_ns), pause_s
         if known[1] is not None:
             return ages_s[rank] > TIMES_LONGER * known[1]
-        # It never wrote regularly; if most ranks do write, it is the exception.
+        # It never wrote regularly. It is unusual if most ranks write.
         talking = sum(age_s < ages_s[rank] / TIMES_LONGER for age_s in ages_s.values())
         return 2 * talking > len(ages_s)
 
 
 def usual_pause_s(arrivals: Path, started_ns: int) -> float | None:
-    """Return the longest of the last pauses between two writes to a log since a start, in seconds; None where it had too few."""
+    """Return the longest recent pause between writes to a log since a start, in seconds; None after too few writes."""
     with suppress(OSError), opened(arrivals) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
         end = size_bytes - size_bytes % RECORD.size

@@ -1,7 +1,7 @@
-"""The state of a run as any shell can read it: its files, and whether the processes that they name still live.
+"""The state of a run as seen from any shell: from its files and the processes that they name.
 
-Files say what happened; only a look at processes distinguishes an active run from one whose launcher was killed. Such a
-look is possible on the run's own machine, since its last start, and nowhere else.
+Only processes distinguish an active run from one whose launcher was killed. They are visible only on the run's own
+machine, until it is rebooted.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from launcher.runs.progress import ENDED_AS, Progress, State
 from launcher.runs.record import read_recorded
 from launcher.runs.store import run_at, run_names
 
-# Between the making of a run's directory and its agent's first event lies less than a second, on a busy machine perhaps a
-# few; after this time the launcher is taken to have gone.
+# The agent's first event follows the creation of the run's directory within a second, or a few on a busy machine. After
+# this time the launcher is considered dead.
 FIRST_EVENT_S = 30.0
 
 
 class RankState(str, Enum):
-    WAITING = "waiting"  # not started yet, or never
-    RUNNING = "running"  # of a run elsewhere: by its last event
+    WAITING = "waiting"  # not started, or not yet
+    RUNNING = "running"  # for a run on another machine: according to its last event
     STOPPED = "stopped"  # its process has been stopped (SIGSTOP, Ctrl-Z)
     ENDED = "ended"
-    GONE = "gone"  # its process has ended, and no agent was left to record how
+    GONE = "gone"  # its process has ended, and no agent has recorded its status
     UNWATCHED = "unwatched"  # only the engine that started it knows its process
 
 
 @frozen
 class RankLook:
-    """One rank of the current attempt, or of the last one."""
+    """One rank of the current or last attempt."""
 
     global_rank: int
     state: RankState
-    process: ProcessId | None  # None where there never was one
+    process: ProcessId | None  # None if it had none
     started_ns: int | None  # nanoseconds since 1970
     ended_ns: int | None
     status: int | None = None  # as in subprocess; None unless it has ended
@@ -59,16 +59,16 @@ class RankLook:
 
 @frozen
 class RunState:
-    """One look at a run. Times in nanoseconds since 1970, durations up to the look."""
+    """A snapshot of a run. Times are nanoseconds since 1970; durations end at the time of the snapshot."""
 
     run_dir: RunDir
     state: State
-    progress: Progress  # what events say; changes if a `RunStatusReader` looks again
-    report: Report | None  # None before the end, or where it was never written
+    progress: Progress  # from events; changes when a `RunStatusReader` looks again
+    report: Report | None  # None before the end, or if it was never written
     looked_ns: int
-    engine: str | None = None  # of a run without an agent: what started its ranks
-    noted: Mapping[int, ProcessId] = field(default_factory=dict)  # of such a run, by global rank: what ranks noted
-    part: tuple[int, ...] | None = None  # global ranks of the only server whose files are here, if others have others
+    engine: str | None = None  # what started the ranks of a run without an agent
+    noted: Mapping[int, ProcessId] = field(default_factory=dict)  # processes of its ranks, by global rank
+    part: tuple[int, ...] | None = None  # global ranks of one server if only its files exist here; None: all
     owner: int | None = None  # the user who owns the run; None if its files belong to different users
 
     @property
@@ -77,33 +77,33 @@ class RunState:
 
     @property
     def exit_code(self) -> int | None:
-        """The run's exit code; None while it runs, and where its end was not recorded."""
+        """The run's exit code; None while it runs or if it was not recorded."""
         return self.report.exit_code if self.report else self.progress.exit_code
 
     @property
     def started_ns(self) -> int | None:
-        """The agent's first event; for a run without one, the making of its record."""
+        """The time of the agent's first event; without an agent, the time at which run.json was written."""
         return self.progress.first_ns or (
             self.report.started_ns if self.report else _modified_ns(self.run_dir.run_json)
         )
 
     @property
     def ended_ns(self) -> int | None:
-        """The last event of a run that is over; None while it is active."""
+        """The time of the last event of a finished run; None while it is active."""
         if not self.state.over:
             return None
         return self.report.ended_ns if self.report else self.progress.last_ns or None
 
     @property
     def elapsed_s(self) -> float | None:
-        """From start to end, or until now."""
+        """Seconds from start to end, or until now."""
         if self.started_ns is None:
             return None
         return max(0.0, ((self.ended_ns or self.looked_ns) - self.started_ns) / 1e9)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, of which the last one may be active. A report has the exact order in which ranks ended."""
+        """All attempts; the last may be active. A report has the exact order in which ranks ended."""
         return self.report.attempts if self.report and self.report.attempts else self.progress.attempts
 
     @property
@@ -112,17 +112,17 @@ class RunState:
 
     @property
     def not_restarting(self) -> str | None:
-        """The reason for which restarts that were left were not used."""
+        """Why remaining restarts were not used."""
         return self.report.not_restarting if self.report else self.progress.not_restarting
 
     @property
     def host(self) -> str | None:
-        """The machine on which the run was started; None if unknown."""
+        """The machine on which the run was started, or None if unknown."""
         return self.progress.agent.host if self.progress.agent else None
 
     @property
     def ranks(self) -> Iterator[RankLook]:
-        """Every rank of the run, or of this `part`, ascending. Looks at the process of each one that has not ended."""
+        """Every rank of the run, or of this `part`, ascending. Checks the process of each rank that has not ended."""
         global_ranks = range(self.progress.rank_count) if self.part is None else self.part
         for global_rank in global_ranks:
             process = self.progress.process_of(global_rank) or self.noted.get(global_rank)
@@ -136,16 +136,16 @@ class RunState:
 
     @property
     def lives(self) -> bool:
-        """True if a process of the run is seen to live, also a rank that outlived all others, or that an engine started."""
+        """True if a process of the run is alive, including ranks that outlived the agent or that an engine started."""
         if self.state in {State.LOST, State.UNWATCHED}:
             return any(rank.process.lives for rank in self.ranks if rank.process)
         return self.state.going_on
 
     @property
     def scheduler(self) -> RankState | None:
-        """The state of MindSpore's scheduler in the current attempt, or the last one; None where none is known of.
+        """The state of MindSpore's scheduler in the current or last attempt, or None if none is known.
 
-        It is killed once no rank needs it, of which no event tells.
+        It is killed once no rank needs it, without an event.
         """
         scheduler = self.progress.current.scheduler
         if scheduler is None:
@@ -165,13 +165,13 @@ class RunState:
             return RankState.RUNNING if elsewhere and not self.state.over else RankState.GONE
         found = stat(process.pid)
         if found is None or found.started != process.started or not found.living:
-            is_recorded_soon = not self.state.over and self.engine is None  # by its agent
+            is_recorded_soon = not self.state.over and self.engine is None  # the agent will record it
             return RankState.RUNNING if is_recorded_soon else RankState.GONE
         return RankState.STOPPED if found.stopped else RankState.RUNNING
 
 
 class RunStatusReader:
-    """Looks at one run again and again, and reads every event once. Holds no file open."""
+    """Checks one run repeatedly, and reads every event once. It keeps no file open."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self.run_dir = run_dir
@@ -182,16 +182,16 @@ class RunStatusReader:
         self._part = _part(run_dir)
 
     def look(self) -> RunState:
-        """Return the state of the run. Reads files and asks for a few processes; never blocks, never raises for what it finds.
+        """Return the state of the run. It never blocks and raises no errors for file content.
 
-        Files are read once more after the processes were looked up: a process that has gone has written all it ever will.
+        Files are read again after the processes were checked, because a process that has ended has written everything.
         """
         self._read()
         while True:
             agent, agent_lives = self._progress.agent, self._alive()
             head_lives = not agent_lives and self._progress.head is not None and self._progress.head.lives
             if not agent_lives and not self._progress.ended:
-                self._read()  # the last event may have come between reading and looking
+                self._read()  # the last event may have been written between the two checks
             report = read_report(self.run_dir)
             if self._progress.agent == agent:
                 break
@@ -220,7 +220,7 @@ class RunStatusReader:
             return self._state_without_events()
         if not progress.agent.is_local:
             return State.ELSEWHERE
-        # A head that outlives its agent ends what that left behind, and writes the report.
+        # A launcher that outlives its agent ends the remaining processes and writes the report.
         return State.ENDING if head_lives else State.LOST
 
     def _state_without_events(self) -> State:
@@ -232,7 +232,7 @@ class RunStatusReader:
             with suppress(UnreadableError):
                 recorded = read_recorded(self.run_dir)
                 self._engine = recorded.engine
-                if recorded.engine is not None:  # then run.json alone says how many ranks there are
+                if recorded.engine is not None:  # only run.json records the number of ranks
                     self._progress.rank_count = len(recorded.places)
                     self._engine_ranks = EngineRanks(self.run_dir, recorded)
         if self._engine_ranks is not None:
@@ -242,21 +242,21 @@ class RunStatusReader:
 
 
 def look(run_dir: RunDir) -> RunState:
-    """Return the present state of the run. Reads its files once; never blocks, never raises for what it finds."""
+    """Return the present state of the run. Reads its files once, never blocks, raises no errors for file content."""
     return RunStatusReader(run_dir).look()
 
 
 def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
-    """Return the runs in `runs_dir` with a living process, newest first, also those with only ranks left."""
+    """Return the runs in `runs_dir` with a living process, newest first. A single living rank is sufficient."""
     run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
-    # A report is an agent's last act: such runs need no look.
+    # The agent writes the report last, so runs with a report are over.
     states = [look(run_dir) for run_dir in run_dirs if not os.path.exists(run_dir.report)]  # noqa: PTH110 - never raises
     living = [state for state in states if state.lives]
     return tuple(sorted(living, key=lambda state: state.started_ns or 0, reverse=True))
 
 
 def _part(run_dir: RunDir) -> tuple[int, ...] | None:
-    """Return the ranks of the server whose own files are meant; None if the files cover all servers."""
+    """Return the ranks of the server that `run_dir` refers to, or None if its files cover all servers."""
     if run_dir.server_index is None:
         return None
     try:
@@ -267,7 +267,7 @@ def _part(run_dir: RunDir) -> tuple[int, ...] | None:
 
 
 def read_report(run_dir: RunDir) -> Report | None:
-    """Return report.json; None before the end, and where the report is one of another version."""
+    """Return report.json, or None if it is missing or of another version."""
     try:
         return Report.from_json(read_regular(run_dir.report, MAX_JSON_BYTES))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Find a run again: by directory, by name, by the beginning of one, or as the latest."""
+"""Find a run by directory, name, prefix of a name, or as the latest."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from launcher.logs.terminal import escaped
 from launcher.runs.event_reader import EventReader
 from launcher.runs.owner import is_of_owner, owner_of
 
-MAX_NAMED = 8  # runs that a reference may mean; others are counted
+MAX_NAMED = 8  # matching runs named in a message; the others are counted
 _LATEST = re.compile(rf"{LATEST}(?:~[0-9]{{1,9}})?")
-_TIMED = re.compile(r"(?P<time>\d{8}-\d{6}-)(?P<given>.+)")  # as `tlaunch run` calls a run
+_TIMED = re.compile(r"(?P<time>\d{8}-\d{6}-)(?P<given>.+)")  # as named by `tlaunch run`
 _SERVER = re.compile(r"server(0|[1-9][0-9]{0,8})")
-_COUNTED = re.compile(r"-\d+$")  # what makes the name of a second run in one second its own
+_COUNTED = re.compile(r"-\d+$")  # distinguishes runs started in the same second
 
 
 def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] = lambda _: None) -> RunDir:
-    """Return the run that `reference` names, the newest of several (see `find_runs`); None names the latest.
+    """Return the run that `reference` names, the newest if several match (see `find_runs`). None means the latest.
 
-    `note` gets a line if the run may not be the expected one.
+    `note` receives a message if the run may not be the expected one.
 
     Raises:
         UnreadableError: there is no such run.
-        UsageError: `reference` is the beginning of several runs' names.
+        UsageError: `reference` is a prefix of several runs' names.
     """
     if reference is None:
         return _latest(runs_dir, note)
@@ -44,16 +44,16 @@ def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] 
 
 
 def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
-    """Return the run with this directory or name, else the runs that were given this --name, newest first.
+    """Return the run with this directory or name, or else the runs with this --name, newest first.
 
-    If there is none, return the only run whose name or --name begins with `reference`.
+    If there are none, return the only run whose name or --name starts with `reference`.
 
     Raises:
         UnreadableError: there is no such run.
-        UsageError: several runs' names begin so, or `reference` is empty.
+        UsageError: `reference` is empty, or a prefix of several runs' names.
     """
-    if not reference:  # not the run in the current directory
-        raise UsageError("RUN is empty", hint="name the run (an empty variable?), or leave it out")
+    if not reference:  # otherwise it would mean the current directory
+        raise UsageError("RUN is empty", hint="name a run (is a variable empty?), or leave out RUN")
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
@@ -64,8 +64,8 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
         called = [name for name in names if any(each.startswith(reference) for each in (name, *given[name]))]
         if len(called) > 1:
             raise UsageError(
-                f"{len(called)} runs are called {escaped(reference)}...: {_listed(called)}",
-                hint="say which one is meant",
+                f"{len(called)} runs have names that start with {escaped(reference)}: {_listed(called)}",
+                hint="give more of the name",
             )
     if called:
         return tuple(run_at((runs_dir / name).resolve()) for name in called)
@@ -77,12 +77,12 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
 
 
 def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
-    """Return the one of several directories of runs that holds what `reference` names; None if none does.
+    """Return the directory among `places` that contains the run that `reference` names, or None.
 
-    Without a name, and for the latest, it is that with the newest run of all.
+    Without a name, and for "latest", return the one with the newest run.
 
     Raises:
-        UsageError: several hold one of that name, or of that beginning where none has the name.
+        UsageError: several contain a run of that name, or, if none does, a run with that prefix.
     """
     if reference is None or means_latest(reference):
         newest = [(_begun_ns(place, names[0]), place) for place in places if (names := newest_first(place))]
@@ -96,7 +96,7 @@ def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
     if len(meant) > 1:
         roots = [str(found[place][0].root) for place in meant]
         raise UsageError(
-            f"{len(meant)} runs are called {escaped(reference)}: {_listed(roots)}", hint="give its directory"
+            f"{len(meant)} runs match {escaped(reference)}: {_listed(roots)}", hint="give the run's directory"
         )
     return meant[0] if meant else None
 
@@ -107,9 +107,10 @@ def means_latest(reference: str) -> bool:
 
 
 def run_at(root: Path) -> RunDir:
-    """Return the run in this directory. If it holds only the parts of single servers, take this machine's, or the first.
+    """Return the run in this directory.
 
-    That is so if servers do not share the launcher's file system, or if each was started by a run.sh.
+    The directory may contain only per-server parts, if servers do not share the launcher's file system or a run.sh
+    started each. Then return the part of this machine, or the first.
     """
     if os.path.lexists(RunDir(root).events):
         return RunDir(root)
@@ -124,9 +125,9 @@ def run_at(root: Path) -> RunDir:
 
 
 def last_agent(run_dir: RunDir) -> ProcessId | None:
-    """Return the identity of the agent that last served the part of a run on this server.
+    """Return the process of the last agent of this server's part of a run.
 
-    None if there was none, and for a process that does not belong to the run's owner.
+    None if there was none, or if the process does not belong to the run's owner.
     """
     agent, reader = None, EventReader(run_dir.events)
     for stamped in reader.read():
@@ -137,30 +138,33 @@ def last_agent(run_dir: RunDir) -> ProcessId | None:
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
-    """Return the runs in `runs_dir`, oldest first as far as names begin with their time. Empty if there is no directory."""
+    """Return the names of the runs in `runs_dir`, sorted, so names that start with a time are oldest first.
+
+    Empty if there is no directory.
+    """
     if not os.path.isdir(runs_dir):  # noqa: PTH112 - see `_is_file`
         return ()
     return tuple(sorted(path.parent.name for path in runs_dir.glob("[!.]*/run.json") if path.parent.name != LATEST))
 
 
 def newest_first(runs_dir: Path) -> list[str]:
-    """Return the runs in `runs_dir`, the last one that began first. Empty if there is no directory."""
+    """Return the names of the runs in `runs_dir`, the most recently started first. Empty if there is no directory."""
     return sorted(run_names(runs_dir), key=lambda name: (_begun_ns(runs_dir, name), name), reverse=True)
 
 
 def _begun_ns(runs_dir: Path, name: str) -> int:
-    # run.json is written before the start, and never again; a run's own name need not begin with its time.
-    with suppress(OSError):  # removed meanwhile
+    # run.json is written once, before the start; a run's name may not start with its time.
+    with suppress(OSError):  # removed in the meantime
         return (runs_dir / name / "run.json").stat().st_mtime_ns
     return 0
 
 
 def _is_file(path: Path) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where a name is too long or may not be looked at
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises if a name is too long or not accessible
 
 
 def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the names that the run in each of these directories may have been given by --name, or by default."""
+    """Return for each run directory the names that --name may have given the run, or the default name."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}
     for name in names:
@@ -177,9 +181,9 @@ def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
-    """Return the run that `latest` links to; the newest readable one if the link is missing or another user's.
+    """Return the run that `latest` links to, or the newest readable run if the link is missing or another user's.
 
-    Job files make no link. In a sticky directory only the owner of the link can update it.
+    Job files do not update the link. In a sticky directory only its owner can.
     """
     latest = RunDir(runs_dir / LATEST)
     is_named = os.path.lexists(latest.root) and is_trusted(os.lstat(latest.root).st_uid)
@@ -195,7 +199,7 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
 
 
 def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
-    """Return the run `steps` before the latest, by the times at which they began."""
+    """Return the run `steps` before the latest, in order of start time."""
     latest = _latest(runs_dir, note)
     if not steps:
         return latest
@@ -203,29 +207,29 @@ def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
     older = names[names.index(latest.root.name) + 1 :] if latest.root.name in names else names
     if steps > len(older):
         count = f"only {len(older)}" if older else "none"
-        raise UnreadableError(f"{LATEST}~{steps}: of runs before the latest {runs_dir} holds {count}")
+        raise UnreadableError(f"{LATEST}~{steps}: no such run; runs before the latest in {runs_dir}: {count}")
     return run_at((runs_dir / older[steps - 1]).resolve())
 
 
-# --- what is no run ---
+# --- missing runs ---
 
 
 def _why_no_run(directory: Path) -> str:
     run_json = RunDir(directory).run_json
     if _is_file(run_json):
-        return f"{escaped(str(run_json))} may not be read"
+        return f"{escaped(str(run_json))} is not readable"
     if not os.path.isdir(directory):  # noqa: PTH112 - see `_is_file`
         return f"{escaped(str(directory))} is gone"
     if not os.access(directory, os.X_OK):
-        return f"{escaped(str(directory))} may not be read"
-    hint = ", as of a job file that an older tlaunch made" if any(directory.glob("device[0-9]*")) else ""
+        return f"{escaped(str(directory))} is not accessible"
+    hint = " (a job file of an older tlaunch makes none)" if any(directory.glob("device[0-9]*")) else ""
     return f"{escaped(str(directory))} has no run.json{hint}"
 
 
 def _known(runs_dir: Path, limit: int = 3) -> str:
     names = newest_first(runs_dir)
     if not names:
-        return f"{runs_dir} holds no runs; --runs-dir names another place"
+        return f"{runs_dir} contains no runs; choose another directory with `--runs-dir`"
     return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:limit]))}"
 
 

@@ -1,8 +1,7 @@
-"""The timeline of a run as plain data: its attempts, their ranks, and the moments that are worth a mark.
+"""The timeline of a run as plain data: its attempts, their ranks, and notable moments.
 
-It is made of metrics, of events.jsonl, read once and line by line, and of heartbeats where a run broke off without a
-last event. What is kept is bounded: a record per rank and attempt, a mark per event, a thousand marks of each kind of
-metrics.
+It is derived from metrics and events.jsonl, and from heartbeats if a run was interrupted without a last event. Its size
+is limited: a record per rank and attempt, a mark per event, and a thousand marks of each kind of metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from launcher.runs.progress import Progress
 from launcher.runs.status import read_report
 
 MAX_TEXT_CHARS = 200
-MAX_OF_A_KIND = 1000  # even; of what a program may write as often as it likes
+MAX_OF_A_KIND = 1000  # even; limits marks that a program can write without bound
 
 MarkKind = Literal["validation", "saved", "slow", "hung", "failure", "stopping", "restart", "paused", "continued"]
 RankRole = Literal["well", "culprit", "consequence", "ended", "running", "hung"]
@@ -35,54 +34,54 @@ RankRole = Literal["well", "culprit", "consequence", "ended", "running", "hung"]
 
 @frozen
 class Mark:
-    """A moment. `text` is one line, and may hold what a program wrote: show it as safe text."""
+    """A notable moment. `text` is one line and may contain a program's output: escape it for display."""
 
     time_ns: int
     kind: MarkKind
     text: str
-    global_rank: int | None = None  # None: it concerns no rank, or several
-    count: int = 1  # how many of its kind, one after the other, it is the first of
+    global_rank: int | None = None  # None: no rank, or several
+    count: int = 1  # number of consecutive marks of its kind that it represents
 
 
 @frozen
 class RankSpan:
-    """One rank in one attempt. Times in nanoseconds since 1970."""
+    """One rank in one attempt. Times are nanoseconds since 1970."""
 
     global_rank: int
-    started_ns: int  # or when it was known that it could not be started
-    first_step_ns: int | None  # the attempt's, by its metrics; None where the program writes none
-    ended_ns: int | None  # where its end was not recorded: its last sign of life, or the end of the run
-    status: int | None  # as in subprocess; None: it has not ended, or its end was not recorded
-    # "culprit" and "consequence" as in the verdict, whatever the status; then "well" for status 0, "hung" for a rank
-    # without progress, "ended" for all others that are over: most of them the launcher ended.
+    started_ns: int  # or when its start failed
+    first_step_ns: int | None  # of the attempt, from its metrics; None without metrics
+    ended_ns: int | None  # if not recorded: its last heartbeat, or the end of the run
+    status: int | None  # as in subprocess; None: running, or not recorded
+    # "culprit" and "consequence" as in the verdict, for any status; otherwise "well" for status 0, "hung" for a rank
+    # without progress, and "ended" for other ranks that are over, usually ended by the launcher.
     role: RankRole
 
 
 @frozen
 class AttemptSpan:
-    """One attempt, from the start of all ranks to their end. Times in nanoseconds since 1970."""
+    """One attempt, from the start of all ranks to their end. Times are nanoseconds since 1970."""
 
     number: int
     started_ns: int
-    ended_ns: int | None  # of the last rank; None while one runs or is yet to be started
-    imports_ended_ns: int | None  # when everything was imported that ranks are forked with; None: not in this attempt
-    ranks: tuple[RankSpan, ...]  # ascending; without those that were never to be started
+    ended_ns: int | None  # of the last rank; None while a rank runs or is not started yet
+    imports_ended_ns: int | None  # end of preloading; None if this attempt did not preload
+    ranks: tuple[RankSpan, ...]  # ascending; without ranks that were not to be started
 
 
 @frozen
 class Timeline:
-    """The attempts and marks of a run. Times in nanoseconds since 1970."""
+    """The attempts and marks of a run. Times are nanoseconds since 1970."""
 
-    started_ns: int  # 0 where it is unknown
-    ended_ns: int | None  # of a run that broke off: its last sign of life. None: it still runs, or on another machine
+    started_ns: int  # 0 if unknown
+    ended_ns: int | None  # of an interrupted run: its last sign of life; None: running, or on another machine
     attempts: tuple[AttemptSpan, ...]
-    marks: tuple[Mark, ...]  # in the order of their times
+    marks: tuple[Mark, ...]  # sorted by time
 
 
 def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
-    """Return what is known now; empty for a run that left no files. Blocks for nothing but reading.
+    """Return the timeline as known now, empty for a run without files. Only reads files.
 
-    `records`: those of metrics.jsonl, each kind in its order.
+    `records` are the records of metrics.jsonl, each kind in order.
     """
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
@@ -92,7 +91,7 @@ def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
     reader = EventReader(run_dir.events)
     seen.read(reader)
     if seen.ended_ns is None and not seen.agent_lives:
-        seen.read(reader)  # the last event may have come between reading and looking
+        seen.read(reader)  # the last event may have been written between the two checks
     started_ns, ended_ns = seen.progress.first_ns or 0, seen.ended_ns
     beats = {} if ended_ns else seen.last_beats(run_dir, now_ns)
     report = None if started_ns and ended_ns else read_report(run_dir)
@@ -113,7 +112,7 @@ def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
 
 
 class ThinnedMarks:
-    """A bounded number of all marks of one kind: evenly spread ones, the first and the last among them."""
+    """An evenly spaced sample of all marks of one kind, including the first and the last."""
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []  # every `_every`th
@@ -122,7 +121,7 @@ class ThinnedMarks:
         self._last: Mark | None = None
 
     def add(self, mark: Mark) -> None:
-        """Add a mark. Marks come in the order of their times."""
+        """Add a mark. Marks must be added in time order."""
         if self._seen == MAX_OF_A_KIND * self._every:
             del self._marks[1::2]
             self._every *= 2
@@ -132,8 +131,8 @@ class ThinnedMarks:
         self._last = mark
 
     def marks(self) -> Iterator[Mark]:
-        """Yield at most `MAX_OF_A_KIND` + 1 marks; each counts for those that follow it and are left out."""
-        rest = (self._seen - 1) % self._every  # after the last that is kept, up to the very last
+        """Yield at most `MAX_OF_A_KIND` + 1 marks. The count of each includes the omitted marks that follow it."""
+        rest = (self._seen - 1) % self._every  # marks after the last one that is kept
         for mark in self._marks:
             is_last = mark is self._marks[-1]
             yield replace(mark, count=max(1, rest) if is_last else self._every)
@@ -156,10 +155,10 @@ def marks_of_record(record: Record) -> Iterator[Mark]:
 
 
 class _MetricsSeen:
-    """Takes the records of metrics.jsonl. Any program writes them: times in the future are ignored."""
+    """Collects the records of metrics.jsonl. Times in the future are ignored: any program can write the file."""
 
     def __init__(self, now_ns: int) -> None:
-        self.first_step_ns: dict[int, int] = {}  # by the attempt's number
+        self.first_step_ns: dict[int, int] = {}  # by attempt
         self.last_ns = 0
         self._now_ns = now_ns
         self._marks: dict[MarkKind, ThinnedMarks] = {}
@@ -173,7 +172,7 @@ class _MetricsSeen:
             self._marks.setdefault(mark.kind, ThinnedMarks()).add(mark)
 
     def marks_within(self, first_ns: int, last_ns: int) -> Iterator[Mark]:
-        """Yield all marks; move those outside of the two times to the nearer one."""
+        """Yield all marks, with times clamped to the range from `first_ns` to `last_ns`."""
         for mark in chain.from_iterable(thinned.marks() for thinned in self._marks.values()):
             yield replace(mark, time_ns=min(max(mark.time_ns, first_ns), last_ns))
 
@@ -219,7 +218,7 @@ def _line(text: str) -> str:
 
 
 class _EventsSeen:
-    """Takes events in their order. An attempt that is over becomes a span at once."""
+    """Collects events in order. A finished attempt becomes a span at once."""
 
     def __init__(self, first_step_ns: Mapping[int, int]) -> None:
         self.progress = Progress()
@@ -235,7 +234,7 @@ class _EventsSeen:
         for stamped in reader.read():
             self._take(stamped.event, stamped.time_ns)
             self.progress.take(stamped)
-            self.progress.past.clear()  # there are spans of them, and their verdicts hold tracebacks of all ranks
+            self.progress.past.clear()  # spans replace them, and their verdicts hold tracebacks of all ranks
             self.marks.extend(marks_of_event(stamped.event, stamped.time_ns))
 
     def _take(self, event: Event, time_ns: int) -> None:
@@ -250,7 +249,7 @@ class _EventsSeen:
             case events.Preloaded():
                 self._imports_ended_ns = time_ns
             case events.Hung():
-                self._hung |= frozenset(event.global_ranks)  # each server reports its own
+                self._hung |= frozenset(event.global_ranks)  # each server reports its own ranks
             case _:
                 pass
 
@@ -260,17 +259,17 @@ class _EventsSeen:
 
     @property
     def broke_off(self) -> bool:
-        """True where agent and head are gone without a last event. Of another machine this cannot be known: False."""
+        """True if agent and launcher are gone without a last event. False on other machines, since it is unknown."""
         agent, head = self.progress.agent, self.progress.head
         return agent is not None and agent.is_local and not agent.lives and (head is None or not head.lives)
 
     def last_beats(self, run_dir: RunDir, now_ns: int) -> dict[int, int]:
-        """Return the time of the last heartbeat of each rank without a known end, by global rank."""
+        """Return the time of the last heartbeat of each rank whose end is unknown, by global rank."""
         beats: dict[int, int] = {}
         current = self.progress.current
         for global_rank in current.starts.keys() - current.exits.keys():
             beat = read_heartbeat(run_dir.heartbeat(global_rank))
-            # Any other beat is an earlier attempt's, or was written by another process.
+            # Ignore heartbeats of earlier attempts and of other processes.
             if beat is not None and current.starts[global_rank].time_ns < beat.time_ns <= now_ns:
                 beats[global_rank] = beat.time_ns
         return beats
@@ -280,7 +279,7 @@ class _EventsSeen:
         return (*self._past, self._span(ended_ns, beats)) if self._has_begun else ()
 
     def _span(self, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
-        """Return the present attempt as a span. `over_ns`: when it was known to be over; None while it runs."""
+        """Return the current attempt as a span. `over_ns`: when it was known to be over; None while it runs."""
         attempt = self.progress.current
         first_step_ns = self._first_step_ns.get(attempt.number, -1)
         roles = {} if attempt.verdict is None else _roles(attempt.verdict)

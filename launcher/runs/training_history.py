@@ -1,7 +1,7 @@
-"""Join the records of a training over all attempts of its run, and the runs that it goes on from: every step counts once.
+"""Join the metrics of a training over all attempts of a run and the runs it was resumed from. Every step counts once.
 
-An attempt that goes on from a checkpoint computes steps again that one before had computed. With its first step all
-records of that step and later ones cease to count that earlier attempts have left, as TensorBoard has it too.
+An attempt that resumes from a checkpoint repeats steps of an earlier attempt. From its first step on, its records
+replace the earlier ones, as in TensorBoard.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from launcher.core.run_dir import RunDir
 from launcher.runs.metrics_reader import Metrics, read_metrics
 from launcher.runs.record import continued_by
 
-MAX_RUNS = 1000  # one after the other
+MAX_RUNS = 1000  # in a chain of resumed runs
 
 Of = TypeVar("Of", bound=Record)
 
 
 def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float = inf) -> list[Of]:
-    """Return the records of a run that no later attempt has computed again, of steps less than `below`.
+    """Return the records that no later attempt has replaced and whose step is below `below`.
 
-    `steps` are all that the run has recorded.
+    `steps` are all recorded steps of the run.
     """
     found = list(records)
     first: dict[int, int] = {}
@@ -42,17 +42,20 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
-    """Return the run that `run_dir` goes on from, where its directory is still there, or has been moved with that one."""
+    """Return the run that `run_dir` was resumed from; None if it is not found.
+
+    It is looked up at its recorded path, then next to `run_dir`, in case both were moved.
+    """
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
-        if os.path.isfile(RunDir(root).run_json):  # noqa: PTH113 - Path.is_file raises where a name is too long
+        if os.path.isfile(RunDir(root).run_json):  # noqa: PTH113 - Path.is_file raises if a name is too long
             return RunDir(root)
     return None
 
 
 def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
-    """Yield the runs that a run goes on from, the last one first, each with the checkpoint that was read of it."""
+    """Yield the runs that a run was resumed from, latest first, each with the checkpoint that was read."""
     seen = {run_dir.root}
     while (continued := continued_by(run_dir)) and len(seen) < MAX_RUNS:
         earlier = earlier_run(run_dir, continued)
@@ -64,7 +67,7 @@ def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
 
 
 def own_course(metrics: Metrics, below: float = inf) -> Metrics:
-    """Return the metrics of a run without what a later attempt has computed again, of steps less than `below`."""
+    """Return a run's metrics without records that a later attempt replaced, for steps below `below`."""
     return replace(
         metrics,
         steps=tuple(standing(metrics.steps, metrics.steps, below)),
@@ -75,9 +78,9 @@ def own_course(metrics: Metrics, below: float = inf) -> Metrics:
 
 
 def whole_course(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
-    """Return a run's `own_course` after those of the runs that it goes on from, as far as these have files.
+    """Return the metrics of the runs that a run was resumed from, followed by its own (`own`).
 
-    `read` gives the metrics of an earlier run.
+    Runs without files are skipped. `read` returns the metrics of an earlier run.
     """
     course = own
     for earlier, continued in runs_before(run_dir):

@@ -167,5 +167,5 @@ def test_nothing_active_anywhere_is_said(places):
 
 def test_without_any_run_the_error_is_about_here(places, launcher):
     places.env["XDG_STATE_HOME"] = "/dev/null/none"
-    assert "runs holds no runs" in places.call("none", "status", code=2).stderr
+    assert "runs contains no runs" in places.call("none", "status", code=2).stderr
     assert places.call("none", "ps", code=0).stdout == ""

@@ -67,7 +67,7 @@ def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):
     """Before anything starts; the run goes on."""
     cut = ("run", "--dry-run", "--devices", "2", "--pp", "2", "--micro-batches", "4", "--set")
     noted = launcher.call(*cut, "parallel.stages=[0,4]", code=0).stderr
-    assert "warning: parallel.stages = [0, 4] has ranks wait for" in noted
+    assert "warning: parallel.stages = [0, 4]: ranks are predicted to wait for" in noted
     assert "warning" not in launcher.call(*cut, "parallel.stages=[3,1]", code=0).stderr
 
 

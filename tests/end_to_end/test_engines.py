@@ -182,7 +182,7 @@ def test_hosts_that_are_told_different_ports_are_refused(two_hosts, mpirun, tmp_
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     found = re.findall(
-        r"this one has MASTER_PORT 2345([01]), the first had 2345([01])\s+\(rank (\d) on h(\d)\)", done.stderr
+        r"this rank has MASTER_PORT 2345([01]), the first has 2345([01])\s+\(rank (\d) on h(\d)\)", done.stderr
     )
     assert found in ([("0", "1", "0", "1")], [("1", "0", "1", "2")]), done.stderr
 

@@ -198,7 +198,7 @@ def test_ranks_with_other_options_are_refused(mpirun):
     start = [*TLAUNCH, "exec"]
     done = mpirun(2, *start, "--mp", "2", "--", *SHOW, ":", "-n", "2", *start, "--pp", "2", "--", *SHOW)
     assert done.returncode == 3, done.stderr
-    assert "were not started alike: this one has dp=2 " in done.stderr
+    assert "were started with different settings: this rank has dp=2 " in done.stderr
 
 
 def test_no_job_gets_into_the_directory_of_another(mpirun):
@@ -215,7 +215,7 @@ def test_no_job_gets_into_the_directory_of_another(mpirun):
     assert [each["MASTER_PORT"] for each in mpirun.environments()] == ["13452"] * 2
     done = mpirun.exec(2, *options, env=env)
     assert (done.returncode, mpirun.latest.name) == (2, "given")
-    assert done.stderr.count("holds an earlier run already") == 1
+    assert done.stderr.count("already contains an earlier run") == 1
     assert mpirun.logs() == before
 
 

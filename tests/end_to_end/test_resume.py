@@ -75,7 +75,7 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
     for path in small_text.glob("*.txt"):
         (other_text / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     train(tmp_path, other_text, "--devices", 2, "--resume", run, code=2)
-    assert "other data" in (tmp_path / "latest" / "device0" / "train.log").read_text()
+    assert "different data" in (tmp_path / "latest" / "device0" / "train.log").read_text()
     done = tlaunch("run", "--devices", 1, "--resume", "no-such-run", "--runs-dir", tmp_path)
     assert done.returncode == 2
     other = [word for setting in [*SIZES, "train.seed=2", "train.steps=1"] for word in ("--set", setting)]

@@ -92,11 +92,11 @@ def failure_of(way, whole, here, name, damage):
         f"{newest / name} is not named: {told}"
     ]
     expected = (
-        f"is read from rank{PEERS[name]}.safetensors" if way == SLICES and has_tensors else "nothing is read from it"
+        f"is read from rank{PEERS[name]}.safetensors" if way == SLICES and has_tensors else "it contains no slice"
     )
     if not line.endswith(expected if survives else f"; {newest.name} is not used"):
         return line
-    if ("all the same" in said) != survives:
+    if ("can still resume" in said) != survives:
         return said
     taken = name_of(STEPS if survives else SAVED)
     [found] = checkpoints_in(here.with_name(f"{here.name} again"))

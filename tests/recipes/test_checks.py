@@ -12,15 +12,15 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
 
 
 @pytest.mark.parametrize(("settings", "layout", "message", "hint"), [
-    ([], Layout(mp=3), "model.heads = 8 cannot be divided by mp = 3", "--mp can be 1, 2, 4, 8"),
-    (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 cannot be divided by mp = 4", "1, 2"),
-    (["model.d_model=100"], Layout(), "model.d_model = 100 cannot be divided by model.heads = 8", "96 or 104"),
-    ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers, and a head", "--pp 5 at most"),
+    ([], Layout(mp=3), "model.heads = 8 is not divisible by mp = 3", "N = 1, 2, 4, 8"),
+    (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 is not divisible by mp = 4", "1, 2"),
+    (["model.d_model=100"], Layout(), "model.d_model = 100 is not divisible by model.heads = 8", "96 or 104"),
+    ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers, and a head", "at most `--pp 5`"),
     (
         ["parallel.schedule=interleaved", "parallel.interleave=3"],
         Layout(pp=2, micro_batches=2),
-        "pp = 2 stages of 3 chunks cannot all get a part: the model has 2 encoder + 2 decoder = 4 layers, and a head",
-        "--pp 1 at most",
+        "pp = 2 stages of 3 chunks are more than the model's parts: the model has 2 encoder + 2 decoder = 4 layers, and a head",
+        "at most `--pp 1`",
     ),
     (
         ["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
@@ -31,7 +31,7 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     (
         ["parallel.schedule=interleaved", "parallel.interleave=2"],
         Layout(pp=2, micro_batches=3),
-        "micro_batches = 3 cannot be divided by pp = 2",
+        "micro_batches = 3 is not divisible by pp = 2",
         "2 or 4",
     ),
     (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
@@ -44,11 +44,15 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
 
 
 @pytest.mark.parametrize(("settings", "message", "hint"), [
-    (["train.clip_norm=1e-320"], "leaves nothing of a gradient", "or 0"),
-    (["parallel.interleave=2"], "parallel.schedule = 1f1b and parallel.interleave = 2 do not fit", "interleaved"),
-    (["parallel.schedule=interleaved"], "parallel.schedule = interleaved and parallel.interleave = 1", "or neither"),
+    (["train.clip_norm=1e-320"], "reduces every gradient to nothing", "or 0"),
+    (["parallel.interleave=2"], "parallel.schedule = 1f1b does not fit parallel.interleave = 2", "interleaved"),
+    (
+        ["parallel.schedule=interleaved"],
+        "parallel.schedule = interleaved does not fit parallel.interleave = 1",
+        "or leave out both",
+    ),
     (["parallel.recompute_layers=[0, 4]"], "[0, 4] has 4, but the model has 2 encoder + 2 decoder", "from 0 to 3"),
-    (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "true is for all layers", "recompute=false"),
+    (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "true covers all layers", "recompute=false"),
     (
         ["parallel.gradient_accumulation_shard=true", "parallel.optimizer_shard=false"],
         "a rank that updates all weights needs all gradients",
@@ -77,8 +81,12 @@ def test_a_layout_that_fits_is_accepted(layout):
 
 
 @pytest.mark.parametrize(("settings", "message", "hint"), [
-    (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not fall to it", "linear or cosine"),
-    (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above", "0.003 at most"),
+    (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
+    (
+        ["train.minimum_rate=1", "train.schedule=cosine"],
+        "train.minimum_rate = 1 is above",
+        "at most `--set train.minimum_rate=0.003`",
+    ),
     (["train.early_stopping=3"], "train.early_stopping = 3 counts validations", "--set train.validate_every=N"),
 ])  # fmt: skip
 def test_settings_without_effect_are_refused(settings, message, hint):

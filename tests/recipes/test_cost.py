@@ -51,7 +51,7 @@ def test_stages_by_hand_are_taken_as_they_are():
 @pytest.mark.parametrize(("stages", "pp", "message", "hint"), [
     ("[2, 2]", 4, "parallel.stages = [2, 2] has 2 stages, but pp = 4", "--pp 2"),
     ("[2, 3]", 2, "parallel.stages = [2, 3] has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers", "[]"),
-    ("[]", 6, "pp = 6 stages cannot all get a part", "--pp 5 at most"),
+    ("[]", 6, "pp = 6 stages are more than the model's parts", "at most `--pp 5`"),
 ])  # fmt: skip
 def test_stages_that_do_not_fit_are_refused(stages, pp, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:

@@ -52,9 +52,9 @@ def test_a_function_may_choose_recomputed_layers_and_fusion():
 
 
 @pytest.mark.parametrize(("stage_of_layer", "pp", "message", "hint"), [
-    ([0, 2], 2, "layer 1 is given to stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
-    ([-1, 0], 2, "layer 0 is given to stage -1", "0 or more"),
-    ([1, 0], 2, "layer 1 is given to stage 0, and the layer before it to stage 1", "follow one another"),
+    ([0, 2], 2, "layer 1 is on stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
+    ([-1, 0], 2, "layer 0 is on stage -1", "0 or more"),
+    ([1, 0], 2, "layer 1 is on stage 0, but the previous layer is on stage 1", "in ascending order"),
 ])  # fmt: skip
 def test_stages_that_do_not_fit_are_refused(stage_of_layer, pp, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
@@ -68,7 +68,7 @@ def test_a_stage_for_some_layers_only_is_refused():
         if layer_id + offset != 2:
             network.pipeline_stage = 0
 
-    with pytest.raises(RefusedLayoutError, match="for 3 of 4 layers, and not for layer 2"):
+    with pytest.raises(RefusedLayoutError, match="for 3 of 4 layers, but not for layer 2"):
         settings_by(choose, 2, 2, None, 2)
 
 
@@ -82,8 +82,8 @@ def test_stages_that_leave_ranks_idle_are_taken_with_a_warning():
     """It tells the predicted share, beside that of stages cut by cost."""
     layout = Layout(pp=2, micro_batches=4)
     [warning] = told([0, 4], layout)
-    assert warning.startswith("warning: parallel.stages = [0, 4] has ranks wait for ")
-    assert "% of each step, as predicted; stages cut by cost (parallel.stages = [])" in warning
+    assert warning.startswith("warning: parallel.stages = [0, 4]: ranks are predicted to wait for ")
+    assert "% of each step; with stages balanced by cost (parallel.stages = [])" in warning
     [warning] = told([2, 0, 2], Layout(pp=3, micro_batches=4))
     assert "leaves stage 1 nothing to compute" in warning
     assert told([3, 1], layout) == told([], layout) == told([4], Layout()) == ()
@@ -93,4 +93,4 @@ def test_more_stages_than_parts_are_taken_if_they_are_written():
     """There is no cut by cost to compare with."""
     [warning] = told([1, 1, 1, 0, 0, 1], Layout(pp=6))
     assert "leaves stage 3 nothing to compute" in warning
-    assert warning.endswith("of each step, as predicted")
+    assert warning.endswith("of each step")

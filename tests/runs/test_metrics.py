@@ -61,10 +61,10 @@ SAVED = Saved(1, 0, 4, "model")
     ('"loss": 2, "tokens_per_s": [1]', (STEP,), "tokens_per_s [1], which is not a number"),
     ('"loss": 2, "validation_loss": true', (STEP, Validation(1, 0, 4)), "validation_loss true, which is not a number"),
     ('"perplexity": "high"', (Validation(1, 0, 4),), 'perplexity "high", which is not a number'),
-    ('"loss": 2, "memory_bytes": 7e7', (STEP,), "memory_bytes 70000000.0, which is not a whole number"),
+    ('"loss": 2, "memory_bytes": 7e7', (STEP,), "memory_bytes 70000000.0, which is not an integer"),
     ('"loss": 2, "stage_busy": 0.5', (STEP,), "stage_busy 0.5, which is not a list of numbers"),
-    ('"epoch": 1e400, "loss": 2', (STEP,), "epoch Infinity, which is not a whole number"),
-    ('"loss": 2, "saved": 1', (STEP,), "saved 1, which is not a text"),
+    ('"epoch": 1e400, "loss": 2', (STEP,), "epoch Infinity, which is not an integer"),
+    ('"loss": 2, "saved": 1', (STEP,), "saved 1, which is not a string"),
 ])  # fmt: skip
 def test_the_records_of_a_line(told, records, wrong):
     found = from_line(f'{{"schema": 1, "time_ns": 1, "attempt": 0, "step": 4, {told}}}'.encode())
@@ -149,12 +149,12 @@ def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(file, replaced,
     ('{"schema": 2, "step": 1}', "has schema 2, not 1"),
     ('{"schema": "1"}', 'has schema "1", not 1'),
     ('{"schema": 1, "time_ns": 1, "attempt": 0, "loss": 5}', "has no step"),
-    ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1.0}', "has step 1.0, which is not a whole number"),
-    ('{"schema": 1, "time_ns": 1, "attempt": null, "step": 1}', "has attempt null, which is not a whole number"),
-    ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": true}', "has step true, which is not a whole number"),
+    ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1.0}', "has step 1.0, which is not an integer"),
+    ('{"schema": 1, "time_ns": 1, "attempt": null, "step": 1}', "has attempt null, which is not an integer"),
+    ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": true}', "has step true, which is not an integer"),
     ('{"schema": 1, "time_ns": 1%s, "attempt": 0, "step": 1}' % ("0" * 30), "has a number that is too large"),
-    ("[1]", "is no JSON object"), ("loss=5", "is no JSON"), ("\udcff\udcfe\0", "is no JSON"),
-    ("[" * 20_000, "is no JSON"),
+    ("[1]", "is not a JSON object"), ("loss=5", "is not JSON"), ("\udcff\udcfe\0", "is not JSON"),
+    ("[" * 20_000, "is not JSON"),
     ("7" * MAX_LINE_BYTES, "is longer than 65,536 bytes"),
 ])  # fmt: skip
 def test_a_strange_line_is_passed_over_and_told(file, line, why):
@@ -191,7 +191,7 @@ def test_of_a_long_file_only_the_end_may_be_asked_for(file):
     assert reader.read() == steps(100)
     file.write_bytes(file.read_bytes() + b"rubbish\n")
     reader = MetricsReader(file, last_bytes=20)
-    assert (reader.read(), reader.first_strange) == ([], "a line is no JSON")
+    assert (reader.read(), reader.first_strange) == ([], "a line is not JSON")
 
 
 def test_why_a_file_cannot_be_read(file):

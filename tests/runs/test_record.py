@@ -115,7 +115,7 @@ def test_failure_takes_back_what_was_made_for_it(tmp_path, runs_dir):
     (tmp_path / "old").mkdir()
     with pytest.raises(UnreadableError) as caught:
         create_run(tmp_path / runs_dir, "one", specify(tmp_path / runs_dir), {"missing/directory.txt": "x"})
-    assert "no run directory can be made here: No such file or directory" in caught.value.message
+    assert "cannot create a run directory here: No such file or directory" in caught.value.message
     assert names(tmp_path) == ["old"]
 
 
@@ -128,8 +128,11 @@ def test_a_directory_called_latest_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "made here: it is not a directory"),
-    (lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]), "filled: Not a directory"),
+    (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "directory here: it is not a directory"),
+    (
+        lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]),
+        "fill the run directory: Not a directory",
+    ),
 ], ids=["by the launcher", "by its ranks"])  # fmt: skip
 def test_a_file_in_the_way_is_called_so(tmp_path, make, words):
     (tmp_path / "file").touch()
@@ -180,8 +183,8 @@ def test_each_server_has_a_whole_record_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"master_port": 2}, "MASTER_PORT 2, the first had 1\\n"),
-    ({"layout": Layout(dp=RANKS // 2, mp=2)}, "mp=2 .*the first had dp=16 mp=1"),
+    ({"master_port": 2}, "MASTER_PORT 2, the first has 1\\n"),
+    ({"layout": Layout(dp=RANKS // 2, mp=2)}, "mp=2 .*the first has dp=16 mp=1"),
     ({"cluster": Cluster.local(RANKS + 1)}, "table"),
 ], ids=["port", "layout", "table"])  # fmt: skip
 @pytest.mark.parametrize("second", [1, 8], ids=["same server", "another server"])
@@ -193,7 +196,7 @@ def test_ranks_that_were_started_differently_are_refused(tmp_path, changes, word
     other = replace(spec, **changes)
     with pytest.raises(RefusedLayoutError, match=words) as error:
         join_run(other, other.ranks[second], {"table.json": "{}"})
-    assert error.value.message.startswith("ranks of one were not started alike: this one has")
+    assert error.value.message.startswith("ranks of one were started with different settings: this rank has")
     assert (spec.run_dir / "run.json").read_bytes() == before
     assert not (spec.run_dir / "table.json").exists()
     join_run(spec, spec.ranks[9])
@@ -213,7 +216,7 @@ def test_no_rank_writes_over_an_earlier_run(tmp_path):
     spec = joined_spec(tmp_path)
     join_run(spec, spec.ranks[0])
     (spec.run_dir / "run.json").write_text("earlier")
-    with pytest.raises(UsageError, match="holds an earlier run already") as error:
+    with pytest.raises(UsageError, match="already contains an earlier run") as error:
         join_run(spec, spec.ranks[0])
     assert "TLAUNCH_RUN_ID" in error.value.hint
     assert (spec.run_dir / "run.json").read_text() == "earlier"
@@ -252,7 +255,7 @@ def test_an_older_record_can_be_read(tmp_path):
 ])  # fmt: skip
 def test_anything_else_is_unreadable(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(UnreadableError, match="no record of a run"):
+    with pytest.raises(UnreadableError, match="not a run record"):
         read_recorded(RunDir(tmp_path))
 
 

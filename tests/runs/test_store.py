@@ -68,13 +68,13 @@ def test_where_nothing_is_a_run_latest_says_why(runs_dir):
         (runs_dir / name / "run.json").unlink()
     with pytest.raises(UnreadableError, match=r"latest: .*/20260101-000000-a has no run\.json") as caught:
         find_run(runs_dir, None)
-    assert "holds no runs" in caught.value.hint
+    assert "contains no runs" in caught.value.hint
 
 
 def test_a_job_files_directory_of_former_times_is_told_from_others(runs_dir):
     """It holds logs, and nothing that tells of the run."""
     (runs_dir / "no-run" / "device0").mkdir()
-    with pytest.raises(UnreadableError, match=r"no run\.json, as of a job file that an older tlaunch made"):
+    with pytest.raises(UnreadableError, match=r"no run\.json \(a job file of an older tlaunch makes none\)"):
         find_run(runs_dir, "no-run")
 
 

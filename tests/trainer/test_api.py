@@ -411,7 +411,7 @@ ARGUMENTS = {
     "device": {"device": "gpu"},
     "transport": {"transport": "carrier"},
     "clip_norm": {"clip_norm": -1.0},
-    "nothing of a gradient": {"clip_norm": 1e-320},
+    "every gradient to nothing": {"clip_norm": 1e-320},
     "clip_norm is not a finite": {"clip_norm": "1"},
     "learning_rate is not a finite": {"optimizer": api.AdamW(learning_rate=10**400)},
     "steps": {"steps": 1.5},
@@ -756,7 +756,7 @@ def test_a_training_that_had_ended_before_a_restart_returns_what_it_trained(tmp_
     assert losses(capfd.readouterr().out) == []
     assert weights.keys() == again.keys()
     assert all(torch.equal(again[name], value) for name, value in weights.items())
-    with pytest.raises(UsageError, match="exists already") as told:
+    with pytest.raises(UsageError, match="already exists") as told:
         api.train(Net(), samples, steps=2, **common)
     assert told.value.hint == "name another output directory"
 

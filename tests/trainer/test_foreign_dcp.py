@@ -150,7 +150,7 @@ def test_what_belongs_to_nothing_is_told(tmp_path, write_own):
         "step": torch.tensor(4),
     }
     dcp.save(content, checkpoint_id=tmp_path / "dcp")
-    with pytest.raises(RefusedError, match=r"1 have names of no parameter: b.*something else: other\.c"):
+    with pytest.raises(RefusedError, match=r"1 have unknown names: b.*1 unknown tensor: other\.c"):
         imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "new")
 
 
@@ -245,7 +245,7 @@ def test_a_hostile_tensor_is_not_run(tmp_path, directory, write_own):
         content = io.BytesIO()
         torch.save(bomb, content)
         replace_chunks(directory, content.getvalue())
-        with pytest.raises(UnreadableError, match=r"nothing of it was run|no tensor of"):
+        with pytest.raises(UnreadableError, match=r"none of it was executed|not a tensor of"):
             imported(directory, tmp_path / "own", tmp_path / "new")
     assert not trap.exists()
     assert not (tmp_path / "new").exists()

@@ -173,7 +173,7 @@ def test_what_is_damaged_is_written_anew(path, tokenizer, damage, capsys):
     again, directory = obtain(path, tokenizer)
     [line] = capsys.readouterr().out.splitlines()
     assert list(again.pairs(CONFIG)) == list(tokenize(PAIRS, tokenizer, CONFIG))
-    assert line.startswith(f"{directory} is damaged and written anew: ")
+    assert line.startswith(f"{directory} is damaged and is rewritten: ")
 
 
 def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer, cache, monkeypatch):
@@ -190,7 +190,7 @@ def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer
 def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
     """The directory is named, and nothing is left in it."""
     monkeypatch.setattr(token_cache, "writable_dir", lambda _beside: Path("/dev/full"))
-    with pytest.raises(UnreadableError, match="cannot be kept there"):
+    with pytest.raises(UnreadableError, match="cannot store the token ids"):
         write_tokens(text_at(path), tokenizer)
 
 
@@ -247,7 +247,7 @@ def test_empty_and_long_pairs_are_told(path):
     corpus = corpus_of(path, "data.source_length=20")
     told = "\n".join(corpus.remarks)
     assert len(corpus.train) + len(corpus.valid) == len(PAIRS) + 1
-    assert f"{path}: 2 pairs are left out, since a side of them is empty; the first is in line 4" in told
+    assert f"{path}: 2 pairs are left out because a side is empty; the first is in line 4" in told
     assert len(corpus.remarks) == 1  # the long one is held out
     corpus = corpus_of(path, "data.source_length=6")
     assert f"of {len(corpus.train)} training pairs are cut to data.source_length = 6 and" in corpus.remarks[1]

@@ -1,1 +1,1 @@
-"""The recipe of the quickstart tutorial's network, whose operators are given strategies: settings, graph, checks."""
+"""The recipe of the quickstart tutorial, a network with operator strategies: settings, graph, checks."""

@@ -1,4 +1,4 @@
-"""Do strategies and layout fit the quickstart network? Refused before any process starts, with the numbers."""
+"""Check that strategies and layout fit the quickstart network."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from launcher.sharding.strategy import cutting_of
 
 
 def own_layout(settings: QuickstartSettings, layout: Layout) -> Layout:
-    """Return the layout that the program trains in: as `operators_layout`, which names the errors."""
+    """Return the layout that the program trains in. Raises the errors of `operators_layout`."""
     return operators_layout(settings.parallel.mode, layout)
 
 
 def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
-    """Refuse a layout or a strategy that does not fit.
+    """Raise if the layout or a strategy does not fit.
 
     Raises:
-        RefusedLayoutError: the mode has no use for the layout, or the batch cannot be divided.
-        UsageError: a strategy is of no operator, or does not fit it or the devices.
+        RefusedLayoutError: the mode does not support the layout, or the batch is not divisible.
+        UsageError: a strategy names an unknown operator, or does not fit the operator or the devices.
     """
     rows = settings.train.batch_size
     check_mode(settings.parallel.mode, settings.strategies, layout)
     check_early_stopping(settings.train)
     if rows % layout.dp:
         raise RefusedLayoutError(
-            f"train.batch_size = {rows} cannot be divided by dp = {layout.dp}",
-            hint=f"--set train.batch_size={rows - rows % layout.dp or layout.dp}",
+            f"train.batch_size = {rows} is not divisible by dp = {layout.dp}",
+            hint=f"use `--set train.batch_size={rows - rows % layout.dp or layout.dp}`",
         )
     if settings.train.validate_every or settings.checkpoint.keep_best:
         raise UsageError(
-            "train.validate_every and checkpoint.keep_best are of validations, and the quickstart network has none",
-            hint="--set train.validate_every=0 --set checkpoint.keep_best=false",
+            "train.validate_every and checkpoint.keep_best need validations, but the quickstart network has none",
+            hint="use `--set train.validate_every=0 --set checkpoint.keep_best=false`",
         )
     if settings.parallel.mode == DATA_PARALLEL and rows % layout.mp:
         raise RefusedLayoutError(
-            f"train.batch_size = {rows} cannot be divided by {layout.mp} devices",
-            hint=f"--set train.batch_size={rows - rows % layout.mp or layout.mp}",
+            f"train.batch_size = {rows} is not divisible by {layout.mp} devices",
+            hint=f"use `--set train.batch_size={rows - rows % layout.mp or layout.mp}`",
         )
     operators = {operator.name: operator for operator in graph_of(settings, copies=layout.dp).operators}
     for name, strategy in settings.strategies.items():
@@ -54,20 +54,22 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
 
 
 def check_data(settings: QuickstartSettings, data: Path | None) -> None:  # noqa: ARG001
-    """Refuse any path: the network makes its own data.
+    """Raise if a path is given, because the network generates its data.
 
     Raises:
-        UsageError: there is one.
+        UsageError: a path is given.
     """
     if data is None:
         return
-    raise UsageError(f"--data {data}: the quickstart network makes its data from data.seed", hint="leave --data out")
+    raise UsageError(
+        f"--data {data}: the quickstart network generates its data from data.seed", hint="leave out `--data`"
+    )
 
 
 def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:
-    """Return the graph of the network and its mean squared error that tracing gives, so that strategies are checked without torch.
+    """Return the graph that tracing the network and its loss would give, to check strategies without torch.
 
-    Each of the data-parallel `copies`, which divide the batch, has the same.
+    Each of the data-parallel `copies`, which divide the batch, has the same graph.
     """
     model, rows = settings.model, settings.train.batch_size // copies
     item_bytes = 8 if settings.train.precision == "float64" else 4

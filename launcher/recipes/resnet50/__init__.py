@@ -1,1 +1,1 @@
-"""ResNet-50 on CIFAR-10's images: its settings, and what is checked before it starts."""
+"""The ResNet-50 recipe for CIFAR-10 images: settings and checks before the start."""

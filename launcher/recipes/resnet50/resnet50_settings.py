@@ -1,4 +1,4 @@
-"""The settings of ResNet-50. Defaults are the tutorial's, but for the size of images, which suits a CPU."""
+"""The settings of ResNet-50. Defaults are the tutorial's, except for a smaller image size that suits a CPU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from launcher.recipes.train import TRANSPORT, CheckpointConfig, TrainConfig
 
 @frozen
 class Resnet50ModelConfig:
-    classes: int = setting(
-        10, "outputs of the last layer; the images are of ten classes", minimum=10, maximum=1_000_000
-    )
+    classes: int = setting(10, "outputs of the last layer; the data set has ten classes", minimum=10, maximum=1_000_000)
     batch_norm: str = setting(
         "local",
-        "images that each data-parallel copy normalises by in training: its own, or those of all",
+        "local: each data-parallel copy normalises with its own images; synchronised: with the images of all copies",
         choices=("local", "synchronised"),
     )
 
@@ -32,7 +30,10 @@ class Resnet50ModelConfig:
 @frozen
 class Resnet50DataConfig:
     image_size: int = setting(
-        32, "pixels on each side that the model gets; images have 32, the tutorial's 224", minimum=32, maximum=4096
+        32,
+        "side length of the model's input in pixels; the images have 32, the tutorial uses 224",
+        minimum=32,
+        maximum=4096,
     )
 
 
@@ -42,10 +43,10 @@ class Resnet50TrainConfig(TrainConfig):
     steps: int = TrainConfig.steps
     batch_size: int = setting(32, "images per optimizer step, over all ranks", minimum=1, maximum=1_000_000_000)
     micro_batches: int = TrainConfig.micro_batches
-    learning_rate: float = setting(0.01, "the step size of Momentum", minimum=0)
-    momentum: float = setting(0.9, "the share of the former step in each", minimum=0, below=1)
-    seed: int = setting(1, "of initial weights, image order, crops and flips", minimum=0)
-    precision: str = setting("float32", "of weights and arithmetic", choices=("float32", "float64"))
+    learning_rate: float = setting(0.01, "step size of the Momentum optimizer", minimum=0)
+    momentum: float = setting(0.9, "fraction of the previous step that is added to each step", minimum=0, below=1)
+    seed: int = setting(1, "random seed for initial weights, image order, crops and flips", minimum=0)
+    precision: str = setting("float32", "number format of weights and arithmetic", choices=("float32", "float64"))
     device: str = TrainConfig.device
     validate_every: int = TrainConfig.validate_every
     early_stopping: int = TrainConfig.early_stopping
@@ -58,7 +59,7 @@ class Resnet50ParallelConfig:
     search_mode: str = search_setting(DYNAMIC_PROGRAMMING)
     gradient_groups: int = setting(
         8,
-        "parts in which gradients are summed, each as soon as backward has filled it",
+        "groups of gradients, each summed over ranks as soon as backward has computed it",
         minimum=1,
         maximum=1_000_000,
         alias="gradient_aggregation_group",

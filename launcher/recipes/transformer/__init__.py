@@ -1,1 +1,1 @@
-"""The encoder-decoder Transformer's recipe: settings, packaged configurations, checks."""
+"""The recipe of the encoder-decoder Transformer: settings, packaged configurations, checks."""

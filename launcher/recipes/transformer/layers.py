@@ -1,11 +1,12 @@
-"""Turns what a person says layer by layer, as MindSpore's Transformer asks for it, into settings of `parallel`.
+"""Convert per-layer settings in the style of MindSpore's Transformer into settings of `parallel`.
 
-`lambda_func(network, layer_id, offset, parallel_config, layers)` is called for each layer. It sets `network.pipeline_stage`, and may
-call `network.recompute()` and `network.set_comm_fusion(number)`. The tutorial's own,
+`lambda_func(network, layer_id, offset, parallel_config, layers)` is called for each layer. It sets
+`network.pipeline_stage`, and may call `network.recompute()` and `network.set_comm_fusion(number)`. The tutorial's
+function,
 
     pipeline_stage = int(max((layer_id + offset) / layers_per_stage, 1))    layers_per_stage = total layers // stages
 
-gives stage 0 no layer, only the embeddings: with 3 + 3 layers on 2 stages it has all of them on stage 1. It is taken as written.
+gives stage 0 no layers, only the embeddings: 3 + 3 layers on 2 stages are all on stage 1. This is kept as written.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 
-LambdaFunc = Callable[..., object]  # called with a `Layer`, and the rest by keywords, as MindSpore does
+LambdaFunc = Callable[..., object]  # called with a `Layer`, and keyword arguments as in MindSpore
 
 
 class Layer:
-    """A layer as `lambda_func` sees it, its first argument."""
+    """A layer, passed to `lambda_func` as its first argument."""
 
     def __init__(self) -> None:
         self.pipeline_stage: int | None = None
@@ -28,34 +29,34 @@ class Layer:
         self.comm_fusion: int | None = None
 
     def recompute(self, mode: bool = True) -> None:
-        """Have backward compute the activations of this layer again."""
+        """Recompute the activations of this layer in the backward pass."""
         self.is_recomputed = mode
 
     def set_comm_fusion(self, number: int) -> None:
-        """Have its gradients summed together with those of layers of the same number."""
+        """Sum the gradients of this layer together with other layers of the same number."""
         self.comm_fusion = number
 
 
 @frozen
 class LayerSettings:
-    """Values for the settings of `parallel` of these names."""
+    """Values for the settings of `parallel` with these names."""
 
     stages: tuple[int, ...]
     recompute_layers: tuple[int, ...]
-    gradient_groups: int | None  # None: no layer has been given a number of fusion
+    gradient_groups: int | None  # None: no layer has a fusion number
 
 
 def settings_by(
     lambda_func: LambdaFunc, encoder_layers: int, decoder_layers: int, parallel_config: Any, pp: int
 ) -> LayerSettings:
-    """Return what `lambda_func` says of the layers of a model on `pp` pipeline stages.
+    """Call `lambda_func` for each layer of a model on `pp` pipeline stages, and return the resulting settings.
 
-    It gets `layer_id` from 0 in the encoder and in the decoder, `offset` 0 and `encoder_layers`, and `layers` as many as there are
-    in the one or the other. `parallel_config` is handed on to it. Stages that it sets for no layer are cut by cost. Numbers of
-    fusion become as many groups of gradients, which this program makes of about equal size.
+    `layer_id` counts from 0 in the encoder and in the decoder; `offset` is 0 and `encoder_layers`, respectively;
+    `layers` is the number of layers of the encoder or the decoder. `parallel_config` is passed through. If it sets no
+    stages, stages are balanced by cost. Each fusion number becomes a group of gradients; groups have about equal size.
 
     Raises:
-        RefusedLayoutError: the stages do not fit (`layers_per_stage`), or are set for some layers only.
+        RefusedLayoutError: the stages do not fit (`layers_per_stage`), or are set only for some layers.
     """
     layers = [Layer() for _ in range(encoder_layers + decoder_layers)]
     for offset, count in ((0, encoder_layers), (encoder_layers, decoder_layers)):
@@ -71,8 +72,8 @@ def settings_by(
     if chosen and len(chosen) < len(layers):
         missing = next(number for number, layer in enumerate(layers) if layer.pipeline_stage is None)
         raise RefusedLayoutError(
-            f"lambda_func sets pipeline_stage for {len(chosen)} of {len(layers)} layers, and not for layer {missing}",
-            hint="set it for all of them, or for none: cut by cost",
+            f"lambda_func sets pipeline_stage for {len(chosen)} of {len(layers)} layers, but not for layer {missing}",
+            hint="set it for all layers, or for none to balance stages by cost",
         )
     return LayerSettings(
         stages=layers_per_stage(chosen, pp) if chosen else (),
@@ -82,23 +83,23 @@ def settings_by(
 
 
 def layers_per_stage(stage_of_layer: Sequence[int], pp: int) -> tuple[int, ...]:
-    """Return how many layers each of `pp` stages holds, `parallel.stages`, from the stage of each, the encoder's layers first.
+    """Return the number of layers on each of `pp` stages, given the stage of each layer, encoder first.
 
     >>> layers_per_stage([0, 0, 2, 2, 2], 3)
     (2, 0, 3)
 
     Raises:
-        RefusedLayoutError: there is no stage of that number, or a layer stands on a stage before that of the layer before it.
+        RefusedLayoutError: a stage does not exist, or is before the previous layer's stage.
     """
     for number, stage in enumerate(stage_of_layer):
         if not 0 <= stage < pp:
             raise RefusedLayoutError(
-                f"layer {number} is given to stage {stage}, but pp = {pp} stages are numbered from 0 to {pp - 1}",
-                hint=f"--pp {stage + 1}, or another stage for it" if stage > 0 else "a number of 0 or more",
+                f"layer {number} is on stage {stage}, but pp = {pp} stages are numbered from 0 to {pp - 1}",
+                hint=f"use `--pp {stage + 1}`, or another stage" if stage > 0 else "use a stage of 0 or more",
             )
         if number and stage < stage_of_layer[number - 1]:
             raise RefusedLayoutError(
-                f"layer {number} is given to stage {stage}, and the layer before it to stage {stage_of_layer[number - 1]}",
-                hint="layers follow one another along the stages, the decoder's after the encoder's",
+                f"layer {number} is on stage {stage}, but the previous layer is on stage {stage_of_layer[number - 1]}",
+                hint="assign layers to stages in ascending order, decoder layers after encoder layers",
             )
     return tuple(stage_of_layer.count(stage) for stage in range(pp))

@@ -1,16 +1,16 @@
-"""The bytes that a rank holds of the Transformer and its training, as formulas of settings and layout.
+"""Formulas for the bytes that a rank holds to train the Transformer, by settings and layout.
 
-Of n parameters on the rank, p bytes each (of `train.precision`) and g bytes in gradients and moments (float32 at least):
+For n parameters on the rank, p bytes each (`train.precision`), and g bytes per gradient or moment (at least float32):
 
-                                                  weights    gradients           moments and copies of weights in float32
+                                                  weights    gradients           moments and float32 copies of weights
     dp = 1                                        n p        n g                 m n g
     sharded by dp                                 n p        n g + n g / dp      m n g / dp
     parallel.optimizer_shard = false              n p        n g                 m n g
     parallel.gradient_accumulation_shard = true   n p        n g / dp            m n g / dp
 
-m is 2 for AdamW's moments, and 3 where weights are less precise than float32. Sharded on gloo, gradients take n g more, and so they do
-in shared memory where the optimizer is not sharded. Weights that are sharded in shared memory are one copy for all of its ranks.
-Each parameter begins at a multiple of 64 bytes, which is not counted here.
+m is 2 for AdamW's moments, and 3 if weights are less precise than float32. Gradients take n g more if they are sharded
+on gloo, or if they are in shared memory and the optimizer is not sharded. Sharded weights in shared memory are one copy
+for all its ranks. Each parameter starts at a multiple of 64 bytes; this padding is not counted.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Carrier = Literal["shared_memory", "gloo", "scattering"]
 class RankBytes:
     weights: float
     gradients: float
-    state: float  # moments, and copies of weights in float32
+    state: float  # moments, and float32 copies of weights
 
 
 def rank_bytes(settings: TransformerSettings, layout: Layout, pp_index: int, carrier: Carrier) -> RankBytes:
     """Return the bytes that a rank of a pipeline stage holds between steps.
 
-    `carrier` is what sums gradients over data-parallel ranks: shared memory, gloo, or a backend with a reduce_scatter.
+    `carrier` sums gradients over data-parallel ranks: shared memory, gloo, or a backend with reduce_scatter.
     """
     parallel, dp = settings.parallel, layout.dp
     count = rank_parameters(settings, layout, pp_index)
@@ -60,15 +60,15 @@ def rank_bytes(settings: TransformerSettings, layout: Layout, pp_index: int, car
     )
 
 
-# The embedding tables that are no other one's, by `model.share`.
+# The number of embedding tables that are not shared, by `model.share`.
 _OWN_EMBEDDINGS = {"none": 2, "decoder": 1, "all": 0}
 
 
 def rank_parameters(settings: TransformerSettings, layout: Layout, pp_index: int) -> float:
-    """Return the number of parameters that a rank of a pipeline stage owns; model-parallel ranks may differ by a row of a table.
+    """Return the number of parameters that a rank of a stage owns. Model-parallel ranks may differ by a table row.
 
-    A matrix that embeddings and head share is the first stage's. The copy on the last one is not counted, nor the tensor on
-    either in which the copy's gradient is sent.
+    A matrix shared by embeddings and head counts on the first stage. Its copy on the last stage, and the buffers that
+    transfer the copy's gradient, do not count.
     """
     return sum(
         _stage_parameters(settings, stage, layout.mp)
@@ -80,7 +80,7 @@ def _stage_parameters(settings: TransformerSettings, stage: Stage, mp: int) -> f
     model, data = settings.model, settings.data
     d, f, vocabulary = model.d_model, model.feed_forward_dim, model.vocabulary_size
     tables = 1 if settings.parallel.vocab_emb_dp else mp
-    # Matrices and the biases of what is split by output features; other biases; norms.
+    # Matrices, and biases of layers split by output features; other biases; norms.
     attention, norm = (4 * d * d + 3 * d) / mp + d, 2 * d
     feed_forward = (2 * d * f + f) / mp + d
     count = len(stage.encoder_layers) * (attention + feed_forward + 2 * norm)

@@ -1,4 +1,4 @@
-"""Does a layout fit the Transformer's sizes? Refused before any process starts, with the values that would fit."""
+"""Check that a layout fits the Transformer's sizes. Messages name values that fit."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
 from launcher.recipes.transformer.transformer_settings import FALLING, TransformerSettings, TransformerTrainConfig
 
-MUCH_MORE_IDLE = 0.05  # of a step, beside stages cut by cost
+MUCH_MORE_IDLE = 0.05  # fraction of a step, compared with stages balanced by cost
 
 
 def check_layout(settings: TransformerSettings, layout: Layout) -> None:
-    """Refuse a layout that would cut a head or a feed-forward block, or has too many stages; and batches of no sentence.
+    """Raise if a layout does not fit the model, or a batch has no sentences.
 
     Raises:
-        RefusedLayoutError: with the numbers put in and the nearest values that fit.
-        UsageError: `train.batch_tokens` is too small for the longest sentences, a setting of `train` has no effect, or switches
-            of `parallel` exclude each other.
+        RefusedLayoutError: the layout does not fit; the message names the nearest values that fit.
+        UsageError: `train.batch_tokens` is too small for the longest sentences, a setting of `train` has no effect, or
+            settings of `parallel` exclude each other.
     """
     model = settings.model
     if model.d_model % model.heads:
         raise RefusedLayoutError(
-            f"model.d_model = {model.d_model} cannot be divided by model.heads = {model.heads}",
-            hint=f"--set model.d_model={_multiples_near(model.d_model, model.heads)}",
+            f"model.d_model = {model.d_model} is not divisible by model.heads = {model.heads}",
+            hint=f"use `--set model.d_model=N` with N = {_multiples_near(model.d_model, model.heads)}",
         )
     _check_model_parallel("model.heads", model.heads, layout.mp)
     _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
     if layout.mp > model.vocabulary_size:
         raise RefusedLayoutError(
             f"mp = {layout.mp} leaves ranks without a row of model.vocabulary_size = {model.vocabulary_size}",
-            hint=f"--mp {model.vocabulary_size} at most",
+            hint=f"use at most `--mp {model.vocabulary_size}`",
         )
     _check_schedule(settings.parallel, layout)
     if settings.parallel.gradient_accumulation_shard and not settings.parallel.optimizer_shard:
         raise UsageError(
             "parallel.gradient_accumulation_shard = true, but parallel.optimizer_shard = false: a rank that updates all "
             "weights needs all gradients",
-            hint="--set parallel.optimizer_shard=true, or parallel.gradient_accumulation_shard=false",
+            hint="use `--set parallel.optimizer_shard=true`, or `--set parallel.gradient_accumulation_shard=false`",
         )
     pipeline_stages(settings, layout.pp)
     check_tables(is_tied=model.share != "none", vocab_emb_dp=settings.parallel.vocab_emb_dp, mp=layout.mp)
@@ -54,15 +54,15 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(
             f"train.batch_tokens = {batch_tokens} is less than two targets of data.target_length = {longest} tokens",
-            hint=f"--set train.batch_tokens={2 * longest}, or 0 for batches of train.batch_size pairs",
+            hint=f"use `--set train.batch_tokens={2 * longest}`, or 0 for batches of train.batch_size pairs",
         )
 
 
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Refuse data whose first lines hold no sentence pairs of the direction to train; None is the packaged sample.
+    """Raise if the data does not start with sentence pairs for the training. None means the packaged sample.
 
     Raises:
-        TlaunchError: as `find_splits` and `count_first_pairs`.
+        TlaunchError: as in `find_splits` and `count_first_pairs`.
         UsageError: the pairs do not fill a batch.
     """
     if data is None:
@@ -74,7 +74,7 @@ def check_data(settings: TransformerSettings, data: Path | None) -> None:
     if (count := count_first_pairs(splits.train, size)) < size:
         raise UsageError(
             f"{splits.train}: {count} training pairs do not fill one batch of {size}",
-            hint="set a smaller train.batch_size, or give more pairs",
+            hint="reduce `train.batch_size`, or provide more pairs",
         )
 
 
@@ -82,18 +82,18 @@ def _check_rates(train: TransformerTrainConfig) -> None:
     written = f"train.minimum_rate = {train.minimum_rate:g}"
     if train.minimum_rate > 0 and train.schedule not in FALLING:
         raise UsageError(
-            f"{written}, but train.schedule = {train.schedule} does not fall to it",
-            hint=f"--set train.schedule={' or '.join(FALLING)}, or --set train.minimum_rate=0",
+            f"{written}, but train.schedule = {train.schedule} does not decay to it",
+            hint=f"use `--set train.schedule=NAME` with {' or '.join(FALLING)}, or `--set train.minimum_rate=0`",
         )
     if train.minimum_rate > train.learning_rate:
         raise UsageError(
             f"{written} is above train.learning_rate = {train.learning_rate:g}",
-            hint=f"--set train.minimum_rate={train.learning_rate:g} at most",
+            hint=f"use at most `--set train.minimum_rate={train.learning_rate:g}`",
         )
 
 
 def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
-    """Return what a person should know before a training on a layout that fits: stages that leave ranks idle."""
+    """Return warnings for a layout that fits: stages that leave ranks idle."""
     parallel = settings.parallel
     if not parallel.stages or layout.pp == 1:
         return ()
@@ -106,70 +106,72 @@ def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
     if not empty and idle < best + MUCH_MORE_IDLE:
         return ()
     written = f"warning: parallel.stages = {list(parallel.stages)}"
-    nothing = f" leaves stage {empty[0]} nothing to compute, and" if empty else ""
-    cut = f"; stages cut by cost (parallel.stages = []) {best:.0%}" if can_be_cut else ""
-    return (f"{written}{nothing} has ranks wait for {idle:.0%} of each step, as predicted{cut}",)
+    nothing = f" leaves stage {empty[0]} nothing to compute:" if empty else ":"
+    cut = f"; with stages balanced by cost (parallel.stages = []) {best:.0%}" if can_be_cut else ""
+    return (f"{written}{nothing} ranks are predicted to wait for {idle:.0%} of each step{cut}",)
 
 
 def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
-    """Return the share of a step that ranks should wait for others in the pipeline, their mean."""
+    """Return the predicted fraction of a step that ranks wait for the pipeline, averaged over ranks."""
     return 1 - sum(predicted_busy(settings, layout.pp, layout.micro_batches)) / layout.pp
 
 
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
-    """Refuse to replicate embedding tables over model-parallel ranks where one of them is the head, which is cut there.
+    """Raise if embedding tables are to be replicated over model-parallel ranks but one of them is the partitioned head.
 
     Raises:
-        UsageError: both are wanted.
+        UsageError: both are requested.
     """
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
-            f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, but one of them is the head, too, "
-            "which is cut by rows of the vocabulary",
-            hint="--set parallel.vocab_emb_dp=false, or a head with a table of its own",
+            f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
+            "but the head shares one of them and is split by rows of the vocabulary",
+            hint="use `--set parallel.vocab_emb_dp=false`, or a head with a separate table",
         )
 
 
 def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
-    """Refuse chunks of layers without the schedule that has some, and micro batches that it cannot take in turn."""
+    """Raise if chunks of layers are used without the interleaved schedule, or its micro batches do not fit."""
     schedule, chunks, pp, micro_batches = parallel.schedule, parallel.interleave, layout.pp, layout.micro_batches
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise UsageError(
-            f"parallel.schedule = {schedule} and parallel.interleave = {chunks} do not fit: several chunks of layers on a "
-            "stage need the interleaved schedule, and that needs several",
-            hint=f"--set parallel.schedule={INTERLEAVED} --set parallel.interleave=2, or neither",
+            f"parallel.schedule = {schedule} does not fit parallel.interleave = {chunks}: "
+            "the interleaved schedule, and only this one, has several chunks of layers per stage",
+            hint=f"use `--set parallel.schedule={INTERLEAVED} --set parallel.interleave=2`, or leave out both",
         )
     if chunks > 1 and pp > 1 and micro_batches % pp:
         raise RefusedLayoutError(
-            f"micro_batches = {micro_batches} cannot be divided by pp = {pp}, as parallel.schedule = {schedule} needs it",
-            hint=f"--micro-batches {_multiples_near(micro_batches, pp)}",
+            f"micro_batches = {micro_batches} is not divisible by pp = {pp}, which parallel.schedule = {schedule} needs",
+            hint=f"use `--micro-batches N` with N = {_multiples_near(micro_batches, pp)}",
         )
 
 
 def _check_recomputed(settings: TransformerSettings) -> None:
-    """Refuse numbers of layers to be recomputed that the model does not have, or beside `parallel.recompute`."""
+    """Raise if layers to recompute do not exist, or are listed although `parallel.recompute` covers all layers."""
     parallel, model = settings.parallel, settings.model
     layer_count = model.encoder_layers + model.decoder_layers
     written = f"parallel.recompute_layers = {list(parallel.recompute_layers)}"
     if parallel.recompute and parallel.recompute_layers:
         raise UsageError(
-            f"{written}, but parallel.recompute = true is for all layers", hint="--set parallel.recompute=false"
+            f"{written}, but parallel.recompute = true covers all layers", hint="use `--set parallel.recompute=false`"
         )
     if unknown := [number for number in parallel.recompute_layers if number >= layer_count]:
         raise UsageError(
             f"{written} has {unknown[0]}, but the model has {model.encoder_layers} encoder + {model.decoder_layers} decoder "
             f"= {layer_count} layers",
-            hint=f"layers are numbered from 0 to {layer_count - 1}, the encoder's first",
+            hint=f"use numbers from 0 to {layer_count - 1}, encoder layers first",
         )
 
 
 def _check_model_parallel(name: str, value: int, mp: int) -> None:
     if value % mp:
         fitting = ", ".join(str(ways) for ways in range(1, value + 1) if value % ways == 0)
-        raise RefusedLayoutError(f"{name} = {value} cannot be divided by mp = {mp}", hint=f"--mp can be {fitting}")
+        raise RefusedLayoutError(
+            f"{name} = {value} is not divisible by mp = {mp}", hint=f"use `--mp N` with N = {fitting}"
+        )
 
 
 def _multiples_near(value: int, factor: int) -> str:
-    """Return the multiples of `factor` on both sides of `value` in words, zero left out."""
+    """Return the multiples of `factor` nearest to `value` on both sides, as text, without zero."""
     below = value - value % factor
     return " or ".join(str(multiple) for multiple in (below, below + factor) if multiple > 0)

@@ -1,1 +1,1 @@
-"""Checkpoints written and read by all ranks together."""
+"""Checkpoints that all ranks write and read together."""

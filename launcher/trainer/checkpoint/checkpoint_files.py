@@ -1,6 +1,6 @@
-"""A checkpoint's files of tensors, written box after box, and read by any box, whatever boxes they were written by.
+"""Read and write the tensor files of a checkpoint as arrays, and prepare the checkpoint directory.
 
-Beside that, what else has to do with disks and directories.
+Any box can be read, however the boxes were written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Bytes = NDArray[np.uint8]
 NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 LOOK_S = 0.02
 PROBE_BYTES = 4096
-SEEN_WITHIN_S = 60.0  # what another server has written: a network file system may take its time
+SEEN_WITHIN_S = 60.0  # until another server's files are visible on a slow network file system
 
 
 def write_tensors(
@@ -39,13 +39,12 @@ def write_tensors(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write a safetensors file of the boxes: of all of them kinds[0], then kinds[1], and so on, which `values` yield in turn.
+    """Write boxes to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on, in the order of `values`.
 
-    The values of a box may come in several arrays, and one array may hold those of several. Where `synced`, all of it is on the
-    disk afterwards.
+    The arrays in `values` may start and end anywhere. With `synced`, the file is on disk when this returns.
 
     Raises:
-        OSError: the disk is full, ...
+        OSError: for example, the disk is full.
     """
     contents = (array.reshape(-1).view(np.uint8).data for array in values)
     return write_boxes(path, boxes, dtype, contents, kinds=kinds, synced=synced)
@@ -54,12 +53,12 @@ def write_tensors(
 def assemble(
     path: Path, parts: Mapping[str, PartFile], dtype: str, names: Iterable[str], *, kinds: Sequence[str] = KINDS
 ) -> PartFile:
-    """Write one file of files beside it, with a box of each parameter that holds all that they hold of it.
+    """Combine files of the same directory into one file, with one box per parameter that covers all their boxes.
 
-    `names` gives the order. It takes the memory of a few blocks, and is on the disk afterwards.
+    `names` gives the order. It needs the memory of a few blocks, and the file is on disk when this returns.
 
     Raises:
-        OSError: the disk is full, ...
+        OSError: for example, the disk is full.
     """
     stored = StoredTensors(path.parent, parts, dtype, kinds)
     boxes = [NamedBox(name, stored.extent(name)) for name in names if stored.holds(name)]
@@ -78,12 +77,12 @@ def assemble(
 
 
 class StoredTensors:
-    """The tensors of some files of one directory, of which any box can be read: they are mapped, and not loaded."""
+    """Memory-mapped tensors in some files of a directory. Any box can be read."""
 
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Map the boxes of `files`, in `directory`, which hold `kinds`; one that stands in several is read from the first."""
+        """Map `files` in `directory`, which hold `kinds`. If several files contain a box, the first is read."""
         self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}
@@ -92,14 +91,14 @@ class StoredTensors:
         return name in self._places
 
     def extent(self, name: str) -> Box:
-        """Return the box that all boxes of a parameter make up."""
+        """Return the box that all boxes of a parameter form."""
         boxes = list(self._places[name])
         extent = bounding(boxes)
-        assert sum(box.count for box in boxes) == extent.count, "parts of one slice leave nothing out"
+        assert sum(box.count for box in boxes) == extent.count, "the parts of a slice have no gaps"
         return extent
 
     def pieces(self, name: str, wanted: Box) -> Iterator[tuple[tuple[slice, ...], list[NDArray[Any]]]]:
-        """Yield what there is of a box of a parameter: where in the box it belongs, and its values, read-only, of each of the kinds.
+        """Yield the stored pieces of a box of a parameter: the position in the box, and read-only values of each kind.
 
         Raises:
             OSError: a file cannot be read.
@@ -107,7 +106,7 @@ class StoredTensors:
         for box, place in self._places.get(name, {}).items():
             if common := box.common(wanted):
                 here = common.within(box)
-                # Of a tensor without dims, numpy gives a number.
+                # For a tensor without dims, numpy returns a scalar.
                 values = [np.asarray(self._values(place, box, kind)[here]) for kind in range(len(self._kinds))]
                 yield common.within(wanted), values
 
@@ -120,13 +119,13 @@ class StoredTensors:
 
 
 def prepared(directory: Path, world: World, on_unwritable: Callable[[str], object] | None = None) -> str:
-    """Make a directory, if need be, that all ranks see and in which nothing is left of a writer that was killed.
+    """Create the checkpoint directory, remove files left by killed writers, and check that all ranks see it.
 
-    Return a token of this writer. All ranks must call it. `on_unwritable` gets, on rank 0, why nothing can be written there;
-    with None, or where no checkpoint is there yet, that is an error.
+    Return a token of this writer. All ranks must call it. If the directory is not writable but contains a checkpoint,
+    `on_unwritable` receives the reason on rank 0. Without `on_unwritable`, or without a checkpoint, this is an error.
 
     Raises:
-        TlaunchError: on every rank alike, where the directory cannot be made or written to, or is not the same one for all.
+        TlaunchError: on every rank, if the directory cannot be created or written, or is not shared by all ranks.
     """
     token = os.urandom(4).hex()
 
@@ -134,7 +133,7 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
         try:
             _prepare(directory, token)
         except OSError as error:
-            told = f"no checkpoint can be written to {directory}: {error.strerror or error}"
+            told = f"cannot write checkpoints to {directory}: {error.strerror or error}"
             if on_unwritable is None or not checkpoints_in(directory):
                 raise UnreadableError(told) from error
             on_unwritable(told)
@@ -150,14 +149,14 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
 
 
 def _prepare(directory: Path, token: str) -> None:
-    """Make the directory without what a killed writer has left, and in it a file that other ranks are to see."""
+    """Create the directory, remove files left by killed writers, and write a probe file for other ranks."""
     directory.mkdir(parents=True, exist_ok=True)
     remove_partials(directory)
-    _probe(directory, token).write_bytes(bytes(PROBE_BYTES))  # on a full disk an empty file can be made
+    _probe(directory, token).write_bytes(bytes(PROBE_BYTES))  # an empty file can be created even on a full disk
 
 
 def _probe(directory: Path, token: str) -> Path:
-    """Return a path that is removed as all that a killed writer has left."""
+    """Return the path of the probe file. Its name marks it as incomplete, so that it is removed after a kill."""
     return directory / partial_name(0, token)
 
 
@@ -166,8 +165,8 @@ def _see(probe: Path) -> None:
     while not probe.exists():
         if time.monotonic() > deadline_s:
             raise UsageError(
-                f"{probe.parent} of rank 0 is not seen by other ranks, and checkpoints belong into one directory",
-                hint="a directory that all servers share, by --runs-dir",
+                f"{probe.parent} of rank 0 is not visible to other ranks; checkpoints need one shared directory",
+                hint="set `--runs-dir` to a directory that all servers share",
             )
         getting_on()
         time.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""Go on from a checkpoint, whatever the layout that wrote it: each rank reads the boxes that it owns now."""
+"""Resume from a checkpoint of any layout: each rank reads the boxes that it owns now."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from launcher.trainer.checkpoint.state import NONE, State, Training, check_finit
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
-SHOWN = 4  # names of checkpoints
+SHOWN = 4  # names of checkpoints in a message
 
 
 def candidates_at(path: Path) -> list[Path]:
-    """Return the checkpoints that `path` stands for, the newest first: itself, those in it, or those of a run's directory.
+    """Return the checkpoints that `path` refers to, newest first: itself, or those in it or in its `checkpoints`.
 
     Raises:
         UnreadableError: there are none.
@@ -49,7 +49,7 @@ def candidates_at(path: Path) -> list[Path]:
     found = checkpoints_in(path) or checkpoints_in(path / "checkpoints")
     if not found:
         raise UnreadableError(
-            f"{path}: there is no checkpoint", hint="a directory such as checkpoints/step-120, or a run's"
+            f"{path}: no checkpoint found", hint="give a directory such as checkpoints/step-120, or a run's directory"
         )
     return found
 
@@ -62,14 +62,13 @@ def restore(
     *,
     buffers: Mapping[str, Tensor] = NONE,
 ) -> tuple[Path, int] | None:
-    """Read the first usable checkpoint that `find` returns on rank 0 into `state` and `buffers`; return its path and step.
+    """Load the first usable checkpoint that `find` returns on rank 0. Return its path and step.
 
-    Return None if `find` returns none. A checkpoint is usable if all of its files are as they were written and its weights
-    are finite. Damaged files are reported, and so is each checkpoint that is skipped. All ranks must call it; they use rank 0's index.
+    Return None if `find` returns none. A checkpoint is usable if all its data is intact and its weights are finite.
+    Damaged files and skipped checkpoints are reported. All ranks must call it; they use rank 0's index.
 
     Raises:
-        TlaunchError: on every rank alike, where no checkpoint is whole, or one is of another model or other data, or cannot be
-            read.
+        TlaunchError: on every rank, if no checkpoint is usable, or one has another model or other data.
     """
     found = world.from_rank_0(lambda: "\0".join(map(str, find())).encode()).decode()
     paths = [Path(path) for path in found.split("\0") if path]
@@ -91,7 +90,7 @@ def restore(
         world.while_others_wait(partial(_read, path, index, files, state, buffers))
         try:
             world.while_others_wait(partial(check_finite, state, str(path)))
-        except TlaunchError as error:  # on every rank alike
+        except TlaunchError as error:  # raised on every rank
             damage = error.message
             if world.is_first:
                 print(f"{damage}; {path.name} is not used", flush=True)
@@ -104,19 +103,17 @@ def restore(
 
 
 def _none_whole(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
-    """Return the error for checkpoints of which none is whole. Others beside the last one are named: `--resume` named that one alone."""
+    """Return the error if no checkpoint is usable. It names other checkpoints in the directory."""
     directory = paths[-1].parent
 
     def others() -> bytes:
         return some_of([path.name for path in checkpoints_in(directory) if path not in paths], SHOWN).encode()
 
     if beside := world.from_rank_0(others).decode():
-        return UnreadableError(
-            damage, hint=f"resume from {directory}, to take the newest whole one of the others: {beside}"
-        )
+        return UnreadableError(damage, hint=f"resume from {directory} to try the other checkpoints: {beside}")
     return UnreadableError(
-        f"no checkpoint is whole: {damage}",
-        hint="to begin anew, move them away, or do not resume from them",
+        f"no checkpoint is usable: {damage}",
+        hint="to start from the beginning, move the checkpoints away, or do not resume from them",
     )
 
 
@@ -124,8 +121,8 @@ def _index_of_all(checkpoint: Path, world: World) -> Index:
     """Return the index that rank 0 has read.
 
     Raises:
-        DamagedError: on every rank alike, it is not what was written.
-        UnreadableError: on every rank alike, it cannot be read.
+        DamagedError: on every rank, if it is damaged.
+        UnreadableError: on every rank, if it cannot be read.
     """
     damage: list[str] = []
 
@@ -144,10 +141,10 @@ def _index_of_all(checkpoint: Path, world: World) -> Index:
 
 
 def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
-    """Return files that hold all boxes and are what was written: each file is read by one rank. Rank 0 tells of the others.
+    """Return intact files that contain all boxes. Each file is verified by one rank, and rank 0 reports damaged ones.
 
     Raises:
-        DamagedError: on every rank alike, no good file holds some box.
+        DamagedError: on every rank, if a box is in no intact file.
     """
     names = sorted(index.files)
     is_damaged = torch.zeros(len(names), dtype=torch.int32, device=world.device)
@@ -161,7 +158,7 @@ def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartF
     damaged = [name for name, count in zip(names, world.sum_over_all(is_damaged).tolist(), strict=True) if count]
     problems: dict[str, str] = {}
 
-    def look_again() -> None:  # at few files, so that one rank knows what is wrong with each
+    def look_again() -> None:  # rank 0 repeats the check of damaged files to get the errors
         for name in damaged:
             problems[name] = damage_of(checkpoint, name, index.files[name]) or f"{checkpoint / name} is damaged"
             getting_on()
@@ -180,19 +177,19 @@ def _check_same(
     check_settings(path, index, training.program, training.settings, training.named, defaults=training.defaults)
     tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
     if index.text != training.text or tokenizer != training.tokenizer_digest:
-        other = "other data" if index.text != training.text else "another tokenizer"
+        other = "different data" if index.text != training.text else "a different tokenizer"
         hint = "use the same data"
         left_as_it_was = "normalise" not in index.settings.get("data", {})
         if index.text == training.text and left_as_it_was and training.settings.get("data", {}).get("normalise"):
             hint = "set data.normalise=false: the version that wrote the checkpoint did not normalise text"
-        raise UsageError(f"{path} is of a training with {other}", hint=hint)
+        raise UsageError(f"{path} was trained with {other}", hint=hint)
     if index.shapes != training.shapes:
-        raise UsageError(f"{path} is of a model of other shapes")
+        raise UsageError(f"{path} belongs to a model with different shapes")
     if index.buffers != shapes_of(buffers):
-        raise UsageError(f"{path} is of a model with other buffers")
+        raise UsageError(f"{path} belongs to a model with different buffers")
     if index.kinds != tuple(kinds):
         theirs, ours = ", ".join(index.kinds), ", ".join(kinds)
-        raise UsageError(f"{path} is of another optimizer: it holds {theirs} (here {ours})")
+        raise UsageError(f"{path} belongs to a different optimizer: it has {theirs}, this run {ours}")
 
 
 def _read(

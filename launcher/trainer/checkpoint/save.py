@@ -1,7 +1,7 @@
-"""Checkpoints written beside the training, by all ranks together.
+"""Write checkpoints in the background of the training, on all ranks together.
 
-A rank copies what it owns, its part, which is all that the step waits for. From then on threads write it (`writing.py`), and no
-rank holds more than its part in memory. Whether all have succeeded is exchanged before the next checkpoint, and at the end.
+A step only waits until each rank has copied its part, the state it owns. Threads then write it (`writing.py`), and no
+rank holds more than its part in memory. Ranks exchange success or failure before the next checkpoint and at the end.
 """
 
 from __future__ import annotations
@@ -39,14 +39,21 @@ class CheckpointWriter:
         on_unremoved: Callable[[OSError], object] = lambda _error: None,
         on_unwritable: Callable[[str], object] | None = None,
     ) -> None:
-        """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
+        """Prepare to write checkpoints to `directory`. Only one run may write to it at a time.
 
-        With `keep_best` also the one with the lowest validation loss. `way` is one of `launcher.checkpoint.file_layout.WAYS`.
-        `on_saved` gets the step of each that is whole, on rank 0, in the thread that has written it, and `on_unremoved` there
-        why an older one, or what was left of one, could not be removed. `on_unwritable`: as in `prepared`.
+        Args:
+            directory: The checkpoint directory.
+            training: Facts stored in each checkpoint.
+            world: The ranks of the run.
+            keep: Number of latest checkpoints to keep.
+            keep_best: Also keep the checkpoint with the lowest validation loss.
+            way: One of `launcher.checkpoint.file_layout.WAYS`.
+            on_saved: Called on rank 0, in the writing thread, with the step of each complete checkpoint.
+            on_unremoved: Called there with the error if an old checkpoint cannot be removed.
+            on_unwritable: As in `prepared`.
 
         Raises:
-            TlaunchError: on every rank alike, where the directory cannot be made or written to, or is not the same one for all.
+            TlaunchError: on every rank, if the directory cannot be created or written, or is not shared by all ranks.
         """
         self._world = world
         self._buffer_KN: Tensor | None = None
@@ -67,13 +74,13 @@ class CheckpointWriter:
         validation_loss: float | None = None,
         validations: Validations = NOT_VALIDATED,
     ) -> None:
-        """Begin to write the state after `step`, of which `state` is this rank's part. Ends the writing of the one before.
+        """Start to write the state after `step`, after finishing the previous checkpoint. `state` is this rank's part.
 
-        `buffers` are floating-point numbers, and rank 0's are written. `validation_loss` is that of the state; one that is
-        not finite is left out. `validations` are kept as they are.
+        `buffers` are floating-point tensors, and rank 0's are written. `validation_loss` is recorded if it is finite.
+        `validations` are recorded unchanged.
 
         Raises:
-            TlaunchError: that one could not be written, on every rank alike.
+            TlaunchError: on every rank, if the previous checkpoint could not be written.
         """
         self.finish()
         own = [each for each in state.owned_boxes() if self._keeps_replicas or not each.is_replica]
@@ -93,10 +100,10 @@ class CheckpointWriter:
         self._writing = Writing(self._plan, step, part, loss, validations)
 
     def finish(self) -> int | None:
-        """Wait until the checkpoint that is being written is whole; return its step, None where there was none.
+        """Wait until the pending checkpoint is complete. Return its step, or None if there was none.
 
         Raises:
-            TlaunchError: it could not be written, on every rank alike.
+            TlaunchError: on every rank, if it could not be written.
         """
         writing, self._writing = self._writing, None
         if writing is None:

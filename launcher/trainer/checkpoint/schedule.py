@@ -1,10 +1,13 @@
-"""The moments at which a checkpoint is saved: after so many steps or minutes, after a validation, on demand, before a wanted end.
+"""The save schedule: when to save a checkpoint.
 
-    SIGUSR1    a checkpoint after the present step, and the training goes on
-    SIGTERM    a checkpoint after the present step, then the process ends as by that signal
+Checkpoints are saved after an interval of steps or minutes, after validations, on request, and before a requested stop:
 
-All ranks save after the same step. They count steps alike. What one of them alone knows, a signal or the time, it votes for, and votes
-are summed over all ranks within the step (`ShardedOptimizer.step`). Where a rank is lost that sum fails, so nothing is saved.
+    SIGUSR1    save after the present step, and continue training
+    SIGTERM    save after the present step, then terminate as by that signal
+
+All ranks save after the same step. Steps are counted identically on all ranks. Events known to one rank, a signal or
+the time, are votes that are summed over all ranks within the step (`ShardedOptimizer.step`). If a rank is lost, the sum
+fails and nothing is saved.
 """
 
 from __future__ import annotations
@@ -22,17 +25,17 @@ from launcher.recipes.train import CheckpointConfig
 
 @frozen
 class Due:
-    """The things that all ranks do after a step."""
+    """The actions that all ranks take after a step."""
 
     saves: bool = False
-    ends: bool = False  # once that is saved
+    ends: bool = False  # after saving
 
 
 class SaveSchedule:
-    """Says after each step, on every rank alike, whether to save. Does nothing where no checkpoints are written."""
+    """Decides after each step, identically on every rank, whether to save. Does nothing if checkpoints are off."""
 
     def __init__(self, config: CheckpointConfig, *, has_clock: bool) -> None:
-        """`has_clock`: the minutes are counted on this rank, which must be so on one rank only."""
+        """`has_clock`: whether this rank measures the minutes. Exactly one rank must."""
         self._config = config
         self._every_s = 60 * config.every_minutes if has_clock else 0.0
         self._saved_s = time.monotonic()
@@ -40,9 +43,9 @@ class SaveSchedule:
         self._wants_end = False
 
     def votes(self) -> tuple[float, ...]:
-        """Return 1 for each thing that this rank wants after the present step, else 0: a checkpoint, an end.
+        """Return this rank's votes after the present step, 1 or 0: to save, and to stop.
 
-        Nothing where no checkpoints are written: no rank sends more than it has to.
+        Empty if checkpoints are off, so that no data is sent.
         """
         if not self._config.is_on:
             return ()
@@ -50,7 +53,7 @@ class SaveSchedule:
         return float(self._wants_save or is_time), float(self._wants_end)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
-        """Return what is due, given the sums of all ranks' `votes`, and whether this step is validated. Call it once for each step."""
+        """Return the actions after a step, given the summed `votes`. Call it once per step."""
         config = self._config
         if not config.is_on:
             return Due()
@@ -63,7 +66,7 @@ class SaveSchedule:
 
     @contextmanager
     def on_demand(self) -> Iterator[None]:
-        """Take SIGUSR1 as the wish for a checkpoint, which the next step fulfils where none is being taken."""
+        """Handle SIGUSR1 as a request to save after the next step."""
 
         def ask(*_: Any) -> None:
             self._wants_save = True
@@ -73,9 +76,10 @@ class SaveSchedule:
 
     @contextmanager
     def ends_after_step(self) -> Iterator[None]:
-        """Have SIGTERM wait for the end of the present step, and for its checkpoint.
+        """Delay SIGTERM until the present step is finished and saved.
 
-        If it has come too late for that, it acts at the end of the block; if the block has failed, that alone ends the process.
+        A signal that comes too late takes effect at the end of the block. If the block raises, the exception ends the
+        process.
         """
 
         def ask(*_: Any) -> None:
@@ -99,7 +103,7 @@ class SaveSchedule:
 
 
 def end_by_sigterm() -> NoReturn:
-    """End this process as SIGTERM ends one that has no handler."""
+    """Terminate this process by SIGTERM with its default action."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTERM)
-    os._exit(128 + signal.SIGTERM)  # it is blocked here
+    os._exit(128 + signal.SIGTERM)  # SIGTERM is blocked

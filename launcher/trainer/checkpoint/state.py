@@ -1,4 +1,4 @@
-"""The state of a training on one rank, as checkpoints are written of it and read into it, and the facts that go with it."""
+"""The state of a training on one rank, which checkpoints save and restore, and the facts stored with it."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.trainer.optimizer.sharded import OwnedBox, norm_of
 
-# Of a model without buffers. Those of one that has some, such as the running means of norms, are the same on all ranks, each of
-# which holds them whole: rank 0 writes them, and all read them.
+# For a model without buffers. Buffers, such as running means of norms, are replicated on all ranks: rank 0 writes them,
+# and all ranks read them.
 NONE: Mapping[str, Tensor] = {}
 
 
 class State(Protocol):
-    """What is divided over the ranks: boxes of parameters, each with as many values as there are kinds."""
+    """The state that is divided over ranks: boxes of parameters, with a value of each kind per element."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the values of each box: the weights first, then what the optimizer keeps beside them."""
+        """The names of the kinds of values: weights first, then the optimizer's state."""
 
     @property
     def state_dtype(self) -> torch.dtype:
-        """The type of all values, which may be more precise than that of the model's own weights."""
+        """The dtype of all values, which may be more precise than the model's weights."""
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
-        """Yield what this rank owns, in an order that is always the same. Values are written to and read from the views."""
+        """Yield the boxes that this rank owns, in a fixed order. Values are read from and written to the views."""
 
     def restored(self, steps: int) -> None:
-        """Take what was written to the views as the state after so many steps. All ranks must call it."""
+        """Make the values written to the views the state after `steps` steps. All ranks must call it."""
 
 
 @frozen
 class Training:
-    """The facts that a checkpoint holds about its training, the same after every step."""
+    """The facts about a training that each of its checkpoints contains."""
 
     program: str
     settings: Mapping[str, Any]
@@ -48,9 +48,11 @@ class Training:
     text: str
     data: str
     shapes: Mapping[str, tuple[int, ...]]
-    tokenizer: bytes | None  # None: the program has none
-    named: frozenset[str] = frozenset()  # the settings that a person has set
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # of all settings, which older checkpoints may lack
+    tokenizer: bytes | None  # None: no tokenizer
+    named: frozenset[str] = frozenset()  # settings that the user has set
+    defaults: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # defaults of all settings, since older checkpoints may lack some
 
     @property
     def tokenizer_digest(self) -> str | None:
@@ -63,7 +65,7 @@ def check_finite(state: State, of: str) -> None:
     Weights whose squares overflow count as not finite: training cannot continue from them.
 
     Raises:
-        TlaunchError: the norm of some parameter is NaN or infinite.
+        TlaunchError: the norm of a parameter is NaN or infinite.
     """
     for each in state.owned_boxes():
         if not norm_of(each.values[0].reshape(-1)).isfinite():
@@ -71,5 +73,5 @@ def check_finite(state: State, of: str) -> None:
 
 
 def shapes_of(buffers: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each buffer, as an index has it."""
+    """Return the shape of each buffer, as stored in an index."""
     return {name: tuple(buffer.shape) for name, buffer in buffers.items()}

@@ -1,12 +1,12 @@
-"""One checkpoint, written by a thread of each rank.
+"""One checkpoint, written by a thread on each rank.
 
-A rank's part is a copy of what it owns of the state. With it the thread goes through three phases:
+A rank's part is a copy of the state that it owns. The thread works in three phases:
 
-    PART     each rank writes its part to a file of its own
-    FILE     where a file is to hold the parts of several ranks (`launcher/checkpoint/file_layout.py`), its writer reads theirs
-    COMMIT   rank 0 writes strategy and index, removes what is not in the index, and gives the directory its name
+    PART     each rank writes its part to a separate file
+    FILE     if a file contains the parts of several ranks (`launcher/checkpoint/file_layout.py`), its writer reads the parts
+    COMMIT   rank 0 writes strategy and index, removes unlisted files, and renames the directory
 
-Who has written a file says so by a second one, its note, for which others wait. So threads call no collective.
+The writer of a file then writes a second file, a note, and other ranks wait for it. So threads use no collectives.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LIFE_SIGN_S = 1.0
 
 @frozen
 class Plan:
-    """The plan that all checkpoints of a rank have in common."""
+    """The settings shared by all checkpoints of a rank."""
 
     directory: Path
     training: Training
@@ -70,28 +70,28 @@ class Plan:
     files: tuple[PlannedFile, ...]
     keep: int
     keep_best: bool
-    token: str  # of this writer, in the names of what is not whole
+    token: str  # identifies this writer in the names of incomplete files
     on_saved: Callable[[int], object]
     on_unremoved: Callable[[OSError], object]
 
     @property
     def own_file(self) -> PlannedFile | None:
-        """The file of the checkpoint that this rank writes; None where it writes none."""
+        """The checkpoint file that this rank writes, or None."""
         return next((file for file in self.files if file.writer == self.rank), None)
 
 
 @frozen
 class Part:
-    """A copy of what one rank has of a state."""
+    """A copy of one rank's part of a state."""
 
     kinds: tuple[str, ...]
     boxes: list[NamedBox]
-    values_KN: Tensor  # of all boxes, one after another, each kind
+    values_KN: Tensor  # by kind, the values of all boxes concatenated
     buffers: Mapping[str, Tensor]
 
 
 class Writing:
-    """One checkpoint, written by a thread."""
+    """A checkpoint that a thread is writing."""
 
     def __init__(
         self, plan: Plan, step: int, part: Part, validation_loss: float | None, validations: Validations
@@ -100,19 +100,21 @@ class Writing:
         self._validation_loss, self._validations = validation_loss, validations
         self._final, self._aside = plan.directory / name_of(step), plan.directory / partial_name(step, plan.token)
         self._part = part
-        self._done = 0  # phases
-        self._failure = "its writing has not ended"  # why there are no more
-        self._is_over = [threading.Event() for _ in PHASES]  # here
-        self._is_done = [threading.Event() for _ in PHASES]  # by all ranks: what is not seen then is on another server
+        self._done = 0  # number of finished phases
+        self._failure = "writing has not finished"  # why no more phases are done
+        self._is_over = [threading.Event() for _ in PHASES]  # on this rank
+        self._is_done = [
+            threading.Event() for _ in PHASES
+        ]  # on all ranks; a file not visible then is on another server
         self._gives_up = threading.Event()  # another rank has failed
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"checkpoint of step {step}")
         self._thread.start()
 
     def wait(self, phase: int) -> None:
-        """Wait until this rank has come to the end of a phase.
+        """Wait until this rank has finished a phase.
 
         Raises:
-            TlaunchError: it has failed.
+            TlaunchError: the phase failed.
         """
         while not self._is_over[phase].wait(LIFE_SIGN_S):
             getting_on()
@@ -120,11 +122,11 @@ class Writing:
             raise TlaunchError(self._failure)
 
     def all_came(self, phase: int, *, failed: bool) -> None:
-        """Take note that all ranks have come to the end of a phase, or that one has failed."""
+        """Record that all ranks have finished a phase, or that a rank has failed."""
         (self._gives_up if failed else self._is_done[phase]).set()
 
     def remove(self) -> None:
-        """Remove what there is of a checkpoint that did not come about: every server may have its part."""
+        """Remove this server's files of a failed checkpoint."""
         shutil.rmtree(self._aside, ignore_errors=True)
 
     def _run(self) -> None:
@@ -146,7 +148,7 @@ class Writing:
                 over.set()
 
     def _write_part(self) -> None:
-        self._aside.mkdir(parents=True, exist_ok=True)  # it may be that nothing could be written at the beginning
+        self._aside.mkdir(parents=True, exist_ok=True)  # it may not have been writable at the start
         own = self._plan.own_file
         is_final = own is not None and own.is_a_part
         name = own.name if own is not None and is_final else _part_of(self._plan.rank)
@@ -155,11 +157,11 @@ class Writing:
         self._note(name, written)
 
     def _assemble(self) -> None:
-        """Write this rank's file, if it is to hold the parts of several.
+        """Write this rank's file if it contains the parts of several ranks.
 
         Raises:
-            TlaunchError: a part is missing, or not what was written.
-            OSError: the disk is full, ...
+            TlaunchError: a part is missing or damaged.
+            OSError: for example, the disk is full.
         """
         own = self._plan.own_file
         if own is None or own.is_a_part:
@@ -179,30 +181,32 @@ class Writing:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
 
     def _wait_for(self, names: Iterable[str], phase: int) -> dict[str, PartFile]:
-        """Return what the notes of a phase say of files, when there are all.
+        """Wait for the notes of a phase, and return the files they describe.
 
         Raises:
-            TlaunchError: a rank has failed, or its note is not seen here.
+            TlaunchError: a rank has failed, or its note is not visible on this server.
         """
         notes = {name: self._aside / f"{name}.json" for name in names}
         deadline_s = None
-        for name, path in notes.items():  # one after the other: each look at thousands would keep a file server busy
+        for name, path in notes.items():  # in sequence, because polling thousands of files would overload a file server
             while not path.exists():
                 if self._gives_up.is_set():
                     raise TlaunchError("another rank has failed")
                 if deadline_s is None and self._is_done[phase].is_set():
                     deadline_s = time.monotonic() + SEEN_WITHIN_S
                 if deadline_s is not None and time.monotonic() > deadline_s:
-                    raise TlaunchError(f"{self._aside} has no {name} here: do all servers see that directory?")
+                    raise TlaunchError(
+                        f"{self._aside} has no {name} on this server; all servers must share this directory"
+                    )
                 time.sleep(LOOK_S)
         return {name: decode(PartFile, json.loads(path.read_bytes())) for name, path in notes.items()}
 
     def _commit(self) -> None:
-        """On rank 0, make a checkpoint of the files of all ranks.
+        """On rank 0, complete the checkpoint from the files of all ranks.
 
         Raises:
-            TlaunchError: some rank has failed.
-            OSError: the disk is full, ...
+            TlaunchError: a rank has failed.
+            OSError: for example, the disk is full.
         """
         if self._plan.rank != 0:
             return
@@ -230,8 +234,8 @@ class Writing:
             buffers=shapes_of(buffers),
             validations=self._validations,
         )
-        finish(self._aside, index)  # without parts and notes
-        if self._final.exists():  # a run that went on from an older one comes here again
+        finish(self._aside, index)  # removes parts and notes
+        if self._final.exists():  # a run that resumed from an older checkpoint writes this step again
             self._final.rename(self._old(self._final))
         name_directory(self._aside, self._final)
         self._plan.on_saved(self.step)
@@ -243,9 +247,9 @@ class Writing:
             self._plan.on_unremoved(failure)
 
     def _remove_others(self) -> OSError | None:
-        """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest, and the best.
+        """Remove checkpoints of later steps, and old ones except the latest `keep` and, with `keep_best`, the best.
 
-        Return why something could not be removed.
+        Return the first error.
 
         Raises:
             OSError: the directory cannot be read.
@@ -260,7 +264,7 @@ class Writing:
         return next(filter(None, failures), None)
 
     def _rename(self, checkpoint: Path) -> OSError | None:
-        """Take the name of a checkpoint that is to go: nobody takes it for whole while its files go."""
+        """Rename a checkpoint before its removal, so that no reader sees it with missing files. Return any error."""
         try:
             checkpoint.rename(self._old(checkpoint))
         except OSError as error:
@@ -268,7 +272,7 @@ class Writing:
         return None
 
     def _old(self, checkpoint: Path) -> Path:
-        """Return the path at which a checkpoint that there was is removed."""
+        """Return the path of a checkpoint during its removal."""
         return checkpoint.with_name(f".{checkpoint.name}.{self._plan.token}.old.partial")
 
 

@@ -1,7 +1,7 @@
-"""The batches of a training, and the part of each that a rank computes.
+"""The batches of a training, and the part of each batch that a rank computes.
 
-Every rank reads the ids of all pairs from files and computes which of them are its own, so no rank is ever asked for data, every
-pipeline stage knows the shapes that will arrive, and the number of tokens in a global batch needs no communication.
+Every rank reads the ids of all pairs from files and determines its own pairs. So no rank sends data to another, every
+pipeline stage knows the shapes of its inputs, and the number of tokens in a global batch needs no communication.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CPU = torch.device("cpu")
 
 @frozen
 class GlobalBatch:
-    """The pairs that all ranks together train on in one optimizer step. All numbers count from 1."""
+    """The pairs of one optimizer step, over all ranks. All numbers count from 1."""
 
     epoch: int
-    step_of_epoch: int  # as the tutorials' log lines count
+    step_of_epoch: int  # as in the tutorial's log lines
     step: int
     last_step: int  # of the training
     examples: TokenizedPairs
@@ -41,7 +41,7 @@ class GlobalBatch:
 def global_batches(
     examples: Sequence[Example], config: TransformerTrainConfig, *, first_step: int = 1
 ) -> Iterator[GlobalBatch]:
-    """Yield the batches of a training from `first_step` on: the same, whatever came before."""
+    """Yield the batches of a training from `first_step` on, independent of earlier steps."""
     pairs = TokenizedPairs.of(examples)
     order: Order
     if config.batch_tokens:
@@ -55,7 +55,7 @@ def global_batches(
 
 
 def validation_batches(examples: Sequence[Example], config: TransformerTrainConfig) -> Iterator[Sequence[Example]]:
-    """Yield all of `examples` in batches of the size of the training's."""
+    """Yield all `examples` in batches of the training's size."""
     pairs = TokenizedPairs.of(examples)
     if not config.batch_tokens:
         yield from in_batches(pairs, config.batch_size)
@@ -65,18 +65,17 @@ def validation_batches(examples: Sequence[Example], config: TransformerTrainConf
 
 
 def token_count(examples: Sequence[Example]) -> int:
-    """Target tokens, END included: what the loss is an average over."""
+    """Return the number of target tokens, including END. The loss is the mean over these."""
     return int(TokenizedPairs.of(examples).lengths()[1].sum())
 
 
 def own_micro_batches(
     examples: Sequence[Example], layout: Layout, coordinate: Coordinate, device: torch.device
 ) -> list[Batch]:
-    """Return this rank's share of a global batch, cut into micro batches, each padded to its own longest sentence.
+    """Return this rank's part of a global batch, divided into micro batches, each padded to its longest sentence.
 
-    The batch is cut by length into as many parts as all data-parallel ranks have micro batches, of about equal cost; rank i
-    takes parts i, i + dp, i + 2 dp, ... A part that gets no pair has the shortest one with labels that are all PAD: it costs little and
-    counts nothing.
+    The batch is divided by length into dp times micro_batches parts of about equal cost. Rank i takes parts i, i + dp,
+    i + 2 dp, ... A part without pairs gets the shortest pair with PAD labels, which costs little and does not count.
     """
     pairs = TokenizedPairs.of(examples)
     parts = cut_by_cost(pairs, layout.dp * layout.micro_batches)
@@ -88,31 +87,31 @@ def own_micro_batches(
 
 
 def padding_share(batches: Sequence[Batch]) -> float:
-    """Return the share of the positions of `batches`, source and target, that hold no token."""
+    """Return the fraction of source and target positions in `batches` that are padding."""
     ids = [ids for batch in batches for ids in (batch.source_BS, batch.labels_BT)]
     tokens = sum(int(torch.count_nonzero(each != PAD)) for each in ids)
     return 1 - tokens / sum(each.numel() for each in ids)
 
 
 def rows_of(batch: Batch) -> tuple[int, int, int]:
-    """Return how many rows the products of the encoder, of the decoder and of the head have."""
+    """Return the number of rows of matrix products in the encoder, the decoder and the head."""
     return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
-    """Consecutive batches; the last may be smaller."""
+    """Yield consecutive batches; the last may be smaller."""
     for start in range(0, len(examples), size):
         yield examples[start : start + size]
 
 
 def collate(examples: Sequence[Example], *, device: torch.device = CPU) -> Batch:
-    """Return all of `examples` as one batch."""
+    """Return all `examples` as one batch."""
     pairs = TokenizedPairs.of(examples)
     return _collated(pairs, np.arange(len(pairs)), device)
 
 
 def _collated(pairs: TokenizedPairs, row_B: Integers, device: torch.device) -> Batch:
-    """Return the pairs of some rows of a global batch."""
+    """Return the pairs at some rows of a global batch."""
     source_BS, labels_BT = pairs.take(row_B).padded()
     begin_B1 = np.full((len(row_B), 1), BEGIN)
     target_BT = np.where(labels_BT == PAD, PAD, np.concatenate([begin_B1, labels_BT[:, :-1]], axis=1))

@@ -1,4 +1,4 @@
-"""From a corpus on disk to token ids on every rank, with one tokenizer for all."""
+"""Open a corpus: from text on disk to token ids on every rank, with one shared tokenizer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from launcher.trainer.data.tokens import Integers, StoredTokens, TokenizedPairs
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
-HELD_OUT = 20  # without a validation split, one training pair in so many is held out ...
+HELD_OUT = 20  # without a validation split, one in this many training pairs is held out ...
 HELD_OUT_AT_MOST = 1000  # ... up to this number
-MAX_TOKENIZER_PAIRS = 500_000  # that the tokenizer is trained on: more takes memory and minutes, and changes little
-PAIRS_BETWEEN_SIGNS = 10_000  # of life
+MAX_TOKENIZER_PAIRS = 500_000  # used to train the tokenizer; more cost memory and minutes, and change little
+PAIRS_BETWEEN_SIGNS = 10_000  # between heartbeats
 
 Pair = tuple[str, str]
 
@@ -33,20 +33,22 @@ Pair = tuple[str, str]
 class Corpus:
     train: TokenizedPairs
     valid: TokenizedPairs
-    target_counts: Integers  # how often each id occurs in the targets of `train`, uncut
-    showcase: list[Pair]  # sentences whose translations are worth showing, with their references
+    target_counts: Integers  # occurrences of each id in the full targets of `train`
+    showcase: list[Pair]  # sentences whose translations are shown, with references
     tokenizer: Tokenizer
     digest: str  # of the training text
-    origin: str  # where all this comes from, in one line
-    remarks: list[str]  # which pairs are left out or cut, in a line each
+    origin: str  # description of the source of the data, one line
+    remarks: list[str]  # one line about left-out pairs, and one about truncated pairs
 
 
 def open_corpus(settings: TransformerSettings, world: World, data: Path | None) -> Corpus:
-    """Open the corpus at `data`, or the generated sample. All ranks must call it; one of each server makes what is missing.
+    """Open the corpus at `data`, or the generated sample. All ranks must call it.
+
+    One rank per server creates missing files.
 
     Raises:
-        UnreadableError: missing or malformed files.
-        UsageError: too few pairs for one batch, or a vocabulary that no tokenizer fits.
+        UnreadableError: files are missing or malformed.
+        UsageError: there are too few pairs for a batch, or no tokenizer fits the vocabulary size.
     """
     if data is None:
         world.while_others_wait(cached_sample if _makes_files(world) else None)
@@ -64,7 +66,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
     if not settings.train.batch_tokens and len(train) < batch_size:
         raise UsageError(
             f"{splits.train}: {len(train)} training pairs do not fill one batch of {batch_size}",
-            hint=f"--set train.batch_size={len(train)}, or more pairs",
+            hint=f"use `--set train.batch_size={len(train)}`, or more pairs",
         )
     return Corpus(
         train=train,
@@ -79,17 +81,17 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
 
 
 def _makes_files(world: World) -> bool:
-    """Return whether this is the rank of its server that makes what is missing there."""
+    """Return True on the rank that creates missing files on its server."""
     return world.place.local_rank == 0 or world.is_first
 
 
 def _obtain(
     settings: TransformerSettings, world: World, splits: Splits, paths: list[Path]
 ) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
-    """Return the ids of the texts at `paths`, the first for training; the tokenizer, its path; the digest of that text."""
+    """Return the token ids of the texts at `paths`, the tokenizer, its path, and the first text's digest."""
     makes_files, beside, normalise = _makes_files(world), splits.train.parent, settings.data.normalise
 
-    # 1. The same text everywhere; ranks that have not read it rely on the one of their server that has.
+    # 1. All servers must have the same text. One rank per server reads it.
     texts: list[Text] = []
     world.while_others_wait((lambda: texts.extend(map(text_at, paths))) if makes_files else None)
     found = " ".join(text.digest for text in texts).encode() if makes_files else None
@@ -109,17 +111,17 @@ def _obtain(
 
 
 def held_out(pair_count: int) -> int:
-    """Return how many of the last pairs serve for validation where no split does."""
+    """Return the number of pairs at the end that are used for validation if there is no validation split."""
     return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
 
 def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -> Iterator[str]:
-    """Return the sentences that the tokenizer is trained on: both of each pair, or of every n-th of very many pairs.
+    """Return the sentences for training the tokenizer: both sides of pairs, evenly spaced in a large corpus.
 
-    Reads the file twice, once now.
+    Reads the file twice, the first time immediately.
 
     Raises:
-        UnreadableError: malformed, or without pairs.
+        UnreadableError: it is malformed or has no pairs.
         UsageError: its only pair is held out for validation.
     """
     pair_count = sum(1 for _ in _filled_pairs(path, normalise=normalise))
@@ -129,7 +131,7 @@ def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -
     if not pair_count:
         raise UsageError(
             f"{path}: the only pair is held out for validation, so none is left to train on",
-            hint="more pairs, or a validation file beside it (`tlaunch data preprocess --split valid`)",
+            hint="add pairs, or create a validation file with `tlaunch data preprocess --split valid`",
         )
     step = -(-pair_count // MAX_TOKENIZER_PAIRS)
     if step > 1:
@@ -139,7 +141,7 @@ def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -
 
 
 def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
-    """Yield the pairs of which neither side is empty."""
+    """Yield the pairs with two non-empty sides."""
     with closing(read_lines(path)) as lines:
         for number, pair in enumerate(split_pairs(lines, path, normalise=normalise)):
             if number % PAIRS_BETWEEN_SIGNS == 0:
@@ -151,7 +153,7 @@ def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
 def shared_tokenizer(
     settings: TransformerSettings, world: World, splits: Splits, digest: str
 ) -> tuple[Tokenizer, Path]:
-    """Return the tokenizer of the training text of that digest, and on rank 0 where it is kept."""
+    """Return the tokenizer of the training text with that digest, and, on rank 0, its path."""
     holds_out, normalise = splits.valid is None, settings.data.normalise
     serialized, kept_at = b"", splits.train
 
@@ -171,8 +173,8 @@ def shared_tokenizer(
 def _written(name: str, beside: Path) -> StoredTokens:
     if (stored := find_tokens(name, beside)) is None:
         raise UnreadableError(
-            f"{beside / name}: the token ids that this server's first rank has written are not there",
-            hint="do all ranks of a server see the same directories, and the same TLAUNCH_CACHE_DIR?",
+            f"{beside / name}: the token ids written by this server's first rank are not found",
+            hint="give all ranks of a server the same directories and the same TLAUNCH_CACHE_DIR",
         )
     return stored
 
@@ -192,7 +194,7 @@ def _remarks(
     for path, tokens in zip(paths, stored, strict=True):
         if empty := tokens.index.empty_count:
             line = tokens.index.first_empty_line
-            yield f"{path}: {empty} pairs are left out, since a side of them is empty; the first is in line {line}"
+            yield f"{path}: {empty} pairs are left out because a side is empty; the first is in line {line}"
     if cut := sum(chunk.cut_count() for chunk in train.in_chunks()):
         yield (
             f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "

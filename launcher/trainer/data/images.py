@@ -1,11 +1,10 @@
-"""CIFAR-10's images as a training takes them: in random order, cropped, flipped, resized and normalised.
+"""Batches of CIFAR-10 images: shuffled, cropped, flipped, resized and normalised.
 
-Which images a step uses, and how each is cropped and flipped, is a function of seed, epoch and the image's number alone. So all
-layouts of ranks train on the same images, and a training that begins at any step, on any number of ranks, goes on as it would have.
+The images of a step, and the crop and flip of each, depend only on seed, epoch and image number. So training is the
+same on all layouts of ranks, and a training that starts at any step continues identically. All work is done by numpy in
+one thread, because torch's threads are for the model.
 
-Everything is done by numpy, which takes one thread: torch's are left to the model.
-
-Shapes: N images of the set, B of a batch or of a rank's share of it, C channels, H and W pixels.
+Shapes: N images of the data set, B of a batch or of a rank's part of it, C channels, H and W pixels.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ from launcher.trainer.model.dropout import GOLDEN, mixed
 Pixels = npt.NDArray[np.uint8]
 Values = npt.NDArray[Any]  # of float32 or float64
 
-PADDING = 4  # black pixels on each side, before a window of the image's own size is cut out
-# Of the training images' red, green and blue, as shares of 255. The tutorial has the same numbers, in the order blue, green, red.
+PADDING = 4  # black pixels added on each side before the random crop
+# Mean and deviation of red, green and blue in the training images, divided by 255. The tutorial lists blue, green, red.
 MEAN_C, DEVIATION_C = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-# Up to so many products OpenBLAS, which numpy comes with, computes a matrix by one thread. More would wait for cores that the
-# model has, spinning: on two busy cores that took eight times as long.
+# numpy's OpenBLAS multiplies matrices of up to this many products in one thread. More threads would spin while the model
+# uses the cores: on two busy cores that took eight times as long.
 ONE_THREAD_PRODUCTS = 1 << 18
-NO_LABEL = -100  # of a filler; torch's losses leave it out
+NO_LABEL = -100  # of filler images; ignored by torch's losses
 
 
 @frozen
 class ImageBatch:
-    """A rank's share of the images that all ranks together take in one step."""
+    """A rank's part of the images of one step."""
 
     image_BCHW: Tensor
     label_B: Tensor  # int64
-    count: int  # of images in the global batch
+    count: int  # number of images in the global batch
 
 
 @frozen
 class TrainingBatch(ImageBatch):
-    """A rank's share of the images of a step. All numbers count from 1."""
+    """A rank's part of the images of a training step. All numbers count from 1."""
 
     epoch: int
-    step_of_epoch: int  # as the tutorials' log lines count
+    step_of_epoch: int  # as in the tutorial's log lines
     step: int
     last_step: int  # of the training
 
@@ -62,10 +61,10 @@ class TrainingBatch(ImageBatch):
 
 
 class ImageSet:
-    """The records of several files, mapped into memory and numbered through. The files must stay as they are."""
+    """The records of several files, memory-mapped and numbered consecutively. The files must not change."""
 
     def __init__(self, files: Sequence[ImageFile]) -> None:
-        # By torch, since Python's own maps, and numpy's with them, keep every file open.
+        # Mapped by torch, because Python's and numpy's maps keep each file open.
         self._records: list[Pixels] = [
             torch.from_file(str(file.path), shared=False, size=file.count * RECORD_BYTES, dtype=torch.uint8)
             .view(file.count, RECORD_BYTES)
@@ -78,7 +77,7 @@ class ImageSet:
         return int(self._ends[-1])
 
     def take(self, number_B: Integers) -> tuple[Pixels, Integers]:
-        """Return pixels (B, C, H, W) and labels (B) of the images of these numbers, which count from 0."""
+        """Return pixels (B, C, H, W) and labels (B) of the images with these numbers, from 0."""
         record_BR = np.empty((len(number_B), RECORD_BYTES), np.uint8)
         file_B = np.searchsorted(self._ends, number_B, "right")
         for file in np.unique(file_B):
@@ -89,7 +88,7 @@ class ImageSet:
 
 
 class ImageOrder:
-    """The numbers of the images of each step: all in random order, and what does not fill the last batch of an epoch left out."""
+    """The image numbers of each step, in random order. An incomplete last batch of an epoch is dropped."""
 
     def __init__(self, image_count: int, batch_size: int, *, seed: int) -> None:
         """`batch_size` is over all ranks, and at most `image_count`."""
@@ -98,31 +97,31 @@ class ImageOrder:
         self._order = lru_cache(maxsize=1)(lambda epoch: permutation(image_count, seed, epoch, "images"))
 
     def batch(self, epoch: int, index: int) -> Integers:
-        """Return the numbers of the images of batch `index` of `epoch`; both count from 0."""
+        """Return the image numbers of batch `index` of `epoch`; both count from 0."""
         return self._order(epoch)[index * self._batch_size : (index + 1) * self._batch_size]
 
 
 @frozen
 class Shard:
-    """The part of each global batch that one of several data-parallel ranks takes: every `num_shards`-th image."""
+    """The part of each global batch for one data-parallel rank: every `num_shards`-th image."""
 
     num_shards: int = 1
     shard_id: int = 0
 
     def of(self, number_B: Integers) -> Integers:
-        """Return this rank's numbers. Shares differ by one image at most, and a later rank never has more."""
+        """Return this rank's numbers. Sizes differ by at most one image, and later ranks never have more."""
         return number_B[self.shard_id :: self.num_shards]
 
 
 @frozen
 class ImageShape:
-    """The size and type of the images that a model takes."""
+    """The size and dtype of a model's input images."""
 
     size: int = SIDE  # pixels on each side
     dtype: torch.dtype = torch.float32
 
     def normalised(self, pixels_BCHW: Pixels) -> Tensor:
-        """Return images of this size whose channels have mean 0 and deviation 1 over CIFAR-10."""
+        """Resize images and normalise channels to mean 0 and deviation 1 over CIFAR-10."""
         dtype: type[np.floating[Any]] = np.float64 if self.dtype == torch.float64 else np.float32
         factor_C = (1 / (255 * np.array(DEVIATION_C))).astype(dtype)
         summand_C = (-np.array(MEAN_C) / DEVIATION_C).astype(dtype)
@@ -141,7 +140,7 @@ def training_batches(
     shape: ImageShape,
     first_step: int = 1,
 ) -> Iterator[TrainingBatch]:
-    """Yield a rank's share of the batches of a training from `first_step` on: the same, whatever came before."""
+    """Yield a rank's part of the training batches from `first_step` on, independent of earlier steps."""
     for step in range(first_step, last_step + 1):
         epoch, index = divmod(step - 1, order.steps_per_epoch)
         number_B = order.batch(epoch, index)
@@ -152,9 +151,9 @@ def training_batches(
 
 
 def validation_batches(images: ImageSet, batch_size: int, *, shard: Shard, shape: ImageShape) -> Iterator[ImageBatch]:
-    """Yield a rank's share of all images in order, as they are, in global batches of `batch_size`; the last may be smaller.
+    """Yield a rank's part of all images in order, in global batches of `batch_size`. The last may be smaller.
 
-    All ranks get shares of the same size: those that have an image less than others get a filler, whose label is NO_LABEL.
+    All ranks get the same number of images: a filler with label NO_LABEL is added if a rank has one less.
     """
     for start in range(0, len(images), batch_size):
         number_B = np.arange(start, min(start + batch_size, len(images)))
@@ -167,10 +166,10 @@ def validation_batches(images: ImageSet, batch_size: int, *, shard: Shard, shape
 
 
 def augmented(pixels_BCHW: Pixels, number_B: Integers, *, seed: int, epoch: int) -> Pixels:
-    """Return each image moved by up to PADDING pixels, black where it leaves, and every other one mirrored.
+    """Shift each image by up to PADDING pixels, filled with black, and mirror half of the images.
 
-    That is torchvision's RandomCrop(32, padding=4) and RandomHorizontalFlip(). The draws depend on seed, epoch and the image's
-    number alone.
+    Equivalent to torchvision's RandomCrop(32, padding=4) and RandomHorizontalFlip(). Random bits depend only on seed,
+    epoch and image number.
     """
     top_B, left_B, flips_B = draws(number_B, seed=seed, epoch=epoch)
     sides = (PADDING, PADDING)
@@ -182,10 +181,10 @@ def augmented(pixels_BCHW: Pixels, number_B: Integers, *, seed: int, epoch: int)
 
 
 def draws(number_B: Integers, *, seed: int, epoch: int) -> tuple[Integers, Integers, npt.NDArray[np.bool_]]:
-    """Return for each image the window's first row and column, of 0 to 2 PADDING, and whether it is mirrored.
+    """Return the first row and column of each image's crop, from 0 to 2 PADDING, and whether it is mirrored.
 
-    All are of one random word for (seed, epoch, number), as dropout's are: 15 bits for each place, which makes none of
-    the nine more likely than another by more than 1 in 3,641, and one bit.
+    All come from one random word for (seed, epoch, number), as in dropout: one bit to mirror, and 15 bits per position.
+    The probabilities of the nine positions differ by at most 1 in 3,641.
     """
     digest = hashlib.sha256(f"{seed}/{epoch}/augmentation".encode()).digest()
     key = int.from_bytes(digest[:4], "little", signed=True)
@@ -195,10 +194,10 @@ def draws(number_B: Integers, *, seed: int, epoch: int) -> tuple[Integers, Integ
 
 
 def resized(value_BCHW: Values, size: int) -> Values:
-    """Return images of `size` pixels on each side by bilinear interpolation between the centres of pixels.
+    """Resize images to `size` pixels per side by bilinear interpolation between pixel centres.
 
-    As functional.interpolate(..., mode="bilinear", align_corners=False) does it, where an image gets no smaller. Along each
-    side that is a product with one small matrix, which takes less than half of the time.
+    Equal to functional.interpolate(..., mode="bilinear", align_corners=False) for enlargement. It is a matrix product
+    per side, which takes less than half the time.
     """
     before = value_BCHW.shape[-1]
     if before == size:
@@ -214,7 +213,7 @@ def resized(value_BCHW: Values, size: int) -> Values:
 
 @lru_cache(maxsize=4)
 def _interpolation(before: int, after: int, dtype: np.dtype[Any]) -> Values:
-    """Return the matrix (after, before) of interpolation along one side: two weights in a row, whose sum is 1."""
+    """Return the interpolation matrix (after, before) for one side: two weights per row, whose sum is 1."""
     place = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
     lower = np.minimum(place.astype(np.int64), before - 2)
     matrix = np.zeros((after, before), dtype)

@@ -1,12 +1,12 @@
-"""The pairs that an epoch's batches hold, as a pure function of (seed, epoch, number of the batch).
+"""The pairs of each batch, as a pure function of (seed, epoch, batch number).
 
-Any batch is found without those before it, and without an array over all pairs. For that, blocks of consecutive pairs
-are put in a random order and divided into pools, and the pairs of one pool are shuffled. A corpus that fills no two
-pools is shuffled as a whole; a larger one is read pool by pool, in runs that disks are good at.
+Any batch is found without earlier batches, and without an array over all pairs. To do so, blocks of consecutive pairs
+are shuffled and divided into pools, and the pairs of a pool are shuffled. A corpus smaller than two pools is shuffled
+completely. A larger one is read pool by pool, in sequential runs.
 
-A batch is either a number of pairs as they come, or a number of target tokens: then the pairs of a pool are sorted by
-length and cut into batches of equally many tokens, and the batches are shuffled. So there is little padding, every pair
-is used exactly once an epoch, and all epochs have the same number of batches.
+A batch is a number of pairs, or a number of target tokens. For the latter, the pairs of a pool are sorted by length and
+divided into batches with equal numbers of tokens, and the batches are shuffled. This keeps padding low. Every pair is
+used exactly once per epoch, and all epochs have the same number of batches.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from launcher.trainer.data.tokens import CHUNK_PAIRS, Integers, TokenizedPairs
 
 BLOCK_PAIRS = 256
 MIN_POOL_PAIRS = 65_536
-COST_TOLERANCE = 0.005  # of the least cost: `cut_by_cost` searches no further
-POOL_PAIRS_PER_TOKEN = 2  # of a batch: a pool holds many batches, whatever the length of sentences
+COST_TOLERANCE = 0.005  # relative to the least cost; `cut_by_cost` stops there
+POOL_PAIRS_PER_TOKEN = 2  # of a batch; ensures many batches per pool for any sentence length
 
 
 class Order(Protocol):
     steps_per_epoch: int
 
     def batch(self, epoch: int, index: int) -> TokenizedPairs:
-        """Return the pairs of batch `index` of `epoch`, in memory; both count from 0."""
+        """Return the pairs of batch `index` of `epoch`, in memory. Both count from 0."""
 
 
 class PairBatches:
-    """Batches of `batch_size` pairs in random order. What is left of an epoch after its last full batch is not used in it."""
+    """Batches of `batch_size` pairs in random order. An incomplete last batch of an epoch is dropped."""
 
     def __init__(self, pairs: TokenizedPairs, batch_size: int, *, seed: int) -> None:
         self.steps_per_epoch = len(pairs) // batch_size
@@ -54,7 +54,7 @@ class PairBatches:
 
 
 class TokenBatches:
-    """Batches of about `batch_tokens` target tokens each, whose pairs are of about the same length."""
+    """Batches of about `batch_tokens` target tokens, with pairs of similar length."""
 
     def __init__(self, pairs: TokenizedPairs, batch_tokens: int, *, seed: int) -> None:
         """`batch_tokens` is at least twice the longest target, so that no batch is empty."""
@@ -73,7 +73,7 @@ class TokenBatches:
         return self._batches(epoch, pool, int(ends[pool]) - first)[index - first]
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the number of batches up to the end of each pool: the share of all that its tokens have."""
+        """Return the cumulative number of batches of the pools, in proportion to their tokens."""
         tokens = np.cumsum([self._block_tokens[blocks].sum() for blocks in self._shuffle.blocks(epoch)])
         return (tokens * self.steps_per_epoch + self._tokens // 2) // self._tokens
 
@@ -84,10 +84,10 @@ class TokenBatches:
 
 
 def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Return `count` batches of equally many target tokens, as places in `pairs`, the shortest first.
+    """Divide pairs into `count` batches with equal numbers of target tokens.
 
-    A batch gets a pair if the middle of its tokens falls
-    into the batch's share; so a batch has a pair if no target is longer than the share.
+    Return positions in `pairs`, shortest first. A pair belongs to the batch whose share contains the middle of its
+    tokens. So no batch is empty if no target is longer than a share.
     """
     source_B, target_B = pairs.lengths()
     ordered_B = _by_length(source_B, target_B)
@@ -97,11 +97,10 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Return `count` parts of a batch, as places in `pairs`, the largest of which costs the least possible, to COST_TOLERANCE.
+    """Divide a batch into `count` parts with the smallest maximum cost, to COST_TOLERANCE. Return positions in `pairs`.
 
-    Pairs are sorted by length, so each part has pairs of about one length; where there are few pairs, the last parts are empty.
-    What a part costs is taken to be its positions, source and target, padding included, and once more its target tokens,
-    for which alone logits are computed.
+    Pairs are sorted by length, so each part has pairs of similar length. With few pairs, the last parts are empty.
+    The cost of a part is its padded positions, plus its target tokens, because logits are only computed for those.
     """
     source_B, target_B = pairs.lengths()
     ordered_B = _by_length(source_B, target_B)
@@ -109,7 +108,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
     number_B, tokens_B = np.arange(1, len(pairs) + 1), np.cumsum(target_B)
 
     def end_within(cost: float, start: int) -> int:
-        """Return where a part ends that begins at `start` and is as large as can be within that cost."""
+        """Return the end of the largest part from `start` within that cost."""
         size = len(pairs) // count + 1
         while True:
             part_P = slice(start, start + size)
@@ -121,7 +120,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
             size *= 2
 
     def ends_within(cost: float) -> list[int]:
-        """Return where `count` parts at most end, each as large as can be within that cost; not all pairs may fit."""
+        """Return the ends of at most `count` parts, each as large as possible within that cost."""
         ends = [0]
         while ends[-1] < len(pairs) and len(ends) <= count:
             ends.append(end_within(cost, ends[-1]))
@@ -129,7 +128,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
                 break
         return ends[1:]
 
-    # Costs are whole numbers. The least that is possible lies above `low`, and `high` is possible.
+    # Costs are integers. The minimum is above `low`, and `high` is possible.
     high = int(len(pairs) * (source_B.max() + target_B.max()) + tokens_B[-1])
     low = (int((source_B + 2 * target_B).sum()) - 1) // count
     while high - low > max(1, low * COST_TOLERANCE):
@@ -143,53 +142,53 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def _by_length(source_B: Integers, target_B: Integers) -> Integers:
-    """Return the places of pairs of these lengths, sorted by target and then by source, so that neighbours have similar lengths.
+    """Return the positions of pairs sorted by target length, then by source length.
 
-    Sources grow where targets have an even number of tokens and shrink where it is odd: over the border of two target
-    lengths sources are of about one length. Of equal lengths those come first that come first.
+    Source lengths ascend for even target lengths and descend for odd ones, so that neighbours across two target lengths
+    have similar sources. The order is stable.
     """
     return np.lexsort((np.where(target_B % 2 == 0, source_B, -source_B), target_B))
 
 
 class Shuffle:
-    """A random order of pairs in each epoch, in pools of which each is read without the others."""
+    """A random order of pairs for each epoch, in pools that can be read independently."""
 
     def __init__(self, pairs: TokenizedPairs, pool_pairs: int, *, seed: int) -> None:
-        """A pool has at least `pool_pairs` pairs, but for the last block's, and less than twice as many."""
+        """A pool has at least `pool_pairs` pairs, except for an incomplete last block, and fewer than twice as many."""
         self._pairs, self._seed = pairs, seed
         self._block_count = -(-len(pairs) // BLOCK_PAIRS)
         self._pool_count = max(1, len(pairs) // pool_pairs)
-        # Of the last epoch, and of the pools that a batch reaches into.
+        # Caches for the last epoch, and for the two pools that a batch may span.
         self.blocks = lru_cache(maxsize=1)(self._blocks_of_pools)
         self.ends = lru_cache(maxsize=1)(self._ends_of_pools)
         self.pool = lru_cache(maxsize=2)(self._pairs_of_pool)
 
     def _blocks_of_pools(self, epoch: int) -> list[Integers]:
-        """Return the numbers of the blocks of each pool."""
+        """Return the block numbers of each pool."""
         return np.array_split(permutation(self._block_count, self._seed, epoch, "blocks"), self._pool_count)
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the number of pairs up to the end of each pool."""
+        """Return the cumulative number of pairs of the pools."""
         last, missing = self._block_count - 1, self._block_count * BLOCK_PAIRS - len(self._pairs)
         return np.cumsum([len(blocks) * BLOCK_PAIRS - missing * int(last in blocks) for blocks in self.blocks(epoch)])
 
     def _pairs_of_pool(self, epoch: int, index: int) -> TokenizedPairs:
         """Return the pairs of a pool in random order, in memory."""
         places = (self.blocks(epoch)[index][:, None] * BLOCK_PAIRS + np.arange(BLOCK_PAIRS)).ravel()
-        # Blocks are read before their pairs are shuffled: each is one piece of the file.
+        # Read complete blocks before the shuffle, because each is contiguous in the file.
         pairs = self._pairs.take(places[places < len(self._pairs)])
         return pairs.take(permutation(len(pairs), self._seed, epoch, index, "pairs"))
 
 
 def permutation(count: int, *key: object) -> Integers:
-    """Return the numbers below `count` in an order that `key` alone decides."""
+    """Return the numbers below `count` in a random order that depends only on `key`."""
     digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.randperm(count, generator=generator).numpy()
 
 
 def _sums(target_B: Integers) -> Integers:
-    """Return the tokens of each block. Only the last chunk of pairs ends within a block."""
+    """Return the number of tokens of each block. Only the last chunk of pairs may end within a block."""
     return np.add.reduceat(target_B, np.arange(0, len(target_B), BLOCK_PAIRS))
 
 

@@ -1,9 +1,9 @@
-"""The token ids of a text are written once per server, under a name that says of which text and by which tokenizer.
+"""The cache of token ids, written once per server for each text and tokenizer.
 
-They lie beside the text, or in the user's cache directory where that cannot be written to, as tokenizers do:
+It is next to the text, or in the user's cache directory if that is not writable:
 
-    tokens-<digest>/      of the text, the tokenizer and this format: never stale, and the same for any length that pairs are cut to
-    digest-<digest>.json  of the path of a text: the digest of the text, so that it is not read again as long as its file stays as it was
+    tokens-<digest>/      digest of text, tokenizer and format, so it is never stale; independent of truncation lengths
+    digest-<digest>.json  digest of a text's path; contains the digest of the text, valid while the file is unchanged
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from launcher.trainer.data.tokens import (
 )
 from launcher.trainer.telemetry.heartbeat import getting_on
 
-FORMAT = "tokens-1"  # part of the directory's name: change it when the files below change
-CHUNK_PAIRS = 10_000  # that one thread encodes at a time
-TELL_S = 5.0  # between two lines about the progress
-SETTLED_S = 2.0  # a file that was changed later may change again within a tick of its clock, and look the same
+FORMAT = "tokens-1"  # part of the directory's name; change it when the format of the files changes
+CHUNK_PAIRS = 10_000  # pairs per chunk that a thread encodes
+TELL_S = 5.0  # between progress lines
+SETTLED_S = 2.0  # a file changed more recently may change again within one clock tick, unnoticed
 NAP_S = 0.05
 
 
 @frozen
 class Text:
-    """A file of pairs as it was when it was read."""
+    """A file of pairs, as it was when it was read."""
 
     path: str
     size: int
@@ -65,12 +65,11 @@ class Text:
 
     @property
     def file(self) -> Path:
-        """The path as a `Path`."""
         return Path(self.path)
 
 
 def text_at(path: Path) -> Text:
-    """Return the text at `path` with its digest, which is computed once for as long as the file stays as it is.
+    """Return the text at `path` with its digest. The digest is cached while the file is unchanged.
 
     Raises:
         UnreadableError: it is missing or cannot be read.
@@ -84,19 +83,22 @@ def text_at(path: Path) -> Text:
                 return stamp
     digested = replace(text, digest=content_digest([path]))
     if time.time_ns() - text.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == text:
-        with suppress(OSError):  # then it is computed again the next time
+        with suppress(OSError):  # computed again the next time
             write_text(writable_dir(path.parent) / name, json.dumps(encode(digested)))
     return digested
 
 
 def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) -> str:
-    """Return the name of the directory that holds the text of that digest."""
+    """Return the name of the cache directory for the text with that digest."""
     form = ("normalised",) if normalise else ()
     return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest(), *form)}"
 
 
 def find_tokens(name: str, beside: Path) -> StoredTokens | None:
-    """Return what `write_tokens` has written under `name` beside the text or in the cache directory; None if it is not whole."""
+    """Return the token ids that `write_tokens` stored under `name`, or None if they are missing or incomplete.
+
+    They are next to the text or in the cache directory.
+    """
     for directory in (beside, cache_dir()):
         with suppress(OSError, ValueError):
             return open_tokens(directory / name)
@@ -104,12 +106,13 @@ def find_tokens(name: str, beside: Path) -> StoredTokens | None:
 
 
 def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) -> None:
-    """Encode all pairs of `text` and keep their ids, unless that has been done. Of several processes one does it.
+    """Encode all pairs of `text` and store their ids, unless they are stored already. One of several processes does it.
 
-    Memory stays bounded: pairs are read, encoded and written some at a time, on as many threads as there are cores.
+    Memory use is bounded: pairs are processed in chunks, on as many threads as there are cores.
 
     Raises:
-        UnreadableError: a malformed line, no pairs, a text that changes meanwhile, or a directory that cannot be written.
+        UnreadableError: a line is malformed, there are no pairs, the text changes during the encoding, or the directory is
+            not writable.
     """
     name, beside = tokens_name(text.digest, tokenizer, normalise=normalise), text.file.parent
     if find_tokens(name, beside):
@@ -117,7 +120,7 @@ def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) ->
     directory = writable_dir(beside)
     try:
         with _locked(directory, name) as is_alone:
-            if find_tokens(name, beside):  # another process was quicker
+            if find_tokens(name, beside):  # another process was faster
                 return
             _remove_damaged(directory / name)
             for left_by_killed in directory.glob(f".{name}.*.partial") if is_alone else ():
@@ -125,11 +128,11 @@ def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) ->
             with new_directory(directory / name) as aside:
                 _write(aside, text, tokenizer, normalise=normalise)
     except OSError as error:
-        if find_tokens(name, beside):  # another process was quicker, on a file system without locks
+        if find_tokens(name, beside):  # another process was faster, on a file system without locks
             return
         raise UnreadableError(
-            f"{directory}: the token ids of {text.path} cannot be kept there: {error.strerror}",
-            hint="they take about as many bytes as the text",
+            f"{directory}: cannot store the token ids of {text.path}: {error.strerror}",
+            hint="provide about as much free space as the size of the text",
         ) from error
 
 
@@ -139,7 +142,7 @@ def _remove_damaged(path: Path) -> None:
     try:
         open_tokens(path)
     except (OSError, ValueError) as error:
-        print(f"{path} is damaged and written anew: {error}", flush=True)
+        print(f"{path} is damaged and is rewritten: {error}", flush=True)
         shutil.rmtree(path)
 
 
@@ -164,7 +167,7 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool
     if not pair_count:
         raise no_filled_pairs(text.path)
     if _as_it_is(text.file) != replace(text, digest=""):
-        raise UnreadableError(f"{text.path} has changed while it was read", hint="start again when it is complete")
+        raise UnreadableError(f"{text.path} changed while it was read", hint="start again when the file is complete")
     index = TokenIndex(
         pair_count, id_count, id_type, filled.empty_count, filled.first_empty_line, tuple(counts.tolist())
     )
@@ -172,13 +175,13 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool
 
 
 def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[tuple[Integers, Integers]]:
-    """Yield the ids of all pairs in order. Threads are enough: sentencepiece works without the interpreter's lock."""
+    """Yield the ids of all pairs in order. Threads suffice, because sentencepiece releases the GIL."""
     thread_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     remaining = iter(pairs)
     at_work: deque[Future[tuple[Integers, Integers]]] = deque()
     with ThreadPoolExecutor(thread_count) as threads:
         while True:
-            # One chunk more than threads, so that the next one is there when a thread is free.
+            # One chunk more than threads, so that a free thread always has work.
             while len(at_work) <= thread_count and (chunk := list(islice(remaining, CHUNK_PAIRS))):
                 at_work.append(threads.submit(encoded, chunk, tokenizer))
             if not at_work:
@@ -187,7 +190,7 @@ def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer)
 
 
 class _FilledPairs:
-    """The pairs of which neither side is empty. Counts the others."""
+    """The pairs with two non-empty sides. Counts the other pairs."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = pairs
@@ -204,7 +207,7 @@ class _FilledPairs:
 
 
 class _Progress:
-    """Tells how much of a text is encoded, in a line from time to time, where it takes long."""
+    """Prints progress lines while a text is encoded, if it takes long."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -227,7 +230,7 @@ class _Progress:
 
 @contextmanager
 def _locked(directory: Path, name: str) -> Iterator[bool]:
-    """Wait until no other process is inside with the same arguments. Gives False where the file system has no locks."""
+    """Hold a lock on `name` in `directory`. Yield False if the file system has no locks."""
     path = directory / f".{name}.lock"
     while True:
         with path.open("ab") as file:
@@ -240,7 +243,7 @@ def _locked(directory: Path, name: str) -> Iterator[bool]:
             except OSError:
                 yield False
                 return
-            if not _is_at(path, file.fileno()):  # whoever was inside has removed the file
+            if not _is_at(path, file.fileno()):  # the previous holder has removed the file
                 continue
             try:
                 yield True

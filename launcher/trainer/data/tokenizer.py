@@ -1,4 +1,4 @@
-"""Byte-pair encoding by sentencepiece: one vocabulary for both languages, trained once per corpus and kept."""
+"""Byte-pair encoding with sentencepiece: one vocabulary for both languages, trained once per corpus and cached."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from launcher.core.errors import UsageError
 from launcher.core.resources import cache_dir, writable_dir
 from launcher.trainer.model.transformer import BEGIN, END, PAD, UNKNOWN
 
-RECIPE = "bpe-2"  # part of the cached file's name: change it when the training below changes
-MAX_SENTENCE_BYTES = 1 << 20  # sentencepiece would leave out what is longer than 4192
+RECIPE = "bpe-2"  # part of the cached file's name; change it when the training below changes
+MAX_SENTENCE_BYTES = 1 << 20  # sentencepiece's default would skip sentences of more than 4192 bytes
 
 
 class Tokenizer:
-    """Sentences to ids and back. `serialized` is the whole tokenizer, as sentencepiece's own file format."""
+    """A tokenizer. `serialized` is its content in sentencepiece's file format."""
 
     def __init__(self, serialized: bytes) -> None:
         self.serialized = serialized
@@ -27,15 +27,15 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """The number of ids in use; at most the vocabulary size that was asked for."""
+        """The number of ids in use; at most the requested vocabulary size."""
         return int(self._processor.vocab_size())
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Ids of each sentence, without begin and end marks."""
+        """Return the ids of each sentence, without begin and end marks."""
         return self._processor.encode(list(sentences), num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids` up to the first END; other marks are left out."""
+        """Return the text of `ids` up to the first END. Other marks are dropped."""
         words = list(ids)
         if END in words:
             words = words[: words.index(END)]
@@ -45,15 +45,15 @@ class Tokenizer:
 def obtain_tokenizer(
     sentences: Callable[[], Iterable[str]], *, digest: str, vocabulary_size: int, beside: Path
 ) -> tuple[bytes, Path]:
-    """Return the tokenizer of some sentences, from the cache beside the data or newly trained, and the path of its file.
+    """Return the tokenizer of some sentences, from the cache next to the data or newly trained, and its path.
 
-    `sentences` is called if one is to be trained. `digest` stands for them: the cached file's name holds it and
-    everything else that decides the result, so it is never stale. Where the data's directory cannot be written to, the
-    user's cache directory serves.
+    `sentences` is only called to train. `digest` identifies the sentences. The file's name contains it and all other
+    inputs of the training, so the cache is never stale. If the data directory is not writable, the user's cache
+    directory is used.
 
     Raises:
         UsageError: the vocabulary is too small for the corpus's characters.
-        OSError: neither directory can be written to.
+        OSError: both directories are not writable.
     """
     key = hashlib.sha256(f"{RECIPE}/{sentencepiece.__version__}/{vocabulary_size}/{digest}".encode())
     name = f"tokenizer-{key.hexdigest()[:16]}.model"
@@ -71,16 +71,16 @@ def obtain_tokenizer(
 
 
 def whole_tokenizer(serialized: bytes) -> Tokenizer:
-    """Return the tokenizer of a file's content.
+    """Parse the content of a tokenizer file.
 
     Raises:
-        ValueError: the content is no tokenizer.
+        ValueError: the content is not a tokenizer.
     """
-    if not serialized:  # of which sentencepiece says nothing
+    if not serialized:  # sentencepiece accepts it
         raise ValueError("the file is empty")
     try:
         return Tokenizer(serialized)
-    except RuntimeError as error:  # as sentencepiece has it
+    except RuntimeError as error:  # raised by sentencepiece
         raise ValueError(str(error)) from error
 
 
@@ -95,7 +95,7 @@ def _is_whole(serialized: bytes) -> bool:
 def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
     """Train byte-pair encoding with at most `vocabulary_size` ids; a small corpus may yield fewer.
 
-    Characters that the corpus never shows fall back to bytes, so any text can be encoded and decoded again.
+    Characters that do not occur in the corpus are encoded as bytes, so any text can be encoded and decoded again.
     """
     written = io.BytesIO()
     try:
@@ -119,7 +119,7 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
         )
     except (RuntimeError, OSError) as error:
         raise UsageError(
-            f"no tokenizer with model.vocabulary_size = {vocabulary_size} could be trained: {error}",
-            hint="a larger --set model.vocabulary_size=N: 260 ids are marks and bytes, then every character needs one",
+            f"cannot train a tokenizer with model.vocabulary_size = {vocabulary_size}: {error}",
+            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are marks and bytes, each character needs one",
         ) from error
     return written.getvalue()

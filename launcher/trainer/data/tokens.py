@@ -1,12 +1,12 @@
-"""Sentence pairs as token ids: one flat array for all sentences, in memory or in a file, and choices of its pairs.
+"""Sentence pairs as token ids: one flat array of all sentences, in memory or in a file, and selections of pairs.
 
-A directory of files holds the pairs of one text (`token_cache.py` makes it):
+A directory holds the pairs of one text (written by `token_cache.py`):
 
-    ids.bin      the ids of source 0, target 0, source 1, target 1, ..., each sentence with END, none cut; little-endian
-    bounds.bin   int64, little-endian: where each sentence begins, and at last where the last one ends
-    index.json   how many of each there are, and what was counted when they were written
+    ids.bin      ids of source 0, target 0, source 1, target 1, ..., each full sentence with END; little-endian
+    bounds.bin   int64, little-endian: the start of each sentence, and finally the end of the last
+    index.json   the number of pairs and ids, and counts made during the encoding
 
-Shapes: B pairs, T positions of the longest of some sentences.
+Shapes: B pairs, T positions of the longest sentence.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from launcher.trainer.model.transformer import END, PAD
 
 IDS, BOUNDS, INDEX = "ids.bin", "bounds.bin", "index.json"
 BOUND = np.dtype("<i8")
-ID_TYPES = ("<u2", "<u4")  # the first that is large enough
-UNCUT = (sys.maxsize, sys.maxsize)  # tokens at most of source and target
-CHUNK_PAIRS = 65_536  # that are looked at together where all pairs are
+ID_TYPES = ("<u2", "<u4")  # the smallest that fits is used
+UNCUT = (sys.maxsize, sys.maxsize)  # maximum tokens of source and target
+CHUNK_PAIRS = 65_536  # processed together in a pass over all pairs
 
 Integers = NDArray[np.integer[Any]]
 
@@ -47,18 +47,18 @@ class Example:
 
 
 class FileArray:
-    """The items of a file, of which slices are read when they are asked for.
+    """An array in a file. Slices are read on demand.
 
-    A mapping would charge this process with whole pieces of the page cache, up to 2 MB for each place that is touched:
-    391 MB after 256 reads at random, on Linux 6.18. Nor does it suit every network file system.
+    A memory map would charge this process with page cache, up to 2 MB per accessed position: 391 MB after 256 random
+    reads on Linux 6.18. Some network file systems do not support maps well.
     """
 
     def __init__(self, path: Path, item: np.dtype[Any], count: int) -> None:
-        """`count` is the number of items that must be there.
+        """Open the file, which must contain `count` items.
 
         Raises:
             OSError: it is missing or cannot be read.
-            ValueError: its size is another one.
+            ValueError: it has another size.
         """
         self._descriptor, self._item, self._count = open_regular(path), item, count
         weakref.finalize(self, os.close, self._descriptor)
@@ -70,21 +70,21 @@ class FileArray:
         start, stop, _ = part.indices(self._count)
         size = self._item.itemsize
         content = os.pread(self._descriptor, (stop - start) * size, start * size)
-        return np.frombuffer(content, self._item, stop - start)  # a ValueError if the file has lost its end meanwhile
+        return np.frombuffer(content, self._item, stop - start)  # raises ValueError if the file was truncated
 
 
 @frozen
 class TokenArrays:
-    """Pairs one after another: sentence k has ids[bounds[k] : bounds[k + 1]], and pair i has sentences 2 i and 2 i + 1.
+    """Consecutive pairs: sentence k is ids[bounds[k] : bounds[k + 1]], and pair i is sentences 2 i and 2 i + 1.
 
-    Invariant: both lie in memory, or both in files.
+    Invariant: both arrays are in memory, or both in files.
     """
 
     ids: Integers | FileArray
     bounds: Integers | FileArray
 
     def read(self, numbers: Integers) -> TokenArrays:
-        """Return some pairs, at least one, in memory. Numbers that follow each other are read together."""
+        """Return the pairs with these numbers (at least one), in memory. Consecutive pairs are read together."""
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
         bounds = [self.bounds[2 * int(run[0]) : 2 * int(run[-1]) + 3] for run in runs]
         ids = [self.ids[int(each[0]) : int(each[-1])] for each in bounds]
@@ -92,15 +92,18 @@ class TokenArrays:
 
 
 class TokenizedPairs(Sequence[Example]):
-    """Some pairs of `TokenArrays`, each side cut to a number of tokens. A slice is one, too, and takes no memory."""
+    """A selection of pairs of `TokenArrays`, with each side truncated to a length. Slicing needs no memory."""
 
     def __init__(self, arrays: TokenArrays, numbers: range | Integers, lengths: tuple[int, int]) -> None:
-        """`numbers` says which pairs: a range without gaps, or, in memory, any. `lengths` is the most tokens of source and target, END included."""
+        """Select pairs by `numbers`: a range with step 1, or any numbers if the arrays are in memory.
+
+        `lengths` is the maximum number of tokens of source and target, including END.
+        """
         self._arrays, self._numbers, self._limits = arrays, numbers, lengths
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> TokenizedPairs:
-        """Return `examples` as arrays; uncut."""
+        """Convert `examples` to arrays, without truncation."""
         if isinstance(examples, cls):
             return examples
         arrays = TokenArrays(*flattened([side for example in examples for side in (example.source, example.target)]))
@@ -120,7 +123,7 @@ class TokenizedPairs(Sequence[Example]):
         return Example(*(self._cut(2 * number + side, limit) for side, limit in enumerate(self._limits)))
 
     def take(self, places: Integers) -> TokenizedPairs:
-        """Return the pairs at some places of these, in that order, in memory."""
+        """Return the pairs at these positions, in this order, in memory."""
         numbers = places + self._numbers.start if isinstance(self._numbers, range) else self._numbers[places]
         if isinstance(self._arrays.ids, FileArray):
             return TokenizedPairs(self._arrays.read(numbers), range(len(numbers)), self._limits)
@@ -131,39 +134,39 @@ class TokenizedPairs(Sequence[Example]):
         return self.take(np.arange(len(self))) if isinstance(self._arrays.ids, FileArray) else self
 
     def in_chunks(self, size: int = CHUNK_PAIRS) -> Iterator[TokenizedPairs]:
-        """Yield all pairs, some at a time."""
+        """Yield all pairs in chunks."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def lengths(self) -> tuple[Integers, Integers]:
-        """Return the tokens of the source and of the target of each pair, END included, as they are cut."""
+        """Return the truncated number of source and target tokens of each pair, including END."""
         source_B, target_B = (
             np.minimum(uncut_B, limit) for uncut_B, limit in zip(self._uncut(), self._limits, strict=True)
         )
         return source_B, target_B
 
     def cut_count(self) -> int:
-        """Return how many pairs have a side that is cut."""
+        """Return the number of pairs with a truncated side."""
         source_B, target_B = self._uncut()
         return int(np.count_nonzero((source_B > self._limits[0]) | (target_B > self._limits[1])))
 
     def padded(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids of all sources and all targets (at least one pair), padded with PAD to the longest of each."""
+        """Return the ids of all sources and all targets, each padded with PAD to the longest. There must be a pair."""
         if isinstance(self._arrays.ids, FileArray):
             return self.in_memory().padded()
         source_BS, target_BT = (self._padded(side, length_B) for side, length_B in enumerate(self.lengths()))
         return source_BS, target_BT
 
     def target_counts(self, vocabulary_size: int) -> NDArray[np.int64]:
-        """Return how often each id below `vocabulary_size` occurs in the targets."""
+        """Return the number of occurrences of each id below `vocabulary_size` in the targets."""
         counts = np.zeros(vocabulary_size, np.int64)
-        for chunk in self.in_chunks(1024):  # padded ids take much more memory than lengths
+        for chunk in self.in_chunks(1024):  # padded ids need much more memory than lengths
             _, target_BT = chunk.padded()
             counts += np.bincount(target_BT[target_BT != PAD], minlength=vocabulary_size)
         return counts
 
     def uncut(self) -> TokenizedPairs:
-        """Return the same pairs in full length."""
+        """Return the same pairs without truncation."""
         return TokenizedPairs(self._arrays, self._numbers, UNCUT)
 
     def _uncut(self) -> tuple[Integers, Integers]:
@@ -186,7 +189,7 @@ class TokenizedPairs(Sequence[Example]):
         is_token_BT = position_T < length_B[:, None]
         place_BT = bounds[2 * np.asarray(self._numbers) + side][:, None] + position_T
         ids_BT = np.where(is_token_BT, ids[np.where(is_token_BT, place_BT, 0)], PAD).astype(np.int64)
-        ids_BT[np.arange(len(length_B)), length_B - 1] = END  # also where the sentence goes on
+        ids_BT[np.arange(len(length_B)), length_B - 1] = END  # also in truncated sentences
         return ids_BT
 
     def _here(self) -> tuple[Integers, Integers]:
@@ -197,24 +200,24 @@ class TokenizedPairs(Sequence[Example]):
 
 
 def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: DataConfig) -> TokenizedPairs:
-    """Encode pairs, cut to the configured lengths, END included."""
+    """Encode pairs, truncated to the configured lengths, including END."""
     arrays = TokenArrays(*encoded(pairs, tokenizer))
     return TokenizedPairs(arrays, range(len(pairs)), (config.source_length, config.target_length))
 
 
 def encoded(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> tuple[Integers, Integers]:
-    """Return ids and bounds of `pairs`, uncut."""
+    """Return ids and bounds of `pairs`, without truncation."""
     return flattened([[*ids, END] for ids in tokenizer.encode([text for pair in pairs for text in pair])])
 
 
 def flattened(sentences: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-    """Return ids and bounds of sentences, of which two are a pair."""
+    """Return ids and bounds of sentences; two consecutive sentences form a pair."""
     bounds = _bounds_of(np.fromiter(map(len, sentences), np.int64, len(sentences)))
     return np.fromiter(chain.from_iterable(sentences), np.int32, int(bounds[-1])), bounds
 
 
 def _bounds_of(lengths: Integers) -> NDArray[np.int64]:
-    """Return where sentences of these lengths begin, and where the last one ends."""
+    """Return the starts of sentences of these lengths, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -225,33 +228,33 @@ class TokenIndex:
     pair_count: int
     id_count: int
     id_type: str  # numpy's name, e.g. "<u2"
-    empty_count: int  # pairs that were left out, since a side of theirs is empty
-    first_empty_line: int  # of the first of them, from 1; 0 if there is none
-    target_counts: tuple[int, ...]  # how often each id occurs in the targets
+    empty_count: int  # pairs with an empty side, which are left out
+    first_empty_line: int  # line of the first of them, from 1; 0 if there are none
+    target_counts: tuple[int, ...]  # occurrences of each id in the targets
 
 
 @frozen
 class StoredTokens:
-    """The pairs of one text, in files."""
+    """The token ids of one text, in files."""
 
     arrays: TokenArrays
     index: TokenIndex
 
     def pairs(self, config: DataConfig) -> TokenizedPairs:
-        """Return all pairs, cut to the configured lengths."""
+        """Return all pairs, truncated to the configured lengths."""
         return TokenizedPairs(self.arrays, range(self.index.pair_count), (config.source_length, config.target_length))
 
 
 def open_tokens(directory: Path) -> StoredTokens:
-    """Open the files of `directory`. Only their sizes are looked at, whatever they hold.
+    """Open the files of `directory`. Only their sizes are checked.
 
     Raises:
-        OSError: one is missing or cannot be read.
-        ValueError: index.json is damaged, or another file is not as long as it says.
+        OSError: a file is missing or cannot be read.
+        ValueError: index.json is damaged, or another file does not have the size it specifies.
     """
     index = decode(TokenIndex, read_json(directory / INDEX))
     if index.id_type not in ID_TYPES:
-        raise ValueError(f"{INDEX} says that ids are {index.id_type}, not {' or '.join(ID_TYPES)}")
+        raise ValueError(f"{INDEX} has id type {index.id_type}, not {' or '.join(ID_TYPES)}")
     ids = FileArray(directory / IDS, np.dtype(index.id_type), index.id_count)
     bounds = FileArray(directory / BOUNDS, BOUND, 2 * index.pair_count + 1)
     first, last = int(bounds[:1][0]), int(bounds[-1:][0])

@@ -1,1 +1,1 @@
-"""Translation by the trained single-device model."""
+"""Translation with a trained single-device model."""

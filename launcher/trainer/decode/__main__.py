@@ -1,8 +1,8 @@
-"""`python -m launcher.trainer.decode MODEL`: the process that `tlaunch translate` and `tlaunch evaluate` start.
+"""`python -m launcher.trainer.decode MODEL`: the process behind `tlaunch translate` and `tlaunch evaluate`.
 
-It translates the lines of stdin. With `--source` and `--reference` it translates a file and scores the translations: it writes
-`{"hypotheses": [...], "scores": {...}}`. Results go to the file descriptor `--output`, messages to stderr. Stdout gets the number of
-bytes translated since the last number.
+It translates the lines of stdin. With `--source` and `--reference` it translates a file, scores the translations and
+writes `{"hypotheses": [...], "scores": {...}}`. Results go to the file descriptor `--output`, and messages to stderr.
+On stdout it reports the number of bytes translated since the last report.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.saved import load_model
 
 LANGUAGES = {"fr": "French", "en": "English"}
-MAX_SENTENCES = 512  # translated together: sorted by length, so many fill batches without much padding
+MAX_SENTENCES = 512  # sorted by length together, to fill batches with little padding
 
 
 def main() -> int:
-    """Return 0, or the exit code of the TlaunchError that ended the translation."""
+    """Translate. Return 0, or the exit code of the TlaunchError that ended it."""
     faulthandler.enable()
     keep_freed_memory()
     options = _parser().parse_args()
@@ -65,11 +65,11 @@ class _Decoder:
             self._evaluate()
 
     def _translate_stdin(self) -> None:
-        """Answer each line, until stdin ends or the reader of the output has gone."""
+        """Translate each line until stdin ends or the reader of the output is gone."""
         if os.isatty(sys.stdin.fileno()):
             source, target = (LANGUAGES.get(code, code) for code in self._data.direction.split("_"))
             tell(
-                f"{self._options.name}: {source} to {target}, on {self._device}. A line is answered at once; Ctrl-D ends."
+                f"{self._options.name}: {source} to {target}, on {self._device}. Enter lines to translate; Ctrl-D ends."
             )
         done = 0
         for arrived in stdin_lines():
@@ -92,7 +92,7 @@ class _Decoder:
         self._write(json.dumps({"hypotheses": hypotheses, "scores": asdict(scores)}))
 
     def _translated(self, lines: Sequence[str], file: str, before: int) -> list[str]:
-        """Translate the lines of a file that come after the first `before` ones; blank lines have empty translations."""
+        """Translate the lines of a file after its first `before` lines. Blank lines have empty translations."""
         options, sentences = self._options, [line if line.strip() else "" for line in lines]
         found = self._translator.translate(
             sentences, Search(options.beam, options.alpha), batch_tokens=options.batch_tokens
@@ -107,7 +107,7 @@ class _Decoder:
         return [each.text for each in found]
 
     def _write(self, text: str) -> None:
-        """Write all of the text, also to a pipe that does not block."""
+        """Write the complete text, also to a non-blocking pipe."""
         content = text.encode(errors="replace")
         while content:
             select.select([], [self._options.output], [])
@@ -119,7 +119,7 @@ def _groups(lines: Sequence[str]) -> list[Sequence[str]]:
 
 
 def _device(wanted: str) -> torch.device:
-    """Return the accelerator if there is one, else the CPU."""
+    """Return the accelerator if there is one, otherwise the CPU."""
     if wanted == "cpu" or not torch.accelerator.is_available():
         return torch.device("cpu")
     return torch.accelerator.current_accelerator() or torch.device("cpu")
@@ -128,14 +128,14 @@ def _device(wanted: str) -> torch.device:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer.decode", description=__doc__)
     parser.add_argument("model", type=Path, help="directory of a trained model")
-    parser.add_argument("--name", help="what a person calls the model")
+    parser.add_argument("--name", help="name of the model in messages")
     parser.add_argument("--output", type=int, required=True, help="file descriptor of the results")
     parser.add_argument("--beam", type=int, required=True)
     parser.add_argument("--alpha", type=float, required=True)
     parser.add_argument("--batch-tokens", type=int, required=True)
     parser.add_argument("--device", choices=("auto", "cpu"), required=True)
     parser.add_argument("--source", type=Path, help="file to translate in place of stdin")
-    parser.add_argument("--reference", type=Path, help="file of translations to compare with")
+    parser.add_argument("--reference", type=Path, help="file of reference translations")
     return parser
 
 

@@ -1,20 +1,21 @@
-"""Beam search over the sentences of a batch together, each as if it were alone. A beam of one is greedy search.
+"""Batched beam search, with results independent of the batch. A beam of one is greedy search.
 
-A hypothesis y of n tokens, END included, has the score of fairseq (Ott et al. 2019) and Marian (Junczys-Dowmunt et al. 2018),
+A hypothesis y of n tokens, including END, has the score of fairseq (Ott et al. 2019) and Marian (Junczys-Dowmunt et al.
+2018),
 
     score(y) = log p(y) / n^alpha                    alpha = 0: no normalisation; 1: the mean log-probability of a token
 
-In each step the 2 W likeliest continuations of the at most W hypotheses of a sentence are looked at, as in fairseq. Those
-among the first W that end with END are finished; the first W of the others live on. A sentence is done
+A sentence has at most W hypotheses. As in fairseq, each step considers their 2 W most likely continuations. Among the
+first W, continuations with END are finished. The first W of the other continuations stay alive. A sentence is done
 
-    when W hypotheses are finished,
-    when none that lives can come to a better score than the best one: log p only falls, so at most log p / limit^alpha,
-    or when its hypotheses are as long as its limit; there each of them ends with END, however unlikely that is.
+    when W hypotheses are finished;
+    when no live hypothesis can beat the best score: log p only decreases, so the bound is log p / limit^alpha;
+    or when its hypotheses reach the length limit, and END is appended to each.
 
-Sentences that are done leave the batch once they are a share DONE_SHARE of it.
+Finished sentences leave the batch once they are the fraction DONE_SHARE of it.
 
-Shapes: B sentences, Q hypotheses of each (one in the first step, then W), W the beam, C = 2 W continuations, T tokens of a
-hypothesis so far, S source tokens, D model width, V vocabulary; N or R hypotheses of any sentences.
+Shapes: B sentences, Q hypotheses of each (one in the first step, then W), W the beam, C = 2 W continuations, T tokens
+of a hypothesis so far, S source tokens, D model width, V vocabulary; N or R hypotheses of any sentences.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from launcher.trainer.decode.cache import CachedDecoder
 from launcher.trainer.model.transformer import BEGIN, END
 from launcher.trainer.telemetry.heartbeat import getting_on
 
-DONE_SHARE = 0.25  # what a sentence costs that is done and stays is saved by copying the others more rarely
-CPU_ROWS = 64  # hypotheses whose logits are made together there
-BLOCK = 128  # tokens of the vocabulary whose largest logit is looked at first
+DONE_SHARE = 0.25  # keeping finished sentences for a while costs less than frequent copies of the others
+CPU_ROWS = 64  # hypotheses whose logits are computed together on a CPU
+BLOCK = 128  # tokens of the vocabulary per block in `largest`
 
 
 @frozen
 class Search:
-    beam: int = 5  # hypotheses of a sentence
-    alpha: float = 1.0  # of the length normalisation
+    beam: int = 5  # hypotheses per sentence
+    alpha: float = 1.0  # exponent of the length normalisation
 
 
 @frozen
@@ -52,8 +53,8 @@ def search(
 ) -> list[Hypothesis]:
     """Return the best finished hypothesis of each sentence.
 
-    `limits` are the most tokens of each, END included, at least two; `vocabulary` is how many of the model's rows are in use. No
-    mark but END, with which the tokens begin, is ever said.
+    `limits` are the maximum tokens of each, including END, at least two. `vocabulary` is the number of ids in use. END
+    is the only mark that is generated; the ids of other marks are lower.
     """
     decoder.begin(source_BS, slots=how.beam)
     live = _Live(limits, how, source_BS.device)
@@ -78,22 +79,22 @@ class _Live:
     def __init__(self, limits: Sequence[int], how: Search, device: torch.device) -> None:
         self._beam, self._alpha = how.beam, how.alpha
         count = len(limits)
-        self.sentence_B = torch.arange(count, device=device)  # the place of each in the whole batch
+        self.sentence_B = torch.arange(count, device=device)  # positions in the full batch
         self.limit_B = torch.tensor(limits, device=device)
         self.ids_BQT = torch.full((count, 1, 1), BEGIN, device=device)
         self.ancestor_BQT = torch.zeros((count, 1, 1), dtype=torch.long, device=device)
-        self.log_p_BQ: Tensor | None = None  # made with the type of the first logits
+        self.log_p_BQ: Tensor | None = None  # created with the dtype of the first logits
         self.done_B = torch.zeros(count, dtype=torch.bool, device=device)
-        self.finished_B = torch.zeros(count, dtype=torch.long, device=device)  # how many
-        self.best_B = torch.full((count,), -torch.inf, dtype=torch.float64, device=device)  # the best score of those
-        self.best_BT = torch.full((count, max(limits)), END, device=device)  # the ids of that one, then END
+        self.finished_B = torch.zeros(count, dtype=torch.long, device=device)  # number of finished hypotheses
+        self.best_B = torch.full((count,), -torch.inf, dtype=torch.float64, device=device)  # their best score
+        self.best_BT = torch.full((count, max(limits)), END, device=device)  # the ids of the best one, padded with END
 
     @property
     def last_BQ(self) -> Tensor:
         return self.ids_BQT[:, :, -1]
 
     def go_on(self, end_BQ: Tensor, log_p_BQC: Tensor, id_BQC: Tensor) -> None:
-        """Take the next step with the log-probabilities of END and of the likeliest tokens after each hypothesis."""
+        """Advance by one step, given the log-probabilities of END and of the likeliest tokens after each hypothesis."""
         if self.log_p_BQ is None:
             self.log_p_BQ = torch.zeros_like(end_BQ)
         at_limit_B = self.limit_B == self.ids_BQT.shape[2]
@@ -113,7 +114,7 @@ class _Live:
         self.done_B = self.done_B | (self.finished_B >= self._beam) | (self.best_B >= bound_B)
 
     def _finish(self, log_p_BW: Tensor, parent_BW: Tensor | None, ends_BW: Tensor) -> None:
-        """Take note of hypotheses that end: END follows that of `parent_BW`, or each of all."""
+        """Record finished hypotheses: END follows the hypotheses in `parent_BW`, or every hypothesis if it is None."""
         length = self.ids_BQT.shape[2]
         ends_BW = ends_BW & ~self.done_B[:, None] & log_p_BW.isfinite()
         score_BW = (log_p_BW.double() / length**self._alpha).where(ends_BW, -torch.inf)
@@ -127,9 +128,9 @@ class _Live:
         self.finished_B = self.finished_B + ends_BW.sum(dim=1)
 
     def _live_on(self, log_p_BC: Tensor, id_BC: Tensor, parent_BC: Tensor, ends_BC: Tensor) -> None:
-        """Make the first W continuations that do not end the hypotheses of the next step."""
+        """Make the first W unfinished continuations the hypotheses of the next step."""
         chosen_BW = ends_BC.to(torch.int8).argsort(dim=1, stable=True)[:, : self._beam]
-        ended_BW = ends_BC.gather(1, chosen_BW)  # where too few others are left
+        ended_BW = ends_BC.gather(1, chosen_BW)  # if fewer than W others are left
         self.log_p_BQ = log_p_BC.gather(1, chosen_BW).masked_fill(ended_BW, -torch.inf)
         parent_BW1 = parent_BC.gather(1, chosen_BW)[..., None]
         width = chosen_BW.shape[1]
@@ -139,7 +140,7 @@ class _Live:
         self.ancestor_BQT = torch.cat([_of_parents(self.ancestor_BQT, parent_BW1), slot_BW1], dim=2)
 
     def best_of_done(self) -> dict[int, Hypothesis]:
-        """Return the best hypothesis of each sentence that is done, by its place in the whole batch."""
+        """Return the best hypothesis of each finished sentence, by position in the full batch."""
         done_B = self.done_B.nonzero()[:, 0]
         places, scores = self.sentence_B[done_B].tolist(), self.best_B[done_B].tolist()
         ids = self.best_BT[done_B].tolist()
@@ -149,7 +150,7 @@ class _Live:
         }
 
     def keep(self, kept_B: Tensor) -> None:
-        """Go on with these sentences alone."""
+        """Keep only these sentences."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value[kept_B])
@@ -158,9 +159,9 @@ class _Live:
 def continuations(
     decoder: CachedDecoder, decoded_BQD: Tensor, count: int, vocabulary: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return end_BQ, log_p_BQC and id_BQC: how likely END is, and the likeliest tokens after each hypothesis.
+    """Return end_BQ, log_p_BQC and id_BQC: the log-probability of END, and the likeliest tokens, by hypothesis.
 
-    Logits are made of a few hypotheses after another: they stay in a CPU's cache while they are looked at.
+    On a CPU, logits are computed for a few hypotheses at a time, so that they stay in the cache.
     """
     parts = []
     hidden_ND = decoded_BQD.flatten(0, 1)
@@ -178,9 +179,9 @@ def continuations(
 
 
 def largest(values_NV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest of each row, the largest first, and where they are: as `topk`, in less time.
+    """Return the `count` largest values of each row, in descending order, and their positions: a faster `topk`.
 
-    They are in the `count` blocks that have the largest maxima, or beyond the last whole block.
+    They are in the `count` blocks with the largest maxima, or after the last complete block.
     """
     blocks = values_NV.shape[1] // BLOCK
     if blocks < 2 * count:

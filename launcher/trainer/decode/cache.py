@@ -1,13 +1,13 @@
-"""A decoder that computes each token once: its attentions keep the keys and values of what they have seen.
+"""A decoder with a key-value cache, which computes each token once.
 
-The layers are the model's own, whatever the order of their norms; only the two attentions of each are replaced. The
-hypotheses of a sentence share everything. Cross attention has one set of keys, made once. Self-attention has one, too, of all
-tokens that any hypothesis of the sentence was ever given: W slots for each position. A hypothesis sees one slot of each
-position, that of its ancestor, and is told which. So no key moves when the search goes on from other hypotheses than before:
-some more products of short vectors cost less than a copy of what all hypotheses have seen.
+The layers are the model's own, with either order of norms. Only the two attentions of each layer are replaced. All
+hypotheses of a sentence share the cache. Cross attention has one set of keys, computed once. Self-attention has one set
+for all tokens of any hypothesis of the sentence: W slots per position. Each hypothesis attends to one slot per
+position: its ancestor's. So the search never moves keys when it switches hypotheses. The additional products of
+short vectors cost less than copying.
 
-Shapes: B sentences, Q hypotheses of each, T positions so far, W slots of a position, P = T W slots, S source tokens, D model
-width, H heads, K width of a head.
+Shapes: B sentences, Q hypotheses of each, T positions so far, W slots of a position, P = T W slots, S source tokens, D
+model width, H heads, K width of a head.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch.nn import functional
 from launcher.trainer.model.linear import Linear
 from launcher.trainer.model.transformer import Attention, DecoderLayer, Transformer, attention_mask
 
-FIRST_POSITIONS = 16  # that there is room for; each time that it does not suffice, it is doubled
+FIRST_POSITIONS = 16  # initial capacity, doubled when it is exceeded
 
 
 class CachedDecoder:
-    """The decoder of `model`, one token of each hypothesis at a time.
+    """The decoder of `model`, which processes one token of each hypothesis at a time.
 
-    The model is changed: from then on its decoder serves this object alone, for one batch of sentences after another.
+    The model is modified: from then on, its decoder only works through this object, for one batch of sentences at a
+    time.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -36,7 +37,7 @@ class CachedDecoder:
             layer.add_module("attention", _SelfAttention(layer.attention, self._seen))
             layer.add_module("cross_attention", _CrossAttention(layer.cross_attention))
             for module in layer.modules():
-                if isinstance(module, Linear):  # few rows, and always another number: blocks of them would not pay
+                if isinstance(module, Linear):  # few rows in varying number, for which blocked products do not pay
                     module.__class__ = nn.Linear  # type: ignore[assignment]
 
     @property
@@ -44,16 +45,16 @@ class CachedDecoder:
         return self._model.target_embedding.word.weight.device
 
     def begin(self, source_BS: Tensor, slots: int) -> None:
-        """Encode sentences, padded with PAD, of which each has at most so many hypotheses."""
+        """Encode sentences, padded with PAD. Each has at most `slots` hypotheses."""
         self._forget()
         self._seen.slots = slots
         self._mask_B11S = attention_mask(source_BS)
         self._encoded_BSD = self._model.encode(self._model.source_embedding(source_BS), self._mask_B11S)
 
     def step(self, token_BQ: Tensor, ancestor_BQT: Tensor) -> Tensor:
-        """Return decoded_BQD of the tokens, which stand at position T - 1 and take the first Q of its slots.
+        """Return decoded_BQD of the tokens, which are at position T - 1 and use the first Q of its slots.
 
-        `ancestor_BQT` is the slot at each position that a hypothesis sees, its own at the last one included.
+        `ancestor_BQT` is the slot that each hypothesis attends to at each position, including its own at the last.
         """
         self._seen.show(ancestor_BQT)
         embedded_BQD = self._model.target_embedding(token_BQ.flatten()[:, None], first=self._seen.positions - 1)
@@ -61,11 +62,11 @@ class CachedDecoder:
         return self._model.decode(embedded_BQD, self._encoded_BSD, self._mask_B11S)
 
     def project(self, decoded_ND: Tensor) -> Tensor:
-        """Return logits_NV of what follows some of the tokens."""
+        """Return logits_NV of the tokens that follow."""
         return self._model.project(decoded_ND)
 
     def keep(self, sentence_B: Tensor) -> None:
-        """Go on with these sentences of the batch alone."""
+        """Keep only these sentences of the batch."""
         self._mask_B11S = self._mask_B11S[sentence_B]
         self._encoded_BSD = self._encoded_BSD[sentence_B]
         for attention in self._attentions():
@@ -80,12 +81,12 @@ class CachedDecoder:
 
 
 class _Seen:
-    """The slots that the hypotheses of this step see, the same in all layers."""
+    """The slots that the hypotheses of this step attend to, the same in all layers."""
 
     def __init__(self) -> None:
         self.slots = 1
         self.positions = 0
-        self.mask_B1QP: Tensor | None = None  # None: all of them
+        self.mask_B1QP: Tensor | None = None  # None: all slots
 
     def show(self, ancestor_BQT: Tensor) -> None:
         self.positions = ancestor_BQT.shape[2]
@@ -97,7 +98,7 @@ class _Seen:
 
 
 class _SelfAttention(nn.Module):
-    """Attention to the tokens that a hypothesis consists of, of which the last one is given."""
+    """Attention to the tokens of a hypothesis, given the last one."""
 
     def __init__(self, attention: Attention, seen: _Seen) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class _SelfAttention(nn.Module):
         self._key_BPD = self._value_BPD = attention.key.weight.new_empty(0, 0, 0)
 
     def forward(self, hidden_BQD: Tensor, *_: object, **__: object) -> Tensor:
-        """Take what an `Attention` takes; there is nothing to mask but what `_Seen` says, and nothing to drop."""
+        """Compute attention with the arguments of `Attention`. The mask comes from `_Seen`, and there is no dropout."""
         inner, seen = self.attention, self._seen
         first = (seen.positions - 1) * seen.slots
         batch, hypotheses = hidden_BQD.shape[:2]
@@ -128,7 +129,7 @@ class _SelfAttention(nn.Module):
         return self._key_BPD.shape[1]
 
     def _grow(self, batch: int, filled: int) -> None:
-        """Make room for twice as many positions. Slots that no hypothesis takes are zeros: what is masked must be finite."""
+        """Double the capacity. Unused slots are zero, because masked values must be finite."""
         room = max(FIRST_POSITIONS * self._seen.slots, 2 * self._room)
         for name in ("_key_BPD", "_value_BPD"):
             kept_BPD = getattr(self, name)
@@ -139,7 +140,7 @@ class _SelfAttention(nn.Module):
 
 
 class _CrossAttention(nn.Module):
-    """Attention to the encoded sentence, whose keys and values are those of its first step."""
+    """Attention to the encoded sentence, with keys and values computed in the first step."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -147,7 +148,7 @@ class _CrossAttention(nn.Module):
         self._kept: tuple[Tensor, Tensor] | None = None  # keys and values BHSK
 
     def forward(self, hidden_BQD: Tensor, memory_BSD: Tensor, *_: object, mask: Tensor, **__: object) -> Tensor:
-        """Take what an `Attention` takes."""
+        """Compute attention with the arguments of `Attention`."""
         inner = self.attention
         if self._kept is None:
             self._kept = _heads(inner.key(memory_BSD), inner), _heads(inner.value(memory_BSD), inner)

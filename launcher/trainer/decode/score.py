@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacrebleu (Post 2018, arXiv:1804.08771), whose signatures say how they were computed."""
+"""BLEU and chrF with sacrebleu (Post 2018, arXiv:1804.08771), including signatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("sacrebleu", "sacremoses")
 @frozen
 class Score:
     score: float
-    signature: str  # how it was computed
+    signature: str  # sacrebleu's description of how it was computed
 
 
 @frozen
@@ -26,20 +26,20 @@ class Scores:
 
 
 def check_installed(packages: Sequence[str] = PACKAGES) -> None:
-    """Find out before much is translated whether it can be scored.
+    """Check that the packages for scoring are installed.
 
     Raises:
         UnreadableError: a package is not installed.
     """
     if missing := [name for name in packages if find_spec(name) is None]:
         raise UnreadableError(
-            f"{', '.join(missing)}: not installed, but scores are computed by it",
-            hint="pip install '.[train]' in the checkout of tlaunch",
+            f"{', '.join(missing)}: not installed, but required to compute scores",
+            hint="run `pip install '.[train]'` in the checkout of tlaunch",
         )
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Return the BLEU that sacrebleu computes by default: of text as people write it, cased, tokenized as mteval-v13a does."""
+    """Return sacrebleu's default BLEU: cased, on detokenized text, with the tokenization of mteval-v13a."""
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - slow to import
 
     metric = BLEU()
@@ -61,10 +61,10 @@ def all_scores(hypotheses: Sequence[str], references: Sequence[str], language: s
 
 
 def _bleu_tokenized(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
-    """Return BLEU as papers compute it that prepare their text by Moses's scripts and score it by multi-bleu.perl -lc.
+    """Return BLEU as in papers that prepare text with Moses scripts and use multi-bleu.perl -lc.
 
-    Both sides go through normalize-punctuation, tokenizer and lower-casing as sacremoses has them, without escapes; BLEU is that
-    of their words, without smoothing.
+    Both sides pass through sacremoses' normalize-punctuation and tokenizer, without escapes, and are lower-cased. BLEU
+    is computed without smoothing.
     """
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - as above
     from sacremoses import MosesPunctNormalizer, MosesTokenizer  # noqa: PLC0415 - as above

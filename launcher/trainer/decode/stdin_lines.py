@@ -1,4 +1,4 @@
-"""The lines of stdin, as they arrive."""
+"""Read the lines of stdin as they arrive."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ STDIN = "stdin"
 
 
 def stdin_lines() -> Iterator[list[str]]:
-    """Yield the lines that have arrived, without their ends, as soon as there are some.
+    """Yield new lines without line ends, as soon as any are available.
 
     Raises:
-        UnreadableError: stdin cannot be read, or a line is not UTF-8 or longer than MAX_LINE_BYTES. The lines before it are yielded.
+        UnreadableError: stdin cannot be read, or a line is not UTF-8 or is longer than MAX_LINE_BYTES. Earlier lines are
+            yielded first.
     """
     begun, number = b"", 0
     while block := _block():

@@ -1,4 +1,4 @@
-"""From sentences to their translations, by the single-device model."""
+"""Translate sentences with the single-device model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from launcher.trainer.decode.cache import CachedDecoder
 from launcher.trainer.model.transformer import END, PAD, Transformer
 
 BATCH_TOKENS = 2048
-MAX_LONGER = 50  # tokens that a translation may have more than its source, as in Vaswani et al. 2017, section 6.1
-# Characters that a token has at most are 16 (sentencepiece's max_sentencepiece_length). What comes after four times as many as
-# the model reads can change nothing of what it reads.
+MAX_LONGER = 50  # maximum tokens beyond the length of the source, as in Vaswani et al. 2017, section 6.1
+# A token has at most 16 characters (sentencepiece's max_sentencepiece_length). Text beyond four times the characters that
+# the model can read does not affect its input.
 MAX_CHARACTERS_OF_TOKEN = 4 * 16
 NOTHING = Hypothesis((), 0.0)
 
@@ -26,12 +26,12 @@ NOTHING = Hypothesis((), 0.0)
 class Translation:
     ids: tuple[int, ...]  # without BEGIN and END
     text: str  # one line
-    score: float  # as decode/beam.py defines it
-    cut_tokens: int  # of the source that the model could not read; more, where it is very long
+    score: float  # as defined in decode/beam.py
+    cut_tokens: int  # truncated tokens of the source; a lower bound for very long sources
 
 
 class Translator:
-    """Translates with a model, which serves it alone from then on."""
+    """Translates with a model, which it uses exclusively from then on."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, data: DataConfig) -> None:
         self._decoder = CachedDecoder(model.eval())
@@ -40,10 +40,10 @@ class Translator:
     def translate(
         self, sentences: Sequence[str], how: Search, *, batch_tokens: int = BATCH_TOKENS
     ) -> list[Translation]:
-        """Translate sentences, in batches of those that are about as long, with at most so many source tokens, padding included.
+        """Translate sentences in batches of similar length, of at most `batch_tokens` source tokens with padding.
 
-        A sentence that has more is a batch of its own. Text is normalised as that of the training was, and what is empty then
-        has an empty translation.
+        A sentence with more tokens is a batch by itself. Text is normalised as in training. Empty text has an empty
+        translation.
         """
         most = self._data.source_length
         if self._data.normalise:
@@ -65,12 +65,12 @@ class Translator:
         return search(self._decoder, source_BS, limits, how, self._tokenizer.size)
 
     def _text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids; a line that ends within it would be two translations."""
+        """Return the text of ids on one line, since a line break would look like two translations."""
         return self._tokenizer.decode(ids).replace("\r", " ").replace("\n", " ")
 
 
 def _batches(sources: Mapping[int, Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the places of sources, the longest first, so that memory that suffices for the first batch does for all."""
+    """Yield positions of sources, longest first, so that memory that suffices for the first batch suffices for all."""
     batch: list[int] = []
     for place in sorted(sources, key=lambda place: -len(sources[place])):
         if batch and (len(batch) + 1) * len(sources[batch[0]]) > batch_tokens:

@@ -1,1 +1,1 @@
-"""The measurement of the connections between ranks, a program of its own."""
+"""The program that measures the connections between ranks."""

@@ -1,4 +1,4 @@
-"""`python -m launcher.trainer.links`: measure how fast ranks reach each other."""
+"""`python -m launcher.trainer.links`: measure the connections between ranks."""
 
 from launcher.trainer.__main__ import leave
 from launcher.trainer.links.measurement import main

@@ -1,13 +1,12 @@
-"""`python -m launcher.trainer.links`: measure how fast ranks reach each other, as the ranks of an ordinary run.
+"""`python -m launcher.trainer.links`: measure the connections between ranks, as the ranks of an ordinary run.
 
-All ranks together: all_reduce, in several sizes. One rank of each server, pair by pair: the time of a small message
-there and back, and how many bytes a second go each way. Pairs are met in rounds as in a tournament, in which every
-server plays one other at a time: n servers need n - 1 rounds (n where n is odd) and never measure each other's traffic.
+All ranks together measure all_reduce in several sizes. One rank per server measures, pair by pair, the latency of a
+small message and the bytes per second in each direction. Pairs are scheduled in rounds as in a tournament. A
+server has one partner per round, so measurements do not disturb each other. n servers need n - 1 rounds (n if n is
+odd). The counters of the network interfaces show which interface carried the data.
 
-By which interface it all went, the interfaces' counters tell, whatever a library was told.
-
-Nothing takes much longer than `--seconds`: messages grow only while the time that is left allows it. What was found is
-written to links.json in the run directory by rank 0.
+The measurement takes about `--seconds`: messages grow only while time allows. Rank 0 writes the result to links.json in
+the run directory.
 """
 
 from __future__ import annotations
@@ -40,17 +39,18 @@ from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import World, open_world
 
 SECONDS = 30.0
-MAX_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
+MAX_SECONDS = 300.0  # waiting ranks time out after GROUP_TIMEOUT
 MAX_BYTES = 64 << 20
-FOR_ALL_REDUCE = 0.25  # of the seconds; the rest is for pairs
-CARRIES = 0.5  # of what the busiest interface has carried
-LONGEST = 64  # bytes of the names of a server's interfaces
+FOR_ALL_REDUCE = 0.25  # fraction of the time; pairs get the rest
+CARRIES = 0.5  # fraction of the busiest interface's bytes above which an interface is listed
+LONGEST = 64  # bytes for the names of a server's interfaces
 
 
 @frozen
 class AllReduce:
-    """The speed of an all_reduce of `bytes` on each rank. `bus` can be compared for any number of ranks, and with the hardware's.
+    """The speed of an all_reduce of `bytes` per rank.
 
+    `bus` can be compared across numbers of ranks and with hardware limits.
     Formula: bus = algorithm * 2 (n - 1) / n, algorithm = bytes / seconds; nccl-tests, doc/PERFORMANCE.md.
     """
 
@@ -62,22 +62,24 @@ class AllReduce:
 
 @frozen
 class Pair:
-    """Two servers. Bytes a second: in the order in which `servers` names them, and back; and the slower of both."""
+    """The connection of two servers: bytes per second from the first to the second, back, and the lower of the two."""
 
     servers: tuple[int, int]
-    latency_s: float  # half of the median time there and back
+    latency_s: float  # half of the median round-trip time
     forth_bytes_per_s: float
     back_bytes_per_s: float
     bytes_per_s: float
 
 
 def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Every two of `count` players exactly once, no player twice in a round (the circle method).
+    """Yield the rounds of a tournament of `count` players: each pair meets once, and each player once per round.
+
+    Uses the circle method.
 
     >>> list(rounds(4))
     [((0, 3), (1, 2)), ((0, 2), (1, 3)), ((0, 1), (2, 3))]
     """
-    players = [*range(count), *([-1] if count % 2 else [])]  # who meets -1 rests
+    players = [*range(count), *([-1] if count % 2 else [])]  # the partner of -1 rests
     for _ in range(len(players) - 1):
         met = zip(players[: len(players) // 2], reversed(players[len(players) // 2 :]), strict=True)
         yield tuple(sorted((min(pair), max(pair)) for pair in met if min(pair) >= 0))
@@ -85,14 +87,14 @@ def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure as one rank; the exit code is 0 or that of the TlaunchError it ended with."""
+    """Run one rank of the measurement. Return 0, or the exit code of the TlaunchError that ended it."""
     return exit_code_of(partial(_measure, _parser().parse_args(arguments)))
 
 
 def _measure(options: argparse.Namespace) -> None:
     _check(options.seconds)
     place = this_place(micro_batches=1)
-    place = replace(place, layout=Layout(dp=place.world_size))  # all ranks in one group, whatever a training would have
+    place = replace(place, layout=Layout(dp=place.world_size))  # all ranks in one group
     path = _output(options.output)
     with open_world(place, choose_device(place, options.device, os.environ)) as world:
         measured = measure(world, options.seconds, options.largest)
@@ -121,10 +123,10 @@ def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, objec
 
 
 def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int) -> tuple[str, ...]:
-    """Return the interfaces that carried the data, by bytes before and after; the one that carried most comes first.
+    """Return the interfaces that carried the data, busiest first, from byte counters before and after.
 
-    A bridge, a bond and a virtual network count what the card below them counts too. Empty if none carried
-    `at_least` bytes: data went past all of them, as it does by RDMA and through shared memory.
+    Bridges, bonds and virtual networks also count the traffic of the underlying card. Empty if no interface carried
+    `at_least` bytes: then data went through RDMA or shared memory.
     """
     carried = {name: count - before.get(name, 0) for name, count in after.items()}
     most = max(carried.values(), default=0)
@@ -133,7 +135,10 @@ def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int)
 
 
 def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]:
-    """Names of interfaces, with commas, of each leader, by the server's index. Every rank adds to one tensor, and all but leaders add zeros."""
+    """Return the comma-separated interface names of each leader, by server index.
+
+    Every rank adds to one tensor; ranks other than leaders add zeros.
+    """
     letters = torch.zeros(len(leaders), LONGEST, device=world.device)
     if world.place.global_rank in leaders:
         for at, byte in enumerate(os.fsencode(",".join(own))[:LONGEST]):
@@ -144,10 +149,8 @@ def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer.links", description=__doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="about how long to measure (default: %(default)g)"
-    )
-    parser.add_argument("--largest", type=int, default=MAX_BYTES, metavar="BYTES", help="of one message")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="approximate duration (default: %(default)g)")
+    parser.add_argument("--largest", type=int, default=MAX_BYTES, metavar="BYTES", help="size of the largest message")
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
     parser.add_argument("--output", type=Path, help="file for the result (default: links.json in the run directory)")
     return parser
@@ -155,18 +158,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(seconds: float) -> None:
     if not 0 < seconds <= MAX_SECONDS:
-        raise UsageError(f"--seconds is {seconds:g}, not more than 0 and at most {MAX_SECONDS:g}")
+        raise UsageError(f"--seconds is {seconds:g}, but must be above 0 and at most {MAX_SECONDS:g}")
 
 
 def _output(chosen: Path | None) -> Path:
     run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
     if chosen is None and not run_dir:
-        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="--output says where the result goes")
+        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="set the file for the result with `--output`")
     return chosen or RunDir(Path(run_dir or "")).links
 
 
 def _leaders(world: World) -> list[int]:
-    """Return the first rank of each server, by the server's index. Without one, ranks are taken to fill servers in order."""
+    """Return the first rank of each server. Without GROUP_RANK, ranks are assumed to fill servers in order."""
     place = world.place
     written = os.environ.get(env.GROUP_RANK, "")
     server = int(written) if written.isdecimal() else place.global_rank // place.local_world_size
@@ -177,11 +180,11 @@ def _leaders(world: World) -> list[int]:
 
 
 def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[AllReduce]:
-    """Sizes grow while the next one is likely to end in time. All ranks go by the slowest one's clock, so they agree."""
+    """Yield results for growing sizes while time allows. All ranks use the slowest rank's clock, so they agree."""
     count, left_s, size = world.place.world_size, seconds, MIN_BYTES
     while size <= largest_bytes and left_s > 0:
         content = torch.zeros(size // ITEM_BYTES, device=world.device)
-        first_s = _slowest(world, _timed(world, content))  # connections are made now
+        first_s = _slowest(world, _timed(world, content))  # sets up connections
         repeats = max(1, min(PINGS, int(left_s / 4 / max(first_s, 1e-6))))
         each_s = sorted(_slowest(world, _timed(world, content)) for _ in range(repeats))
         taken_s = median(each_s)
@@ -206,7 +209,7 @@ def _slowest(world: World, seconds: float) -> float:
 
 
 def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:
-    """Return what the leaders measured. It is added up: one of them measures each pair, and all the others have zeros."""
+    """Return the leaders' measurements, summed over ranks: one leader measures each pair, others have zeros."""
     count = len(leaders)
     found = torch.zeros(count, count, 3, device=world.device)
     schedule = list(rounds(count))
@@ -228,13 +231,13 @@ def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int)
 def _meet(
     world: World, leaders: list[int], pair: tuple[int, int], own: int, seconds: float, largest_bytes: int
 ) -> tuple[float, float, float]:
-    """Latency, and the bytes a second both ways, as the first of the pair sees them; the second's own are not used."""
+    """Measure one pair: return latency, and bytes per second both ways. Only the first rank's result is used."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
     latency_s = ping(world, peer, speaks=is_first)
     forth = stream(world, peer, seconds / 2, largest_bytes, speaks=is_first)
     back = stream(world, peer, seconds / 2, largest_bytes, speaks=not is_first)
-    # Only who speaks has timed it.
+    # Only the sender has measured the rate.
     other = torch.full((1,), back, device=world.device)
     one_way(other, peer, speaks=not is_first)
     return latency_s, forth, float(other)

@@ -1,4 +1,7 @@
-"""The speed between two ranks: small messages there and back, then larger ones one way. Both call the same functions."""
+"""Measure the speed between two ranks: round trips of small messages, then larger messages in one direction.
+
+Both ranks call the same functions.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from torch import Tensor
 from launcher.trainer.parallel.world import World
 
 MIN_BYTES = 16 << 10
-GROWTH = 8  # from one size to the next
+GROWTH = 8  # factor from one size to the next
 PINGS = 20
 REPEATS = 3  # of the largest message
-ITEM_BYTES = 4  # of float32, which every backend can add
+ITEM_BYTES = 4  # of float32, which every backend supports
 
 
 def ping(world: World, peer: int, *, speaks: bool) -> float:
-    """Return the round-trip time. The first messages are not counted: connections are made then, and the peer may be busy."""
+    """Return half of the median round-trip time. The first messages, which set up connections, are ignored."""
     token = torch.zeros(1, device=world.device)
     taken_s = []
     for _ in range(PINGS):
@@ -32,9 +35,10 @@ def ping(world: World, peer: int, *, speaks: bool) -> float:
 
 
 def stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
-    """Bytes a second of the largest message that the time allows, sent by who speaks. The other one gives 0.
+    """Send messages of growing size within the time, and return the bytes per second of the largest.
 
-    Before each message comes its size, and 0 at the end; after it an answer, so that it has arrived when time stops.
+    The receiver returns 0. Each message is preceded by its size, and 0 ends the stream. The receiver acknowledges each
+    message, so that the time includes its arrival.
     """
     if not speaks:
         _listen(world, peer)
@@ -55,11 +59,11 @@ def stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speak
 
 
 def _say(world: World, peer: int, size: int) -> float:
-    """Seconds of one message, and of the answer to it."""
+    """Send one message and return the seconds until its acknowledgement."""
     one_way(torch.full((1,), float(size), device=world.device), peer, speaks=True)
     content = torch.ones(size // ITEM_BYTES, device=world.device)
     answer = torch.zeros(1, device=world.device)
-    one_way(answer, peer, speaks=False)  # the peer has made room
+    one_way(answer, peer, speaks=False)  # the peer has allocated memory
     settle(world)
     started_s = time.perf_counter()
     _exchange(content, answer, peer, speaks=True)
@@ -68,13 +72,15 @@ def _say(world: World, peer: int, size: int) -> float:
 
 
 def _listen(world: World, peer: int) -> None:
-    """To messages, until one of no bytes is announced."""
+    """Receive messages until a size of 0 is announced."""
     announced, answer = torch.zeros(1, device=world.device), torch.zeros(1, device=world.device)
     while True:
         one_way(announced, peer, speaks=False)
         if not announced:
             return
-        room = torch.ones(int(announced) // ITEM_BYTES, device=world.device)  # of zeros would be made when it is used
+        room = torch.ones(
+            int(announced) // ITEM_BYTES, device=world.device
+        )  # pages of zeros would only be allocated on first use
         one_way(answer, peer, speaks=True)
         _exchange(room, answer, peer, speaks=False)
 
@@ -92,6 +98,6 @@ def one_way(tensor: Tensor, peer: int, *, speaks: bool) -> None:
 
 
 def settle(world: World) -> None:
-    """Wait for what runs in the background of an accelerator."""
+    """Wait for pending operations of an accelerator."""
     if world.device.type != "cpu":
         torch.accelerator.synchronize()

@@ -1,1 +1,1 @@
-"""Checkpoints of other tools, made of a checkpoint of the trainer, and the other way."""
+"""Conversion of checkpoints between the trainer and other tools."""

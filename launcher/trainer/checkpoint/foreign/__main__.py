@@ -1,6 +1,6 @@
-"""`python -m launcher.trainer.checkpoint.foreign`: what `tlaunch ckpt export` and `tlaunch ckpt import` start.
+"""`python -m launcher.trainer.checkpoint.foreign`: the process behind `tlaunch ckpt export` and `tlaunch ckpt import`.
 
-Writes how far it is to stdout, and what a person is to read to stderr.
+Progress goes to stdout, and messages to the user to stderr.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
-    """Convert; the exit code is 0, or that of the TlaunchError that ended it."""
+    """Run a conversion. Return 0, or the exit code of the TlaunchError that ended it."""
     faulthandler.enable()
     for number in ENDING:
         signal.signal(number, _end)
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    """End as an exception does, so that what is half written is removed."""
+    """Exit with an exception, so that incomplete output is removed."""
     for other in ENDING:
         signal.signal(other, signal.SIG_IGN)
     sys.exit(exit_code_of(-number))
@@ -60,24 +60,24 @@ def _import(options: argparse.Namespace) -> None:
     check_fits(state, like, options.like)
     step = state.step() if options.step is None else options.step
     if len(state.kinds) < len(state.tensors):
-        tell(f"note: {options.path} holds no moments of the optimizer, which are zero in the checkpoint")
+        tell(f"note: {options.path} has no optimizer moments; they are zero in the checkpoint")
     if state.left_out:
-        tell(f"note: what is no part of the state is left out: {some_of(state.left_out, SHOWN)}")
+        tell(f"note: entries that are not part of the state are left out: {some_of(state.left_out, SHOWN)}")
     write_checkpoint(options.output, state, like, options.like, step, Progress())
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer.checkpoint.foreign", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    to_dcp = commands.add_parser("export", help="a checkpoint of the trainer to torch.distributed.checkpoint")
-    to_own = commands.add_parser("import", help="one of another tool to the trainer's own")
+    to_dcp = commands.add_parser("export", help="convert a trainer checkpoint to torch.distributed.checkpoint")
+    to_own = commands.add_parser("import", help="convert another tool's checkpoint to a trainer checkpoint")
     for command, work in ((to_dcp, _export), (to_own, _import)):
         command.set_defaults(work=work)
-        command.add_argument("path", type=Path, help="what is read")
-        command.add_argument("--output", type=Path, required=True, help="what is written, and does not exist yet")
-    to_own.add_argument("--format", choices=READERS, required=True, help="of what is read")
+        command.add_argument("path", type=Path, help="checkpoint to read")
+        command.add_argument("--output", type=Path, required=True, help="checkpoint to write; must not exist")
+    to_own.add_argument("--format", choices=READERS, required=True, help="format of the checkpoint to read")
     to_own.add_argument("--like", type=Path, required=True, help="a checkpoint of the same model")
-    to_own.add_argument("--step", type=int, help="after which the state is, where the files do not say it")
+    to_own.add_argument("--step", type=int, help="step of the state, if the files do not contain it")
     return parser
 
 

@@ -1,7 +1,8 @@
-"""A checkpoint of torch.distributed.checkpoint (DCP) is read without trust in it: `launcher/checkpoint/dcp.py` reads its metadata.
+"""Import a checkpoint of torch.distributed.checkpoint (DCP) without trusting it.
 
-Each chunk was written by torch.save. What torch.load makes of that with weights_only is no program any more, but may
-still take any amount of memory, so only what a plain tensor of that size is written as gets there.
+`launcher/checkpoint/dcp.py` reads the metadata. Each chunk was written by torch.save. torch.load with weights_only
+executes no code, but may use any amount of memory. Therefore only content in the format of a plain tensor of the
+expected size is passed to it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from launcher.mesh.boxes import full_box
 from launcher.trainer.checkpoint.foreign.dcp_write import MODEL, MOMENTS, OPTIMIZER, STATE, STEP
 from launcher.trainer.checkpoint.foreign.state import ForeignState, ForeignTensor
 
-MAX_ADDED_BYTES = 64 << 10  # that torch.save adds to those of a tensor
+MAX_ADDED_BYTES = 64 << 10  # overhead of torch.save for a tensor
 _STORAGES = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 _NAMED = frozenset(
     {"torch._utils _rebuild_tensor_v2", "collections OrderedDict", *(f"torch {kind}Storage" for kind in _STORAGES)}
@@ -32,10 +33,10 @@ _NAMING = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"})
 
 
 def read_dcp(directory: Path) -> ForeignState:
-    """Return the state in a directory: as `dcp_write` describes it, or the weights alone, by their names.
+    """Read the state from a directory in the format of `dcp_write`, or with only weights, by name.
 
     Raises:
-        UnreadableError: it is no such directory, or was cut or changed.
+        UnreadableError: the directory is not a checkpoint, or is truncated or modified.
     """
     stored = read_metadata(directory)
     state = ForeignState(directory, left_out=stored.others)
@@ -47,13 +48,13 @@ def read_dcp(directory: Path) -> ForeignState:
             state.add(kind, parameter, found, called=name)
         elif parameter != STEP:
             state.unknown.append(name)
-        elif name == STEP or state.number is None:  # each parameter's says the same
+        elif name == STEP or state.number is None:  # the step of each parameter is the same
             state.number = found
     return state
 
 
 def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
-    """Return the place in KINDS and the parameter that an entry is of; None and the last word of its name if of none."""
+    """Return the index in KINDS and the parameter of an entry; None and the last part of its name for others."""
     model, state = f"{MODEL}.", f"{OPTIMIZER}.{STATE}."
     if name.startswith(state):
         parameter, _, what = name.removeprefix(state).rpartition(".")
@@ -66,10 +67,10 @@ def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
 
 
 def _read(directory: Path, name: str, stored: StoredTensor) -> Tensor:
-    """Return a tensor, made of its chunks.
+    """Assemble a tensor from its chunks.
 
     Raises:
-        UnreadableError: an element stands in none of them, or in two; or one is no plain tensor.
+        UnreadableError: an element is in no chunk or in two, or a chunk is not a plain tensor.
     """
     found = torch.empty(stored.shape, dtype=getattr(torch, stored.dtype))
     is_read = torch.zeros(stored.shape, dtype=torch.bool)
@@ -88,7 +89,7 @@ def _chunk(path: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> Tensor:
     where = f"{path}: bytes {chunk.bytes.start} to {chunk.bytes.stop}, {name}"
     expected = chunk.box.count * dtype.itemsize
     if not expected <= len(chunk.bytes) <= expected + MAX_ADDED_BYTES:
-        raise UnreadableError(f"{where}: they are not what a tensor of {expected} bytes is written as")
+        raise UnreadableError(f"{where}: the length does not match a tensor of {expected} bytes")
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             file.seek(chunk.bytes.start)
@@ -96,34 +97,34 @@ def _chunk(path: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> Tensor:
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     if len(content) < len(chunk.bytes):
-        raise UnreadableError(f"{where}: the file ends after {len(content)} of them")
+        raise UnreadableError(f"{where}: the file ends after {len(content)} of these bytes")
     if problem := _problem_of(content):
         raise UnreadableError(f"{where}: {problem}")
     try:
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - of many kinds, where a file is damaged
-        raise UnreadableError(f"{where}: torch.load ends with {type(error).__name__}") from None
+    except Exception as error:  # noqa: BLE001 - a damaged file causes many kinds of errors
+        raise UnreadableError(f"{where}: torch.load raised {type(error).__name__}") from None
     if not isinstance(tensor, Tensor) or tensor.shape != chunk.box.size or tensor.dtype != dtype:
-        raise UnreadableError(f"{where}: they are no tensor of {list(chunk.box.size)} in {dtype}")
+        raise UnreadableError(f"{where}: not a tensor of {list(chunk.box.size)} in {dtype}")
     return tensor
 
 
 def _problem_of(content: bytes) -> str | None:
-    """Return why torch.load must not get this; None if it is what a plain tensor is written as."""
+    """Return why torch.load must not read this content, or None if it has the format of a plain tensor."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                return "they are compressed"
+                return "the content is compressed"
             [pickled] = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
             if pickled.file_size > MAX_ADDED_BYTES:
-                return f"their pickle has {pickled.file_size} bytes"
-            if archive.testzip() is not None:  # torch.load does not look at it
-                return "their CRC is another one"
+                return f"the pickle has {pickled.file_size} bytes"
+            if archive.testzip() is not None:  # torch.load does not check it
+                return "the CRC does not match"
             operations = [*pickletools.genops(archive.read(pickled))]
     except Exception as error:  # noqa: BLE001 - as above
-        return f"they are not what torch.save writes: {type(error).__name__}"
+        return f"not in the format of torch.save: {type(error).__name__}"
     for operation, argument, _ in operations:
         if operation.name in _NAMING and argument not in _NAMED:
-            return f"their pickle names {argument}, which is no part of a tensor; nothing of it was run"
+            return f"the pickle names {argument}, which does not belong to a tensor; none of it was executed"
     return None

@@ -1,6 +1,6 @@
-"""Checkpoints of torch.distributed.checkpoint (DCP), with the names and moments of torch.distributed.checkpoint.state_dict.
+"""Export checkpoints to torch.distributed.checkpoint (DCP), named as in torch.distributed.checkpoint.state_dict.
 
-What is written is what `dcp.save` would make of
+The result is equal to the output of `dcp.save` for
 
     {
         "model": {name: weight},
@@ -8,7 +8,7 @@ What is written is what `dcp.save` would make of
         "step": torch.tensor(120),
     }
 
-in which everything is a tensor.
+with tensors for all values.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def write_dcp(path: Path, index: Index, output: Path, progress: Progress) -> None:
-    """Make a directory of a checkpoint that `torch.distributed.checkpoint.load` reads. It is whole or it is not there.
+    """Write a checkpoint directory that `torch.distributed.checkpoint.load` reads, atomically.
 
     Raises:
-        DamagedError: a file of the checkpoint is damaged, and what it held is in no other.
-        OSError: the directory exists already, the disk is full, ...
+        DamagedError: a file is damaged, and no other file contains its data.
+        OSError: `output` exists, or for example the disk is full.
     """
     files = whole_files(path, index, progress.add, tell)
     with new_directory(output) as aside, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is ")  # disabled: one process is what is wanted
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor does anybody write to it
+        warnings.filterwarnings("ignore", "torch.distributed is ")  # "disabled": one process is intended
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
         try:
             save({}, storage_writer=_Writer(aside), planner=_BoxPlanner(path, index, files, progress))
         except CheckpointException as error:
@@ -57,7 +57,7 @@ def write_dcp(path: Path, index: Index, output: Path, progress: Progress) -> Non
 
 
 def _reason_of(error: CheckpointException) -> BaseException:
-    """Return the error of a system call, or the wish to end, behind what torch tells: after a full disk it fails once more by itself."""
+    """Return the OSError or SystemExit behind torch's error. After a full disk, torch raises a second error."""
     for reason, _ in error.failures.values():
         found: BaseException | None = reason
         while found is not None:
@@ -69,18 +69,18 @@ def _reason_of(error: CheckpointException) -> BaseException:
 
 class _Writer(FileSystemWriter):
     def storage_meta(self) -> StorageMeta:
-        """Return no path: the one it is written to is not the one it gets."""
+        """Return no path, because the directory is renamed afterwards."""
         return StorageMeta()
 
 
 class _BoxPlanner(DefaultSavePlanner):
-    """Plans a chunk for each box, and reads it when it is to be written, so that no tensor has to fit into memory."""
+    """Plans a chunk per box, and reads a box only when it is written, so that no tensor must fit into memory."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], progress: Progress) -> None:
         super().__init__()
         self._stored, self._progress = StoredTensors(path, files, index.dtype), progress
         self._items: list[WriteItem] = []
-        self._paths: dict[str, tuple[str, ...]] = {}  # in the nested mappings, by their flat names
+        self._paths: dict[str, tuple[str, ...]] = {}  # paths in the nested dictionaries, by flat name
         self._sources: dict[MetadataIndex, Callable[[], Tensor]] = {}
         dtype = dtype_of(index)
         distinct = {each: None for file in files.values() for each in file.boxes}
@@ -88,7 +88,7 @@ class _BoxPlanner(DefaultSavePlanner):
             for each in distinct:
                 place = (OPTIMIZER, STATE, each.name, moment) if moment else (MODEL, each.name)
                 self._add(place, dtype, index.shapes[each.name], each.box, partial(self._values, each, kind))
-        for name in index.shapes:  # as torch.optim.AdamW keeps it
+        for name in index.shapes:  # as in torch.optim.AdamW
             self._add_number((OPTIMIZER, STATE, name, STEP), torch.tensor(float(index.step)))
         self._add_number((STEP,), torch.tensor(index.step))
 

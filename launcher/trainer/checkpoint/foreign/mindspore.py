@@ -1,4 +1,4 @@
-"""Checkpoints of MindSpore are read: one file of the whole model, in which its optimizers give the names of their state."""
+"""Import a MindSpore checkpoint: one file with the full model and its optimizer state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from launcher.checkpoint.mindspore import POWERS, PREFIXES, STEP, Value, read_values
 from launcher.trainer.checkpoint.foreign.state import ForeignState, ForeignTensor
 
-# What else MindSpore's optimizers and callbacks keep, and a checkpoint of the trainer has no place for: settings say it.
+# Other values of MindSpore's optimizers and callbacks, which the trainer keeps in its settings.
 LEFT_OUT = frozenset({"learning_rate", "weight_decay", "epoch_num", "step_num"})
 TYPES = {
     "Float16": torch.float16,
@@ -25,10 +25,10 @@ TYPES = {
 
 
 def read_mindspore(path: Path) -> ForeignState:
-    """Return the state in a file.
+    """Read the state from a file.
 
     Raises:
-        UnreadableError: it is no such file, or was cut or changed.
+        UnreadableError: the file is not a MindSpore checkpoint, or is truncated or modified.
     """
     values = read_values(path)
     left_out = tuple(name for name, value in values.items() if value.type in {"", "str"} or name in LEFT_OUT)

@@ -1,4 +1,4 @@
-"""Reports of a conversion: how far it is, for the command that started it, and what a person is to read."""
+"""Reports of a conversion: progress for the parent process, and messages for the user."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ EVERY_S = 0.1
 
 
 class Progress:
-    """Writes lines to stdout, each a number of bytes that were done since the last one."""
+    """Writes the number of bytes processed since the last line to stdout."""
 
     def __init__(self) -> None:
         self._untold_bytes, self._next_s = 0, 0.0
 
     def add(self, count_bytes: int) -> None:
-        """Count bytes that are done, and tell of them every EVERY_S at most."""
+        """Count processed bytes, and report them at most every EVERY_S."""
         self._untold_bytes += count_bytes
         if time.monotonic() >= self._next_s:
             print(self._untold_bytes, flush=True)

@@ -1,6 +1,6 @@
-"""A training's state in the files of another tool, and the checkpoint of the trainer that is made of it.
+"""The training state in another tool's files, and its conversion to a trainer checkpoint.
 
-What such files do not say, settings, tokenizer and what is trained on, comes from a checkpoint of the same model.
+Settings, tokenizer and training data are not in such files. They come from a checkpoint of the same model.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from launcher.mesh.boxes import full_box
 from launcher.trainer.checkpoint.checkpoint_files import NUMPY_DTYPES, write_tensors
 from launcher.trainer.checkpoint.foreign.progress import Progress
 
-SHOWN = 5  # names of each fault
-NARROW = (torch.float16, torch.bfloat16, torch.float32)  # every checkpoint holds their values
-MAX_STEP = 1 << 53  # that a float counts
+SHOWN = 5  # names per fault in a message
+NARROW = (torch.float16, torch.bfloat16, torch.float32)  # every checkpoint dtype can represent their values
+MAX_STEP = 1 << 53  # up to which floats represent every integer
 
 
 @frozen
@@ -52,17 +52,17 @@ class ForeignTensor:
 
 
 class ForeignState:
-    """The tensors that were found in the files of another tool, by kind and parameter."""
+    """The tensors in another tool's files, by kind and parameter."""
 
     def __init__(self, path: Path, *, left_out: Sequence[str]) -> None:
         self.path, self.left_out = path, left_out
-        # Of each of KINDS, by the names of parameters
+        # For each of KINDS, by parameter name
         self.tensors: tuple[dict[str, ForeignTensor], ...] = tuple({} for _ in KINDS)
-        self.number: ForeignTensor | None = None  # of the step after which it is
+        self.number: ForeignTensor | None = None  # the step of the state
         self.unknown: list[str] = []
 
     def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
-        """Take what an entry `called` so holds: KINDS[kind] of a parameter. A second one of the same is of nothing known."""
+        """Add the tensor of an entry named `called`: KINDS[kind] of a parameter. A duplicate counts as unknown."""
         if parameter in self.tensors[kind]:
             self.unknown.append(called)
         else:
@@ -70,34 +70,34 @@ class ForeignState:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of values that the state has: all of KINDS, or the weights alone."""
+        """The kinds of values in the state: all of KINDS, or only weights."""
         return KINDS if any(self.tensors[1:]) else KINDS[:1]
 
     def step(self) -> int:
-        """Return the number of the step after which it is.
+        """Return the step of the state.
 
         Raises:
-            UsageError: nothing says so.
-            RefusedError: what says so is no such number.
+            UsageError: the files do not contain it.
+            RefusedError: it is not a valid step.
         """
-        hint = "--step N says it"
+        hint = "set it with `--step N`"
         if self.number is None:
-            raise UsageError(f"{self.path} does not say after which step its state is", hint=hint)
+            raise UsageError(f"{self.path} does not contain the step of its state", hint=hint)
         if self.number.shape not in {(), (1,)}:
             raise RefusedError(
-                f"{self.path}: the number of the step is a tensor of {_words(self.number.shape)}", hint=hint
+                f"{self.path}: the step is a tensor of {_words(self.number.shape)}, not a number", hint=hint
             )
         step = float(self.number.read())
         if not 1 <= step < MAX_STEP or not step.is_integer():
-            raise RefusedError(f"{self.path}: the state is of step {step:g}, and steps are counted from 1", hint=hint)
+            raise RefusedError(f"{self.path}: the state is of step {step:g}, but steps count from 1", hint=hint)
         return int(step)
 
 
 def check_fits(state: ForeignState, like: Index, like_path: Path) -> None:
-    """Compare the names, shapes and types of all tensors with those of a checkpoint.
+    """Check the names, shapes and dtypes of all tensors against a checkpoint.
 
     Raises:
-        RefusedError: something is missing, unknown, or of another shape or type; all of it is told.
+        RefusedError: a tensor is missing, unknown, or has another shape or dtype. The message lists all faults.
     """
     faults = [
         f"{kind.replace('_', ' ')}s: {fault}"
@@ -105,11 +105,11 @@ def check_fits(state: ForeignState, like: Index, like_path: Path) -> None:
         for fault in _faults(found, like)
     ]
     if state.unknown:
-        faults.append(f"{counted(len(state.unknown), 'tensor')} of something else: {some_of(state.unknown, SHOWN)}")
+        faults.append(f"{counted(len(state.unknown), 'unknown tensor')}: {some_of(state.unknown, SHOWN)}")
     if faults:
         raise RefusedError(
-            f"{state.path} does not hold the state of {like_path}: {'; '.join(faults)}",
-            hint="`tlaunch ckpt show` lists the names and shapes of a checkpoint",
+            f"{state.path} does not match the model of {like_path}: {'; '.join(faults)}",
+            hint="list the names and shapes of a checkpoint with `tlaunch ckpt show`",
         )
 
 
@@ -119,7 +119,7 @@ def _faults(found: Mapping[str, ForeignTensor], like: Index) -> Iterator[str]:
     if missing := [name for name in expected if name not in found]:
         yield f"{len(missing)} {of} are missing: {some_of(missing, SHOWN)}"
     if unknown := [name for name in found if name not in expected]:
-        yield f"{len(unknown)} have names of no parameter: {some_of(unknown, SHOWN)}"
+        yield f"{len(unknown)} have unknown names: {some_of(unknown, SHOWN)}"
     known = {name: tensor for name, tensor in found.items() if name in expected}
     if shaped := [
         f"{name} is {_words(tensor.shape)} instead of {_words(expected[name])}"
@@ -134,16 +134,18 @@ def _faults(found: Mapping[str, ForeignTensor], like: Index) -> Iterator[str]:
 def write_checkpoint(
     output: Path, state: ForeignState, like: Index, like_path: Path, step: int, progress: Progress
 ) -> None:
-    """Make the checkpoint of a state that fits. Moments that there are none of are zero.
+    """Write a trainer checkpoint from a matching state. Missing moments are zero.
 
     Raises:
-        UsageError: the directory's name is that of another step.
-        DamagedError: the tokenizer of `like_path` is not what was written.
+        UsageError: the directory's name contains another step.
+        DamagedError: the tokenizer of `like_path` is damaged.
         UnreadableError: a tensor cannot be read.
-        OSError: the directory exists already, the disk is full, ...
+        OSError: `output` exists, or for example the disk is full.
     """
     if step_named(output.name) not in {None, step}:
-        raise UsageError(f"{output}: the state is of step {step}", hint=f"--output {output.with_name(name_of(step))}")
+        raise UsageError(
+            f"{output}: the state is of step {step}", hint=f"use `--output {output.with_name(name_of(step))}`"
+        )
     if problem := damage_of(like_path, TOKENIZER, like.files[TOKENIZER]):
         with hinted(like_path):
             raise DamagedError(problem)
@@ -152,12 +154,12 @@ def write_checkpoint(
         tokenizer = write_digested(aside / TOKENIZER, [(like_path / TOKENIZER).read_bytes()], synced=False)
         tensors = write_tensors(aside / MODEL, boxes, like.dtype, _values(state, like, progress), synced=False)
         files = {MODEL: tensors, TOKENIZER: tokenizer}
-        # How well this state validates is not known.
+        # The validation loss of this state is unknown.
         finish(aside, dataclasses.replace(like, step=step, layout=Layout(), files=files, validation_loss=None))
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
-    """Yield all parameters of KINDS[0], then those of KINDS[1], and so on: a tensor at a time is in memory."""
+    """Yield all parameters of KINDS[0], then of KINDS[1], and so on, with one tensor in memory at a time."""
     dtype = NUMPY_DTYPES[like.dtype]
     for kind, found in zip(KINDS, state.tensors, strict=True):
         for name, shape in like.shapes.items():
