@@ -57,17 +57,13 @@ def test_fields_of_other_versions_are_left_out_or_take_their_defaults():
     assert decode(Outer, fields) == replace(WHOLE, inner=Inner(1))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"name": 1}, {"name": None}, {"inner": None}, {"inner": []}, {"inner": [["number", 1]]}, {"inner": "number"},
-        {"inner": {}}, {"inner": {"number": True}}, {"inner": {"number": 1.0}}, {"inner": {"number": 1, "share": "1"}},
-        {"inner": {"number": 1, "share": 10**400}}, {"several": {"number": 1}}, {"several": [1]}, {"several": "ab"},
-        {"pair": [1]}, {"pair": [1, "x", 2]}, {"pair": ["x", 1]}, {"by_name": [1]}, {"by_name": {"k": 1}},
-        {"mode": "c"}, {"mode": []}, {"path": 7}, {"colour": "green"}, {"colour": []}, {"flag": 0}, {"flag": None},
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    {"name": 1}, {"name": None}, {"inner": None}, {"inner": []}, {"inner": [["number", 1]]}, {"inner": "number"},
+    {"inner": {}}, {"inner": {"number": True}}, {"inner": {"number": 1.0}}, {"inner": {"number": 1, "share": "1"}},
+    {"inner": {"number": 1, "share": 10**400}}, {"several": {"number": 1}}, {"several": [1]}, {"several": "ab"},
+    {"pair": [1]}, {"pair": [1, "x", 2]}, {"pair": ["x", 1]}, {"by_name": [1]}, {"by_name": {"k": 1}},
+    {"mode": "c"}, {"mode": []}, {"path": 7}, {"colour": "green"}, {"colour": []}, {"flag": 0}, {"flag": None},
+], ids=repr)  # fmt: skip
 def test_what_is_of_another_type_is_refused(changes):
     with pytest.raises(ValueError, match="not a valid Outer: "):
         decode(Outer, {**through_json(WHOLE), **changes})

@@ -64,15 +64,12 @@ def test_a_secret_inside_a_value_is_masked(value, shown):
     assert masked_argv(["sh", "-c", value]) == ("sh", "-c", shown)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "/usr/bin:/bin", "sorted(x, key=len, reverse=True)", "https://h/x?max_tokens=3&q=token", "3", "/home", "a@b:c",
-        "python t.py --max-tokens 512 --token --lr 3", "PATH=/x:$PATH; LR=3", "C:\\x", "Accept: text/html",
-        "max-tokens: 512", "/opt/token:/bin", "a: b",
-        "runs/hf_transformers_on_eight_devices_2026", "sk-learn-baseline-with-many-words-2026",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("value", [
+    "/usr/bin:/bin", "sorted(x, key=len, reverse=True)", "https://h/x?max_tokens=3&q=token", "3", "/home", "a@b:c",
+    "python t.py --max-tokens 512 --token --lr 3", "PATH=/x:$PATH; LR=3", "C:\\x", "Accept: text/html",
+    "max-tokens: 512", "/opt/token:/bin", "a: b",
+    "runs/hf_transformers_on_eight_devices_2026", "sk-learn-baseline-with-many-words-2026",
+])  # fmt: skip
 def test_other_values_are_shown(value):
     assert masked("X", value) == value
 

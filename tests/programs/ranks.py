@@ -6,14 +6,22 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # else each rank imports it in its first backward pass
 
 from launcher.core import env
 from launcher.supervise.port import hold_port
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import World, open_world
 
 TIMEOUT_S = 240
+
+
+def own_world(*transport: str) -> AbstractContextManager[World]:
+    """Open the world of this rank, on the CPU."""
+    return open_world(this_place(micro_batches=1), torch.device("cpu"), *transport)
 
 
 def fork_ranks(

@@ -22,18 +22,11 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
         "pp = 2 stages of 3 chunks are more than the model's parts: the model has 2 encoder + 2 decoder = 4 layers, and a head",
         "at most `--pp 1`",
     ),
-    (
-        ["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
-        Layout(pp=2, micro_batches=2),
-        "parallel.stages = [2, 2] has 2 stages, but pp = 2 of 2 chunks",
-        "give 4 numbers",
-    ),
-    (
-        ["parallel.schedule=interleaved", "parallel.interleave=2"],
-        Layout(pp=2, micro_batches=3),
-        "micro_batches = 3 is not divisible by pp = 2",
-        "2 or 4",
-    ),
+    (["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
+        Layout(pp=2, micro_batches=2), "parallel.stages = [2, 2] has 2 stages, but pp = 2 of 2 chunks",
+        "give 4 numbers"),
+    (["parallel.schedule=interleaved", "parallel.interleave=2"], Layout(pp=2, micro_batches=3),
+        "micro_batches = 3 is not divisible by pp = 2", "2 or 4"),
     (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
 ])  # fmt: skip
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
@@ -46,18 +39,12 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
 @pytest.mark.parametrize(("settings", "message", "hint"), [
     (["train.clip_norm=1e-320"], "reduces every gradient to nothing", "or 0"),
     (["parallel.interleave=2"], "parallel.schedule = 1f1b does not fit parallel.interleave = 2", "interleaved"),
-    (
-        ["parallel.schedule=interleaved"],
-        "parallel.schedule = interleaved does not fit parallel.interleave = 1",
-        "or leave out both",
-    ),
+    (["parallel.schedule=interleaved"], "parallel.schedule = interleaved does not fit parallel.interleave = 1",
+        "or leave out both"),
     (["parallel.recompute_layers=[0, 4]"], "[0, 4] has 4, but the model has 2 encoder + 2 decoder", "from 0 to 3"),
     (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "true covers all layers", "recompute=false"),
-    (
-        ["parallel.gradient_accumulation_shard=true", "parallel.optimizer_shard=false"],
-        "a rank that updates all weights needs all gradients",
-        "optimizer_shard=true",
-    ),
+    (["parallel.gradient_accumulation_shard=true", "parallel.optimizer_shard=false"],
+        "a rank that updates all weights needs all gradients", "optimizer_shard=true"),
 ])  # fmt: skip
 def test_switches_that_exclude_each_other_are_refused(settings, message, hint):
     with pytest.raises(UsageError) as refusal:
@@ -82,11 +69,8 @@ def test_a_layout_that_fits_is_accepted(layout):
 
 @pytest.mark.parametrize(("settings", "message", "hint"), [
     (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
-    (
-        ["train.minimum_rate=1", "train.schedule=cosine"],
-        "train.minimum_rate = 1 is above",
-        "at most `--set train.minimum_rate=0.003`",
-    ),
+    (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above",
+        "at most `--set train.minimum_rate=0.003`"),
     (["train.early_stopping=3"], "train.early_stopping = 3 counts validations", "--set train.validate_every=N"),
 ])  # fmt: skip
 def test_settings_without_effect_are_refused(settings, message, hint):

@@ -37,31 +37,22 @@ from launcher.checkpoint.same_settings import differing_settings
 from launcher.checkpoint.strategy_file import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout
-from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session, meta_model
 
 from .conftest import run_program
+from .transformers import alone, transformer_settings
 
 SIZES = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "model.dropout=0.3"]
 
 
-def alone():
-    place = place_from_environment({}, micro_batches=1)
-    return World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
-
-
 def settings_of(*more):
-    return load_settings(TransformerSettings, None, [*SIZES, "train.precision=float64", *more])
+    return transformer_settings(*SIZES, "train.precision=float64", *more)
 
 
 def training_of(settings, **other):

@@ -15,9 +15,7 @@ from launcher.core.records import Layout
 from launcher.corpus.dataset import read_pairs
 from launcher.corpus.sample import PACKED, SIZES
 from launcher.mesh.coordinates import coordinate_of
-from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_checks import check_layout
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data import order
 from launcher.trainer.data.batches import (
     global_batches,
@@ -30,6 +28,8 @@ from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import Example, TokenizedPairs, tokenize
 from launcher.trainer.model.transformer import BEGIN, END, PAD
 from launcher.trainer.programs.transformer import unigram_perplexity
+
+from .transformers import transformer_settings
 
 CPU = torch.device("cpu")
 LONGEST = 9
@@ -55,7 +55,7 @@ def numbered(count):
 
 
 def train_settings(*settings):
-    return load_settings(TransformerSettings, None, [f"train.{setting}" for setting in settings]).train
+    return transformer_settings(*(f"train.{setting}" for setting in settings)).train
 
 
 def micro_batches_of_all(batch, layout):
@@ -209,7 +209,7 @@ def test_batches_by_tokens_have_little_padding():
     """On the packaged sample: of the positions of 1,024-token batches, 4 % are padding, of 32 random pairs half."""
     pairs = read_pairs(PACKED)[: SIZES["train"]]
     tokenizer = Tokenizer(train_tokenizer([side for pair in pairs for side in pair], 1200))
-    pairs = tokenize(pairs, tokenizer, load_settings(TransformerSettings, None).data)
+    pairs = tokenize(pairs, tokenizer, transformer_settings().data)
 
     def padding(*settings):
         positions = tokens = 0
@@ -233,7 +233,7 @@ def test_a_validation_takes_every_pair_once(mode):
 
 def test_batches_without_room_for_a_sentence_are_refused():
     """The smallest number that always leaves a pair in each batch is named."""
-    settings = load_settings(TransformerSettings, None, ["train.batch_tokens=63", "data.target_length=32"])
+    settings = transformer_settings("train.batch_tokens=63", "data.target_length=32")
     with pytest.raises(UsageError, match=r"train\.batch_tokens = 63") as error:
         check_layout(settings, Layout())
     assert "train.batch_tokens=64" in error.value.hint
@@ -248,7 +248,7 @@ class Words:
 
 def test_long_sentences_are_cut_and_keep_their_end():
     """No sequence is longer than configured, and each ends with END."""
-    config = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
+    config = transformer_settings("data.source_length=3", "data.target_length=2").data
     pairs = tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa"), ("aaaa aaaaa", "aaaa")], Words(), config)
     source_BS, target_BT = pairs.padded()
     assert list(pairs) == [Example([4, 5, END], [4, END]), Example([4, 5, END], [4, END])]
@@ -280,9 +280,7 @@ def test_the_unigram_model_is_the_formula():
 @pytest.mark.parametrize(("steps", "count"), [(0, 6), (5, 5), (8, 8)])
 def test_batches_run_through_the_epochs_or_the_steps(steps, count):
     """Ten pairs in batches of three give three steps an epoch; a number of steps overrides the number of epochs."""
-    config = load_settings(
-        TransformerSettings, None, ["train.batch_size=3", "train.epochs=2", f"train.steps={steps}"]
-    ).train
+    config = transformer_settings("train.batch_size=3", "train.epochs=2", f"train.steps={steps}").train
     batches = list(global_batches(examples(10), config))
     assert [batch.step for batch in batches] == list(range(1, count + 1))
     assert [(batch.epoch, batch.step_of_epoch) for batch in batches[2:5]] == [(1, 3), (2, 1), (2, 2)]

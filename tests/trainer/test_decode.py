@@ -7,8 +7,6 @@ import unicodedata
 import pytest
 import torch
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.decode.beam import Search, largest, search
 from launcher.trainer.decode.cache import CachedDecoder
@@ -18,14 +16,12 @@ from launcher.trainer.model.transformer import BEGIN, END, PAD, attention_mask
 from launcher.trainer.saved import single_device_model
 from launcher.trainer.session import model_shapes
 
+from .transformers import transformer_settings
+
 VOCABULARY = 23
-SETTINGS = load_settings(
-    TransformerSettings,
-    None,
-    [
-        *(f"model.vocabulary_size={VOCABULARY}", "model.d_model=12", "model.heads=3", "model.feed_forward_dim=20"),
-        *("data.source_length=20", "data.target_length=20"),
-    ],
+SETTINGS = transformer_settings(
+    *(f"model.vocabulary_size={VOCABULARY}", "model.d_model=12", "model.heads=3", "model.feed_forward_dim=20"),
+    *("data.source_length=20", "data.target_length=20"),
 )
 SOURCES = [[5, 6, 7, END], [9, END], [4, 8, 15, 16, 22, 11, 10, END], [12, 13, END], [END], [20, 19, 18, 17, 5, END]]
 LIMITS = [12, 7, 20, 9, 4, 15]
@@ -141,7 +137,7 @@ def test_a_sentence_is_translated_as_training_saw_it():
     """However its characters are composed and its blanks are written; what shows nothing has an empty translation."""
     sentences = ["où est l'été", "il aime le café"]
     tokenizer = Tokenizer(train_tokenizer(sentences, 290))
-    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=290", "model.d_model=16"])
+    settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
     weights = {name: initial_weight(name, torch.Size(shape), 1) for name, shape in model_shapes(settings).items()}
     weights["head.weight"] *= 60
 
@@ -165,7 +161,7 @@ def test_sentences_are_cut_batched_and_given_back_in_order():
     """However small the batches are, each sentence has its own translation; what the model cannot read is told."""
     sentences = ["le chat noir dort", "the black cat sleeps", "un chat", "a b c d e f g h i j k l m n o p q r s t u v"]
     tokenizer = Tokenizer(train_tokenizer(sentences, 290))
-    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=290", "model.d_model=16"])
+    settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
     shapes = model_shapes(settings)
     weights = {name: initial_weight(name, torch.Size(shape), 1).double() for name, shape in shapes.items()}
     weights["head.weight"] *= 60

@@ -6,11 +6,11 @@ from itertools import combinations
 import pytest
 import torch
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.model import dropout as dropout_module
 from launcher.trainer.model.dropout import AttentionDropout, Dropout, DropoutBits
 from launcher.trainer.session import meta_model
+
+from .transformers import transformer_settings
 
 RATE = 0.3
 ROWS, POSITIONS, FEATURES = 64, 33, 128
@@ -159,7 +159,7 @@ def test_nothing_is_dropped_without_draws_or_rate():
 
 def test_every_call_in_the_model_has_a_place_of_its_own():
     """Two modules of one place would drop the same elements."""
-    model = meta_model(load_settings(TransformerSettings, None))
+    model = meta_model(transformer_settings())
     places = {name: module.place for name, module in model.named_modules() if isinstance(module, Dropout)}
     assert all(place == name for name, place in places.items())
     assert len(places) == 2 + 2 * 4 + 2 * 6  # embeddings, encoder layers, decoder layers

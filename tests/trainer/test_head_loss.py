@@ -7,18 +7,13 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model import linear
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel import head_loss as module
-from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.head_loss import head_loss
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
-from launcher.trainer.session import Session
+
+from .transformers import session_of
 
 VOCABULARY, D_MODEL = 67, 16
 
@@ -84,9 +79,7 @@ class Largest(TorchDispatchMode):
 def test_a_step_never_holds_the_logits_of_a_batch():
     """Forward and backward of 2,000 tokens with a vocabulary of 20,000: no tensor is larger than a chunk's logits."""
     sizes = ["model.vocabulary_size=20000", "model.d_model=8", "model.heads=1", "model.feed_forward_dim=8"]
-    settings = load_settings(TransformerSettings, None, [*sizes, "model.encoder_layers=0", "model.decoder_layers=1"])
-    place = place_from_environment({}, micro_batches=1)
-    session = Session(settings, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+    session = session_of(*sizes, "model.encoder_layers=0", "model.decoder_layers=1")
     examples = [Example([5, END], [*range(4, 29), END])] * 77  # 2,002 tokens
     with Largest() as largest:
         session.accumulate_gradients(examples, step=1)
@@ -95,11 +88,9 @@ def test_a_step_never_holds_the_logits_of_a_batch():
 
 def test_padding_does_not_count():
     """Rows whose label is PAD add nothing; a batch of nothing else has a loss and gradients of zero."""
-    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=67", "train.precision=float64"])
-    place = place_from_environment({}, micro_batches=1)
-    session = Session(settings, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+    session = session_of("model.vocabulary_size=67", "train.precision=float64")
     model = session.model
-    decoded = torch.randn(2, 3, settings.model.d_model, dtype=torch.float64, requires_grad=True)
+    decoded = torch.randn(2, 3, session.settings.model.d_model, dtype=torch.float64, requires_grad=True)
     for labels in (torch.tensor([[5, 0, 7], [0, 0, 9]]), torch.zeros(2, 3, dtype=torch.long)):
         hidden, counted = model.last_hidden(decoded, labels)
         loss = head_loss(hidden, model.head, counted, smoothing=0.1)

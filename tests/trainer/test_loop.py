@@ -20,15 +20,14 @@ from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import World
 from launcher.trainer.programs import save_loop as saving
 from launcher.trainer.programs.loop import EarlyStopping, run
 from launcher.trainer.programs.program import Program, Validated, line_of
 from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.training_files import Files
+
+from .transformers import alone
 
 STEPS_PER_EPOCH = 3
 MEAN = "running_mean"
@@ -89,8 +88,7 @@ class Line(Program):
     def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), rule=Momentum):
         self.settings, self._broken_at, self._errors = settings, broken_at, list(errors)
         self._overflows_at = overflows_at
-        place = place_from_environment({}, micro_batches=1)
-        self.world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+        self.world = alone()
         self.model = nn.Linear(1, 1).to(self.dtype)
         nn.init.zeros_(self.model.weight)
         nn.init.zeros_(self.model.bias)

@@ -10,18 +10,15 @@ from torch.utils._pytree import tree_leaves
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
-from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.memory import rank_bytes
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.parallel.collectives import ALONE, Group
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import apply_plan, copied
-from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_of
+from launcher.trainer.session import meta_model, pipeline_stages, rule_of
+
+from .transformers import session_of, transformer_settings
 
 SIZES = ["model.vocabulary_size=501", "model.d_model=64", "model.heads=4", "model.feed_forward_dim=128"]
 SWITCHES = {
@@ -60,7 +57,7 @@ def optimizer_of(settings, layout, rank):
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_weights_gradients_and_state_take_the_bytes_that_formulas_say(switches, layout):
     """Within 2 %, on every rank: what aligns parameters, and a row of the vocabulary, are not counted in them."""
-    settings = load_settings(TransformerSettings, None, [*SIZES, *switches])
+    settings = transformer_settings(*SIZES, *switches)
     for rank in range(layout.world_size):
         held = optimizer_of(settings, layout, rank).bytes_held()
         expected = rank_bytes(settings, layout, coordinate_of(rank, layout).pp, "gloo")
@@ -93,11 +90,9 @@ class LiveBytes(TorchDispatchMode):
 
 def activations(*switches, micro_batches=1):
     """The most bytes that are made in a step of one process and alive at once: of activations, and of gradients."""
-    settings = load_settings(
-        TransformerSettings, None, [*SIZES, "model.encoder_layers=4", "model.decoder_layers=4", *switches]
+    session = session_of(
+        *SIZES, "model.encoder_layers=4", "model.decoder_layers=4", *switches, micro_batches=micro_batches
     )
-    place = place_from_environment({}, micro_batches=micro_batches)
-    session = Session(settings, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
     examples = [Example([5] * 30 + [END], [6] * 30 + [END])] * 16 * micro_batches
     session.accumulate_gradients(examples, step=1)
     with LiveBytes() as live:

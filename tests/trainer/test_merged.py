@@ -10,31 +10,22 @@ from launcher.checkpoint.index import name_of, read_index
 from launcher.checkpoint.model_merge import OPTIMIZER, merge
 from launcher.checkpoint.tensors import opened
 from launcher.core.records import Layout
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokenizer import train_tokenizer
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import load_model
 from launcher.trainer.session import Session, meta_model
+
+from .transformers import alone, transformer_settings
 
 SIZES = ["model.vocabulary_size=300", "model.d_model=16", "model.heads=4", "model.feed_forward_dim=32"]
 STEP = 2
 
 
 def settings_of(*more):
-    return load_settings(TransformerSettings, None, [*SIZES, *more])
-
-
-def alone():
-    place = place_from_environment({}, micro_batches=1)
-    return World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+    return transformer_settings(*SIZES, *more)
 
 
 def trained(directory, *more):

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.cost import pipeline_stages
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import collate
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.initial import initial_weight
@@ -20,7 +18,9 @@ from launcher.trainer.parallel.styles import part_bounds
 from launcher.trainer.plan import apply_plan, placements
 from launcher.trainer.session import meta_model, placements_at
 
-SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=67"])
+from .transformers import transformer_settings
+
+SETTINGS = transformer_settings("model.vocabulary_size=67")
 
 
 @given(st.integers(1, 300), st.integers(1, 16))
@@ -36,7 +36,7 @@ def test_parts_cover_all_rows_once(size, ranks):
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp, share):
     """Every element of every parameter is owned by some rank, sharded ones by exactly one."""
-    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=67", f"model.share={share}"])
+    settings = transformer_settings("model.vocabulary_size=67", f"model.share={share}")
     counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
     for stage in range(pp):
         for index in range(mp):
@@ -60,7 +60,7 @@ def test_most_of_the_model_is_sharded():
 @pytest.mark.parametrize("decoder_layers", [1, 3])
 def test_what_decoder_layers_attend_to_is_summed_once_for_all(decoder_layers, monkeypatch):
     """Sums over mp: two embeddings; per encoder layer 2 forward, 2 backward, per decoder layer 3 and 3; and one for memory."""
-    settings = load_settings(TransformerSettings, None, [f"model.decoder_layers={decoder_layers}"])
+    settings = transformer_settings(f"model.decoder_layers={decoder_layers}")
     model = meta_model(settings)
     [whole] = pipeline_stages(settings, 1)
     two = Group(ranks=(0, 1), index=0)

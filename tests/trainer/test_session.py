@@ -3,17 +3,12 @@
 import pytest
 import torch
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model import linear
 from launcher.trainer.model.linear import set_own_rows
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
-from launcher.trainer.session import Session
+
+from .transformers import session_of
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +21,7 @@ def no_own_rows():
 
 def new_session():
     sizes = ["model.vocabulary_size=100", "model.d_model=128", "model.feed_forward_dim=128", "model.dropout=0.1"]
-    place = place_from_environment({}, micro_batches=1)
-    alone = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
-    return Session(load_settings(TransformerSettings, None, sizes), alone)
+    return session_of(*sizes)
 
 
 def pairs(count, *, words):

@@ -14,8 +14,6 @@ import pytest
 import torch
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.corpus import open_corpus, training_sentences
 from launcher.trainer.data.token_cache import find_tokens, text_at, tokens_name, write_tokens
@@ -25,11 +23,13 @@ from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.world import open_world
 
+from .transformers import transformer_settings
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "write_tokens.py"
 PAIRS = [
     (f"le chat numéro {number} dort", f"cat number {number} sleeps" + " well" * (number % 5)) for number in range(60)
 ]
-CONFIG = load_settings(TransformerSettings, None, ["data.source_length=64", "data.target_length=64"]).data
+CONFIG = transformer_settings("data.source_length=64", "data.target_length=64").data
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_progress_is_told_from_time_to_time(path, tokenizer, monkeypatch, capsys
 def test_lengths_cut_what_is_read_not_what_is_kept(path, tokenizer):
     """One directory serves all settings."""
     stored, _ = obtain(path, tokenizer)
-    short = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
+    short = transformer_settings("data.source_length=3", "data.target_length=2").data
     assert all(
         len(pair.source) == 3 and len(pair.target) == 2 and pair.target[-1] == END for pair in stored.pairs(short)
     )
@@ -236,7 +236,7 @@ def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
 
 
 def corpus_of(path, *settings):
-    chosen = load_settings(TransformerSettings, None, ["model.vocabulary_size=340", "train.batch_size=4", *settings])
+    chosen = transformer_settings("model.vocabulary_size=340", "train.batch_size=4", *settings)
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as world:
         return open_corpus(chosen, world, path)
 

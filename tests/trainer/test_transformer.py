@@ -17,13 +17,15 @@ from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import meta_model, model_shapes, pipeline_stages
 
+from .transformers import transformer_settings
+
 SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model.feed_forward_dim=32"]
 CPU = torch.device("cpu")
 BATCH = collate([Example([5, 6, 7, END], [8, 9, END]), Example([6, END], [7, 8, 9, 10, END])])
 
 
 def settings_of(*more):
-    return load_settings(TransformerSettings, None, [*SIZES, *more])
+    return transformer_settings(*SIZES, *more)
 
 
 def model_of(*more):
