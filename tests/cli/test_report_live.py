@@ -271,14 +271,12 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
         )
         assert "red\n" in page.text("#log")
         assert page.value("document.querySelectorAll('#log script, #log img').length") == 0
-
         second = chromium.page(f"{served.address}#rank-0", width=400, dark=True)
         second.wait_for("#log", "of rank 0")
         assert second.value("document.documentElement.scrollWidth") == 400
         assert second.value("getComputedStyle(document.body).backgroundColor") != page.value(
             "getComputedStyle(document.body).backgroundColor"
         )
-
         launcher.write("end")
         for each, rank in ((page, 1), (second, 0)):
             each.wait_for("#connection", "The run is over.")
@@ -299,12 +297,10 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
 def test_a_chart_keeps_its_place_when_its_scale_changes(launcher, chromium):
     """Its title says the scale, and so changes, too."""
     with acted(launcher) as (served, run_dir, _), run_dir.metrics.open("a") as metrics:
-
         def write(step, loss):
             line = {"schema": 1, "time_ns": step + 1, "attempt": 0, "step": step, "loss": loss, "tokens_per_s": 100.0}
             metrics.write(json.dumps(line) + "\n")
             metrics.flush()
-
         page = chromium.page(served.address)
         titles = "[...document.querySelectorAll('#charts figcaption')].map((node) => node.textContent)"
         for step in range(4):
