@@ -71,8 +71,10 @@ def test_an_option_that_is_not_known_is_told():
 
 def test_the_argument_local_rank_is_missed():
     """Where a launcher gives it, unless it is told not to."""
+
     def notes(line):
         return other_launcher(shlex.split(line), None).as_tlaunch.notes
+
     assert "--local_rank" in notes("deepspeed --num_gpus 2 train.py")[-1]
     assert notes("deepspeed --num_gpus 2 --no_local_rank train.py") == (
         "--no_local_rank: ranks have LOCAL_RANK in their environment",

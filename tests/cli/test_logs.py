@@ -162,11 +162,13 @@ def test_an_agent_notes_when_lines_come(launcher, wait_until):
     process = launcher.start("run", "--max-restarts", 1, "--", "python", launcher.write("program.py", BEGINS))
     wait_until((launcher.latest / "run.json").exists, "the run")
     run_dir = RunDir(launcher.latest.resolve())
+
     def is_noted(count):
         log, arrivals = run_dir.train_log(0), run_dir.arrivals(0)
         if not (log.exists() and log.read_bytes().count(b"began") == count and (records := arrivals.read_bytes())):
             return False
         return RECORD.unpack(records[-RECORD.size :])[1] == log.stat().st_size
+
     for attempt in range(2):
         wait_until(lambda seen=attempt + 1: is_noted(seen), "a record of the line")
         launcher.write(f"go{attempt}")
@@ -210,9 +212,11 @@ TWO_STARTS = [
 def test_an_attempt_is_shown_alone(recorded, follow, option):
     """With the line that begins it, and with other choices among its lines."""
     logs = recorded(TWO_ATTEMPTS, TWO_STARTS)
+
     def shown(*options):
         lines = logs(*options, *option, *follow).stdout.splitlines()
         return sorted(json.loads(line)["text"] if option == ("--json",) else line.partition("] ")[2] for line in lines)
+
     assert shown("--attempt", 0) == ["first"] * 2
     assert shown("--attempt", 1) == ["--- attempt 1 ---"] * 2 + ["second"] * 2 + ["third"]
     assert shown("--attempt", 1, "-n", 1) == ["second", "third"]

@@ -143,9 +143,11 @@ def test_so_does_one_in_another_directory(launcher, monkeypatch, is_known):
 def test_a_removal_that_another_finishes_is_one_of_this_command(launcher, monkeypatch):
     """The other one, which takes it for what an interrupted removal has left, does not print its name."""
     removed = shutil.rmtree
+
     def removed_by_another(path, **options):
         removed(path, ignore_errors=True)
         removed(path, **options)
+
     make(launcher.runs, "a")
     monkeypatch.setattr(shutil, "rmtree", removed_by_another)
     assert launcher.call("prune", "--keep", 0, "--yes", code=0).stdout == "a\n"

@@ -175,8 +175,10 @@ def test_tlaunch_is_told_of_idle_devices_and_of_the_port(launcher, sample_tables
 
 def test_a_warning_leaves_time_to_run(launcher):
     """Slurm may send it a minute early, and takes 0 for no limit."""
+
     def words(limit, *warning):
         return ["render", "slurm", "--devices", 1, "--time-limit", limit, *warning, "--", "true"]
+
     for limit, seconds in {"6": 360, "2:30": 150, "1:00:00": 3600, "0-1": 3600}.items():
         refused = launcher.refused(2, words(limit, "--warn-before", seconds - 60))
         assert f"--time-limit {limit} is {seconds} s" in refused

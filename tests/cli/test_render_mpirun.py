@@ -105,9 +105,11 @@ def test_a_failure_reaches_the_caller(script):
 
 def test_sigterm_ends_the_ranks(launcher, script, wait_until):
     process = script("--devices", 2, "--env", f"HERE={launcher.directory}", "--", "sh", "-c", "echo ready; sleep 1000")
+
     def ready():
         logs = list(launcher.runs.glob("*/device?/train.log")) if launcher.runs.exists() else []
         return len({log.resolve() for log in logs if "ready" in log.read_text()}) == 2
+
     wait_until(ready, "both ranks")
     process.send_signal(signal.SIGTERM)
     code, _ = ended(process)

@@ -297,10 +297,12 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
 def test_a_chart_keeps_its_place_when_its_scale_changes(launcher, chromium):
     """Its title says the scale, and so changes, too."""
     with acted(launcher) as (served, run_dir, _), run_dir.metrics.open("a") as metrics:
+
         def write(step, loss):
             line = {"schema": 1, "time_ns": step + 1, "attempt": 0, "step": step, "loss": loss, "tokens_per_s": 100.0}
             metrics.write(json.dumps(line) + "\n")
             metrics.flush()
+
         page = chromium.page(served.address)
         titles = "[...document.querySelectorAll('#charts figcaption')].map((node) => node.textContent)"
         for step in range(4):

@@ -75,10 +75,12 @@ def test_ranks_at_one_place_are_shown_together_and_the_outlier_first(launcher, r
     run.begin(4)
     for global_rank in range(4):
         run.start(global_rank, "threads" if global_rank == 2 else "lock")
+
     def settled():
         done = launcher.call("stacks")
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.count("held.acquire()") == 2 and "sleep: time.sleep" in done.stdout and done.stdout
+
     lines = wait_until(settled, "every rank at its place").splitlines()
     assert lines[0].startswith("first: 3 ranks are at stacks_rank.py:")
     assert "; rank 2 is at stacks_rank.py:" in lines[0]
@@ -92,9 +94,11 @@ def test_json_tells_everything_of_every_rank(run, told, wait_until):
     for global_rank in range(2):
         run.start(global_rank, "hold-interpreter-lock")
     beat({"TLAUNCH_HEARTBEAT_FILE": str(run.dir.heartbeat(1))}, Beat(step=12))
+
     def answered():
         found = told("first")
         return all(rank["state"] != "silent" for rank in found["ranks"]) and found
+
     found = wait_until(answered, "an answer of each, in time")
     assert (found["name"], found["directory"], ranks_in(found)) == ("first", str(run.dir.root), [0, 1])
     assert [rank["pid"] for rank in found["ranks"]] == [run.processes[0].pid, run.processes[1].pid]
@@ -111,9 +115,11 @@ def test_full_shows_every_frame_and_the_other_threads(launcher, run, wait_until)
     wait_until(lambda: "92 more, shown by --full" in launcher.call("stacks", "--rank", 0).stdout, "a deep stack")
     of_rank_1 = ("stacks", "--full", "--rank", 1)
     wait_until(lambda: launcher.call(*of_rank_1).stdout.count("another thread of rank 1:") == 20, "all threads")
+
     def of_both():
         full = launcher.call("stacks", "--full").stdout
         return "silent" not in full and full
+
     full = wait_until(of_both, "an answer of each, in time")
     assert full.count(" in descend\n") == 99
     assert full.count("another thread of rank 1:") in {0, 20}  # it may share a place with rank 0
@@ -168,10 +174,12 @@ def test_where_the_coordinator_cannot_be_asked_this_server_s_ranks_are_shown(lau
     run.begin(2)
     run.start(0, "lock")
     run.dir.endpoint.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
+
     def shown():
         done = launcher.call("stacks", "--json")
         assert done.returncode == 1
         return "held.acquire" in done.stdout and done
+
     done = wait_until(shown, "the rank at its place")
     told = json.loads(done.stdout)
     assert ranks_in(told) == [0]

@@ -324,10 +324,12 @@ def test_imports_that_hang_are_done_without(launcher, preloading, source, troubl
 def test_runs_that_start_at_once_get_ports_of_their_own(launcher, wait_until):
     waits = ["sh", "-c", "until [ -e go ]; do sleep 0.05; done"]
     processes = [launcher.start("run", "--name", f"n{number}", "--", *waits) for number in range(3)]
+
     def ports():
         texts = [path.read_text() for path in launcher.runs.glob("*-n*/events.jsonl")]
         lines = [line for text in texts for line in text.split("\n")[:-1] if "AttemptStarted" in line]
         return [from_line(line).event.master_port for line in lines]
+
     wait_until(lambda: len(ports()) == 3, "all runs")
     launcher.write("go")
     assert [process.wait(60) for process in processes] == [0] * 3

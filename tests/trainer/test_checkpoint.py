@@ -7,9 +7,7 @@ import math
 import os
 import random
 import re
-import resource
 import shutil
-import signal
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -44,6 +42,8 @@ from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.session import Session, meta_model
+from tests.checkpoints import flip
+from tests.conftest import file_size_limit
 
 from .conftest import run_program
 from .transformers import alone, transformer_settings
@@ -176,12 +176,6 @@ def test_the_copy_is_of_one_step(tmp_path):
 
 def files_of(checkpoint):
     return sorted(path.name for path in checkpoint.iterdir())
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 DAMAGES = {
@@ -488,16 +482,10 @@ def test_a_full_disk_loses_nothing(directory):
     """The one that cannot be written is told; those before it stay, and nothing of it."""
     session, _, _ = resumed(directory)
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # a write beyond it fails, as on a disk without room
-    try:
+    with file_size_limit(4096):
         writer.save(7, session.optimizer)
         with pytest.raises(TlaunchError, match="step 7"):
             writer.finish()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
     assert sorted(path.name for path in directory.iterdir()) == ["step-2", "step-4", "step-6"]
     writer.save(8, session.optimizer)
     assert writer.finish() == 8

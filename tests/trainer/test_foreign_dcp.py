@@ -3,9 +3,7 @@
 import io
 import pickle
 import random
-import resource
 import shutil
-import signal
 import zipfile
 from pathlib import Path
 
@@ -20,9 +18,9 @@ from launcher.core.errors import RefusedError, UnreadableError
 from launcher.trainer.checkpoint.foreign.dcp_read import read_dcp
 from launcher.trainer.checkpoint.foreign.dcp_write import write_dcp
 from launcher.trainer.checkpoint.foreign.progress import Progress
-from launcher.trainer.checkpoint.foreign.state import check_fits, write_checkpoint
+from tests.conftest import file_size_limit
 
-from .conftest import run_program
+from .conftest import run_program, same_state, written
 
 SHAPES = {"encoder.0.weight": (4, 6), "encoder.0.bias": (5,), "head.weight": (3, 2, 2)}
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -35,16 +33,8 @@ def exported(own, output):
     return output
 
 
-def imported(source, like, output, step=None):
-    index = read_index(like)
-    state = read_dcp(source)
-    check_fits(state, index, like)
-    write_checkpoint(output, state, index, like, step or state.step(), Progress())
-    return output
-
-
-def same(one, other):
-    return all(np.array_equal(one[kind][name], other[kind][name]) for kind in KINDS for name in one[kind])
+def imported(source, *more, **step):
+    return written(read_dcp(source), *more, **step)
 
 
 def empty(dtype=torch.float32):
@@ -67,15 +57,8 @@ def empty(dtype=torch.float32):
 def test_a_full_disk_is_told(tmp_path, write_own):
     """And not what torch stumbles over after it; nothing is left."""
     write_own(tmp_path / "own", {"head.weight": (100, 100)})
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # a write beyond it fails, as on a disk without room
-    try:
-        with pytest.raises(OSError, match="File too large") as told:
-            exported(tmp_path / "own", tmp_path / "dcp")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
+    with file_size_limit(4096), pytest.raises(OSError, match="File too large") as told:
+        exported(tmp_path / "own", tmp_path / "dcp")
     assert told.value.filename == str(tmp_path / "dcp")
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
@@ -112,7 +95,7 @@ def test_there_and_back(tmp_path, write_own, dtype, read_own):
     state = write_own(tmp_path / "own", SHAPES, step=7, dtype=dtype)
     exported(tmp_path / "own", tmp_path / "dcp")
     back = imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "step-7")
-    assert same(state, read_own(back))
+    assert same_state(state, read_own(back))
     assert read_index(back).step == 7
 
 
@@ -125,7 +108,7 @@ def test_a_training_with_fsdp_there_and_back(tmp_path, write_own, read_own):
     path = imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "step-3")
     kinds = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
     expected = {kind: {name: state[name][moment] for name in weights} for kind, moment in kinds.items()}
-    assert same({"weight": weights, **expected}, read_own(path))
+    assert same_state({"weight": weights, **expected}, read_own(path))
     assert (tmp_path / "dcp" / "__1_0.distcp").exists()
     assert any("param_groups" in name for name in read_dcp(tmp_path / "dcp").left_out)
     exported(path, tmp_path / "again")

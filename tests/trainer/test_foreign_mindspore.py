@@ -15,8 +15,8 @@ from launcher.checkpoint.mindspore_export import write_mindspore
 from launcher.checkpoint.tensors import opened
 from launcher.core.errors import RefusedError, UnreadableError, UsageError
 from launcher.trainer.checkpoint.foreign.mindspore import read_mindspore
-from launcher.trainer.checkpoint.foreign.progress import Progress
-from launcher.trainer.checkpoint.foreign.state import check_fits, write_checkpoint
+
+from .conftest import same_state, written
 
 DATA = Path(__file__).parent / "data"
 PROGRAM = Path(__file__).parents[1] / "programs" / "mindspore_files.py"
@@ -31,16 +31,8 @@ def exported(own, output):
     return output
 
 
-def imported(source, like, output, step=None):
-    index = read_index(like)
-    state = read_mindspore(source)
-    check_fits(state, index, like)
-    write_checkpoint(output, state, index, like, step or state.step(), Progress())
-    return output
-
-
-def same(one, other):
-    return all(np.array_equal(one[kind][name], other[kind][name]) for kind in KINDS for name in one[kind])
+def imported(source, *more, **step):
+    return written(read_mindspore(source), *more, **step)
 
 
 def write_file(path, *values):
@@ -58,7 +50,7 @@ def test_there_and_back(tmp_path, write_own, optimizer, dtype, read_own):
     exported(tmp_path / "own", tmp_path / "model.ckpt")
     back = imported(tmp_path / "model.ckpt", tmp_path / "own", tmp_path / "step-7")
     index = read_index(back)
-    assert same(state, read_own(back))
+    assert same_state(state, read_own(back))
     assert (index.step, index.text, index.layout.world_size) == (7, "a text", 1)
 
 
@@ -79,7 +71,7 @@ def test_a_training_of_mindspore_is_imported(tmp_path, write_own, read_own):
     theirs = np.load(DATA / "mindspore_adam.npz")
     names = {"weight": "", "first_moment": "moment1.", "second_moment": "moment2."}
     expected = {kind: {name: theirs[prefix + name] for name in ADAM_SHAPES} for kind, prefix in names.items()}
-    assert same(expected, read_own(path))
+    assert same_state(expected, read_own(path))
     assert read_index(path).step == 3
     assert read_mindspore(DATA / "mindspore_adam.ckpt").left_out == ("learning_rate", "epoch_num", "note")
 
@@ -153,7 +145,7 @@ def test_a_large_tensor_is_in_pieces(tmp_path, write_own, read_own, monkeypatch)
     back = imported(tmp_path / "model.ckpt", tmp_path / "own", tmp_path / "step-3")
     assert max(len(piece) for value in values.values() for piece in value.pieces) <= 40
     assert len(values["encoder.0.weight"].pieces) > 2
-    assert same(state, read_own(back))
+    assert same_state(state, read_own(back))
 
 
 def test_a_damaged_checkpoint_is_not_exported(tmp_path, write_own):
