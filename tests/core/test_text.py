@@ -5,16 +5,8 @@ import pytest
 from launcher.core.text import did_you_mean, near, slips
 
 OPTIONS = [
-    "--devices",
-    "--engine",
-    "--server",
-    "--set",
-    "--rank-table",
-    "--grace",
-    "--kill",
-    "--until",
-    "--hang-timeout",
-]
+    "--devices", "--engine", "--server", "--set", "--rank-table", "--grace", "--kill", "--until", "--hang-timeout",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("typed", "meant"), [

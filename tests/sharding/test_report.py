@@ -37,14 +37,9 @@ def test_the_tutorials_listing():
         ("relu", "slice", (4, 5, 6, 7), 8 * 4 * 4),
     ]
     assert [(edge.source, edge.target, edge.steps) for edge in report.edges] == [
-        ("x", "matmul", ()),
-        ("matmul", "relu", ("slice",)),
-        ("relu", "matmul2", ()),
-        ("matmul2", "sub", ("slice",)),
-        ("label", "sub", ()),
-        ("sub", "square", ()),
-        ("square", "mean", ()),
-    ]
+        ("x", "matmul", ()), ("matmul", "relu", ("slice",)), ("relu", "matmul2", ()), ("matmul2", "sub", ("slice",)),
+        ("label", "sub", ()), ("sub", "square", ()), ("square", "mean", ()),
+    ]  # fmt: skip
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.data())
