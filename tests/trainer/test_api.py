@@ -24,6 +24,8 @@ from launcher.trainer.own.train.parameter_plan import plan_network, stages_of_ne
 from launcher.trainer.own.train.pipeline_parts import loss_masks, stage_networks
 from launcher.trainer.own.train.samples import SampleOrder, collated, digest_of
 
+from .over_rows import OverRows
+
 B, S, T, D, F, H = 3, 5, 4, 16, 24, 4
 CPU = torch.device("cpu")
 
@@ -371,22 +373,9 @@ def test_statistics_of_a_batch_are_those_of_one_part(make, told):
         api.train(make(), samples, batch_size=4, parallel_config=api.TransformerOpParallelConfig(micro_batch_num=2))
 
 
-class _OverRows(torch.autograd.Function):
-    """Leaves a value as it is, and divides its gradient by the rows of the batch."""
-
-    @staticmethod
-    def forward(ctx, hidden):
-        ctx.rows = len(hidden)
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return upstream / ctx.rows
-
-
 def test_gradients_are_compared_on_request():
     def forward(self, source, label):
-        hidden = _OverRows.apply(self.word(source)[0])
+        hidden = OverRows.apply(self.word(source)[0])
         return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), label.flatten())
 
     net = type("Other", (Net,), {"forward": forward})()

@@ -18,6 +18,8 @@ from launcher.trainer.own.check import Comparison, NotComparedError, checked_div
 from launcher.trainer.own.divide import Division, divisions_to_check
 from launcher.trainer.own.trial import seen_in_a_call
 
+from .over_rows import OverRows
+
 ROWS, LENGTH, WORDS, HIDDEN = 8, 5, 11, 6
 
 
@@ -322,21 +324,8 @@ def test_moved_weights_that_the_code_cannot_take_are_left_out():
     assert not compared(net)
 
 
-class _OverRows(torch.autograd.Function):
-    """Leaves a value as it is, and divides its gradient by the rows of the batch, as a hand-written backward may."""
-
-    @staticmethod
-    def forward(ctx, hidden):
-        ctx.rows = len(hidden)
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return upstream / ctx.rows
-
-
 def of_own_backward(net, hidden, label, mask):
-    return plain(net, _OverRows.apply(hidden), label, mask)
+    return plain(net, OverRows.apply(hidden), label, mask)
 
 
 def test_gradients_are_compared_on_request():
