@@ -456,7 +456,7 @@ def test_a_switch_is_told_as_it_is_set(directory):
     session = Session(settings, world)
     with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(this run: true\)") as refusal:
         restore(lambda: candidates_at(directory), training_of(settings), session.optimizer, world)
-    [_, _, setting, *_] = refusal.value.hint.replace(",", " ").split()
+    [_, setting, *_] = refusal.value.hint.replace(",", " ").split()
     assert settings_of(setting) == settings_of()
 
 
