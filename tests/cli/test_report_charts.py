@@ -79,18 +79,11 @@ def test_a_spike_asks_for_a_log_axis(last, is_log):
     assert not is_log or "log scale" in " ".join(texts(to_svg(chart)))
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(1, 1.0)],
-        [(1, 1.0), (2, None), (3, 4.0)],
-        [(0, -1e299), (1, 1e299)],
-        [(1, 5e-324), (2, 0.0)],
-        [(2**63 - 1, 1.0), (2**63, 2.0)],
-        [(-(2**63), 1.0)],
-        [(step, step % 97 + 1.0) for step in range(100_000)],
-    ],
-)
+@pytest.mark.parametrize("points", [
+    [(1, 1.0)], [(1, 1.0), (2, None), (3, 4.0)], [(0, -1e299), (1, 1e299)], [(1, 5e-324), (2, 0.0)],
+    [(2**63 - 1, 1.0), (2**63, 2.0)], [(-(2**63), 1.0)],
+    [(step, step % 97 + 1.0) for step in range(100_000)],
+])  # fmt: skip
 def test_any_numbers_are_drawn(points):
     """As well-formed XML of a size that a browser opens, with numbers only where numbers belong."""
     svg = to_svg(Chart("loss", (Series("training", tuple(points)),)))

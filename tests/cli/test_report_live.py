@@ -271,14 +271,12 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
         )
         assert "red\n" in page.text("#log")
         assert page.value("document.querySelectorAll('#log script, #log img').length") == 0
-
         second = chromium.page(f"{served.address}#rank-0", width=400, dark=True)
         second.wait_for("#log", "of rank 0")
         assert second.value("document.documentElement.scrollWidth") == 400
         assert second.value("getComputedStyle(document.body).backgroundColor") != page.value(
             "getComputedStyle(document.body).backgroundColor"
         )
-
         launcher.write("end")
         for each, rank in ((page, 1), (second, 0)):
             each.wait_for("#connection", "The run is over.")

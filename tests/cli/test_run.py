@@ -89,15 +89,11 @@ def test_options_after_the_command_are_the_commands(launcher):
     assert [rank["argv"] for rank in json.loads(done.stdout)["ranks"]] == [["echo", "--devices", "3", "--dry-run"]]
 
 
-@pytest.mark.parametrize(
-    ("program", "code"),
-    [
-        (["sh", "-c", "echo last words of $RANK_ID; exit $RANK_ID"], 1),
-        (["sh", "-c", "[ $RANK_ID = 0 ] || kill -KILL $$"], 137),
-        (["./script"], 127),
-    ],
-    ids=["exit code", "killed", "no interpreter"],
-)
+@pytest.mark.parametrize(("program", "code"), [
+    (["sh", "-c", "echo last words of $RANK_ID; exit $RANK_ID"], 1),
+    (["sh", "-c", "[ $RANK_ID = 0 ] || kill -KILL $$"], 137),
+    (["./script"], 127),
+], ids=["exit code", "killed", "no interpreter"])  # fmt: skip
 def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
     """Or 128 + its signal; the report names the rank, and its last words are shown."""
     inner = launcher.write("inner", "#!/nonexistent/interpreter\n")  # is there, and names one that is not
@@ -220,13 +216,10 @@ def test_disk_full_while_running_does_not_change_the_end(launcher):
     assert launcher.report.exit_code == 4
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        (["python", "tr ain.py"], "tr-ain"), (["python", "-u", "./sub/../tr ain.py"], "tr-ain"), (["python", "sub"], "sub"),
-        (["python", "-m", "pkg.mod"], "pkg.mod"), (["python", "-c", "pass"], "python"), (["true"], "true"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "name"), [
+    (["python", "tr ain.py"], "tr-ain"), (["python", "-u", "./sub/../tr ain.py"], "tr-ain"), (["python", "sub"], "sub"),
+    (["python", "-m", "pkg.mod"], "pkg.mod"), (["python", "-c", "pass"], "python"), (["true"], "true"),
+])  # fmt: skip
 def test_a_run_is_called_after_what_it_runs(launcher, command, name):
     for file in ("tr ain.py", "sub/__main__.py", "pkg/mod.py"):
         launcher.write(file)

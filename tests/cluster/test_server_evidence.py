@@ -197,11 +197,8 @@ def test_servers_are_asked_whether_they_reach_each_other_where_no_rank_failed_by
 
 @pytest.mark.parametrize(("first", "second", "expected"), [
     # What ranks failed of is given as what followed; a rank that is busy is not missed.
-    (
-        report(0, raised(0, 5.0, PEER_CLOSED), living(1, SLEEPING), hung=(1,)),
-        report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3)),
-        (None, None, "likely", "hung"),
-    ),
+    (report(0, raised(0, 5.0, PEER_CLOSED), living(1, SLEEPING), hung=(1,)),
+        report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3)), (None, None, "likely", "hung")),
     # No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own.
     (BOTH_WAIT, report(1, living(2, STOPPED), living(3, WAITING), hung=(2, 3)), (2, None, "likely", "hung")),
     (BOTH_WAIT, report(1, raised(2), living(3, WAITING)), (2, None, "certain", "hung")),

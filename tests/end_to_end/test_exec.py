@@ -28,7 +28,6 @@ def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
     stub = stub_of_mpi4py(tmp_path / "packages", OTHER_MPI)
     env = {"ROLE_NAME": "torchrun's", "MASTER_PORT": "13451", "PYTHONPATH": str(stub)}
     done = mpirun.exec(4, *options, "--runs-dir", "runs here", "--", *SHOW, *odd, env=env)
-
     assert done.returncode == 0, done.stderr
     run = (tmp_path / "runs here" / "latest").resolve()
     assert run.name.startswith("my $(x) run-")

@@ -131,8 +131,7 @@ def test_the_rank_that_fails_is_named_and_a_restart_takes_another_engine(here, h
 
 
 @pytest.mark.parametrize(
-    ("how", "found"),
-    [("leave", ("likely", "ended too early")), ("kill", ("certain", "SIGKILL (signal 9)"))],
+    ("how", "found"), [("leave", ("likely", "ended too early")), ("kill", ("certain", "SIGKILL (signal 9)"))]
 )
 def test_ranks_that_open_mpi_ends_are_not_to_blame(tmp_path, how, found):
     """It ends who lost a connection, and tells mpirun alone why: what is to blame is the rank that has gone."""

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import UnreadableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.devices import MAX_CONF_BYTES, FoundDevice, decode_conf, parse_hccn_conf
-from launcher.rank_table.generate import (
-    Machine,
-    build_cluster,
-    check_address,
-    devices_per_server,
-    parse_servers,
-)
+from launcher.rank_table.generate import Machine, build_cluster, check_address, devices_per_server, parse_servers
 
 from .conftest import error_of
 
@@ -45,23 +39,12 @@ def test_counts_that_no_server_has_are_refused(text):
     assert text in error_of(devices_per_server, text, 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("a,b,a", '"a" twice'),
-        ("a,,b", "empty"),
-        ("a[1-2],,b", "empty"),
-        ("a b", "not a valid server name"),
-        ("a\x1b2J", "not a valid server name"),
-        ("é" * 33, "66 bytes"),
-        ("-x", "not a valid server name"),
-        ("a;b", "not a valid server name"),
-        ("a:1", "not a valid server name"),
-        ("node[1-3", "a bracket is not closed"),
-        ("node[3-1]", "runs backwards"),
-        ("node[1-2],node2", '"node2" twice'),
-    ],
-)
+@pytest.mark.parametrize(("text", "part"), [
+    ("a,b,a", '"a" twice'), ("a,,b", "empty"), ("a[1-2],,b", "empty"), ("a b", "not a valid server name"),
+    ("a\x1b2J", "not a valid server name"), ("é" * 33, "66 bytes"), ("-x", "not a valid server name"),
+    ("a;b", "not a valid server name"), ("a:1", "not a valid server name"), ("node[1-3", "a bracket is not closed"),
+    ("node[3-1]", "runs backwards"), ("node[1-2],node2", '"node2" twice'),
+])  # fmt: skip
 def test_server_names_that_hccl_refuses(text, part):
     """Names are unique, of 1 to 64 bytes, and do not move a terminal's cursor."""
     message = error_of(parse_servers, text)

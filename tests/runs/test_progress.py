@@ -29,40 +29,29 @@ def told_by(*words, rank_count=None):
     return progress
 
 
-@pytest.mark.parametrize(
-    ("took", "state"),
-    [
-        ([], State.STARTING),
-        ([AttemptStarted(0, 1)], State.STARTING),
-        ([AttemptStarted(0, 1), events.Preloading(3, ("torch",))], State.PRELOADING),
-        ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Preloaded(0.1)], State.STARTING),
-        ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Trouble("unsafe"), RankStarted(0, 5)], State.RUNNING),
-        ([events.Preloading(3, ()), RankStarted(0, 5), AttemptStarted(1, 2)], State.RESTARTING),
-        ([RankStarted(0, 5), events.Paused()], State.PAUSED),
-        ([RankStarted(0, 5), events.Paused(), events.Continued()], State.RUNNING),
-        ([RankStarted(0, 5), events.Paused(), Stopping(Cause.STOPPED, 1)], State.ENDING),
-        ([RankStarted(0, 5), RankEnded(0, 5, 0), events.Leftovers(1)], State.ENDING),
-        ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True)], State.RESTARTING),
-        ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True), AttemptStarted(1, 2)], State.RESTARTING),
-        ([AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
-    ],
-)
+@pytest.mark.parametrize(("took", "state"), [
+    ([], State.STARTING), ([AttemptStarted(0, 1)], State.STARTING),
+    ([AttemptStarted(0, 1), events.Preloading(3, ("torch",))], State.PRELOADING),
+    ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Preloaded(0.1)], State.STARTING),
+    ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Trouble("unsafe"), RankStarted(0, 5)], State.RUNNING),
+    ([events.Preloading(3, ()), RankStarted(0, 5), AttemptStarted(1, 2)], State.RESTARTING),
+    ([RankStarted(0, 5), events.Paused()], State.PAUSED),
+    ([RankStarted(0, 5), events.Paused(), events.Continued()], State.RUNNING),
+    ([RankStarted(0, 5), events.Paused(), Stopping(Cause.STOPPED, 1)], State.ENDING),
+    ([RankStarted(0, 5), RankEnded(0, 5, 0), events.Leftovers(1)], State.ENDING),
+    ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True)], State.RESTARTING),
+    ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True), AttemptStarted(1, 2)], State.RESTARTING),
+    ([AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
+])  # fmt: skip
 def test_the_state_follows_from_the_events(took, state):
     """Each event leads where its name says, and a preloading that was given up is over with the first rank."""
     assert told(STARTED, *took).state is state
 
 
-@pytest.mark.parametrize(
-    ("cause", "state"),
-    [
-        (Cause.FINISHED, State.FINISHED),
-        (Cause.FAILED, State.FAILED),
-        (Cause.HUNG, State.HUNG),
-        (Cause.STOPPED, State.STOPPED),
-        (Cause.HEAD_LOST, State.LOST),
-        (Cause.AGENT_LOST, State.LOST),
-    ],
-)
+@pytest.mark.parametrize(("cause", "state"), [
+    (Cause.FINISHED, State.FINISHED), (Cause.FAILED, State.FAILED), (Cause.HUNG, State.HUNG),
+    (Cause.STOPPED, State.STOPPED), (Cause.HEAD_LOST, State.LOST), (Cause.AGENT_LOST, State.LOST),
+])  # fmt: skip
 def test_the_last_word_decides(cause, state):
     """After it a run is over, whatever was said before."""
     progress = told(STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1), events.AgentEnded(cause, 9))
@@ -160,15 +149,10 @@ def test_a_run_that_did_not_begin_says_why():
     assert (over.state, over.not_begun, over.exit_code) == (State.FAILED, refused, 3)
 
 
-@pytest.mark.parametrize(
-    "event_of",
-    [
-        lambda number: AttemptStarted(number, 1),
-        lambda number: events.Unkillable((number,)),
-        lambda number: RankStarted(number, 5),
-    ],
-    ids=["attempts", "unkillable", "ranks"],
-)
+@pytest.mark.parametrize("event_of", [
+    lambda number: AttemptStarted(number, 1), lambda number: events.Unkillable((number,)),
+    lambda number: RankStarted(number, 5),
+], ids=["attempts", "unkillable", "ranks"])  # fmt: skip
 def test_time_grows_in_proportion_to_the_events(event_of):
     """Anybody may have written the events; time that grows with their square keeps `status` busy for minutes."""
 

@@ -5,7 +5,6 @@ import operator
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +24,8 @@ from launcher.trainer.own.train.parameter_plan import plan_network, stages_of_ne
 from launcher.trainer.own.train.pipeline_parts import loss_masks, stage_networks
 from launcher.trainer.own.train.samples import SampleOrder, collated, digest_of
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "api_ranks.py"
+from .over_rows import OverRows
+
 B, S, T, D, F, H = 3, 5, 4, 16, 24, 4
 CPU = torch.device("cpu")
 
@@ -35,13 +35,6 @@ def _alone(monkeypatch):
     for name in (env.WORLD_SIZE, env.RANK, env.TLAUNCH_DP, env.TLAUNCH_MP, env.TLAUNCH_PP, env.TLAUNCH_RUN_DIR):
         monkeypatch.delenv(name, raising=False)
     torch.manual_seed(0)
-
-
-@pytest.mark.distributed
-def test_ranks_train_as_one_process_does(tmp_path):
-    """On any dp * mp * pp, with dropout, and from a checkpoint of another layout."""
-    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 def test_an_import_starts_nothing():
@@ -380,22 +373,9 @@ def test_statistics_of_a_batch_are_those_of_one_part(make, told):
         api.train(make(), samples, batch_size=4, parallel_config=api.TransformerOpParallelConfig(micro_batch_num=2))
 
 
-class _OverRows(torch.autograd.Function):
-    """Leaves a value as it is, and divides its gradient by the rows of the batch."""
-
-    @staticmethod
-    def forward(ctx, hidden):
-        ctx.rows = len(hidden)
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return upstream / ctx.rows
-
-
 def test_gradients_are_compared_on_request():
     def forward(self, source, label):
-        hidden = _OverRows.apply(self.word(source)[0])
+        hidden = OverRows.apply(self.word(source)[0])
         return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), label.flatten())
 
     net = type("Other", (Net,), {"forward": forward})()
