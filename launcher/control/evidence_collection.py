@@ -4,7 +4,7 @@ Before a rank is blamed only because others wait for it, servers check their con
 
     1. With few servers: every pair, in one direction. With many: each with the next one, each with the first one, and
        pairs named in failure messages.
-    2. Failed pairs again, in both directions, also with ports on which ranks listen.
+    2. Failed pairs again, in both directions, also on the ranks' own ports.
 
 Two servers are apart if all these connections failed. A firewall that allows ranks' ports or only refuses connections
 in one direction does not separate servers, since established connections work both ways. Two servers are also apart

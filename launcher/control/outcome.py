@@ -135,7 +135,7 @@ class Outcome:
         self.finish = Finish(Cause.FAILED, EXIT_FAILURE)
 
     def judge_loss(self, found: Diagnosed) -> None:
-        """Judge a loss that the engine noticed first, and because of which it ended the other agents."""
+        """Record the verdict on a lost server, after the engine noticed the loss first and ended the other agents."""
         self.blame(found.verdict, restarts=self.budget.decide(found.verdict, found.highest_step))
 
     def note_loss(self, loss: ServerLost) -> None:

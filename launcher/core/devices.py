@@ -21,7 +21,7 @@ def device_name(global_rank: int, servers: Sequence[Server]) -> str:
 
 
 def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
-    """Return the ranks of the devices that a name stands for in the rank table.
+    """Resolve a device or server name to ranks in the rank table.
 
     Raises:
         UsageError: no device has this name.

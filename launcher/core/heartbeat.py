@@ -16,8 +16,8 @@ makes progress. It may contain one JSON object with more information; all keys a
     tokens_per_s          of all ranks together
     device_memory_bytes   peak memory of this rank on its accelerator
 
-With --hang-timeout, a rank that has reported a step must rewrite or touch the file at least that often. This includes
-the time in which it saves, validates or waits for other ranks. Before its first step, output and CPU time count as
+With --hang-timeout, a rank that has reported a step must rewrite or touch the file at least that often. This also
+applies while it saves, validates or waits for other ranks. Before its first step, output and CPU time count as
 progress too.
 
 The file may be rewritten in place, replaced (`echo '{"step": 3}' > "$TLAUNCH_HEARTBEAT_FILE"`) or renamed into place.

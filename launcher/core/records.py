@@ -126,7 +126,7 @@ class RankSpec:
 
 @frozen
 class Supervision:
-    """The settings with which an agent supervises its ranks."""
+    """Settings of an agent for the supervision of its ranks."""
 
     grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL; `grace_from` may shorten it
     max_restarts: int = 0

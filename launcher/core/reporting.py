@@ -1,4 +1,4 @@
-"""Functions with which a training program reports its progress: `from tlaunch import beat, metric`.
+"""Functions for training programs to report progress: `from tlaunch import beat, metric`.
 
     for step, batch in enumerate(batches, start=1):
         loss = train(batch)

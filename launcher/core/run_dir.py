@@ -15,7 +15,7 @@
         announced         a byte, once a rank of an engine has printed the run's path (launcher/runs/engine_ranks.py)
         headline          the first failure of ranks started by an engine, as printed (launcher/preload/headline.py)
         device0/train.log, env.log
-        device0/arrivals      times at which train.log grew (launcher/core/line_times.py)
+        device0/arrivals      growth of train.log over time (launcher/core/line_times.py)
         device0/process.json  the rank's process, if an engine started it (launcher/runs/engine_ranks.py)
         device0/heartbeat     the last heartbeat, if the program writes it (launcher/core/heartbeat.py)
         device0/failure.json  the exception that ended the rank (launcher/preload/failure.py)

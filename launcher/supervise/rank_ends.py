@@ -1,16 +1,16 @@
-"""The ends of ranks, as the kernel knows them: in which order they came, and whether its out-of-memory killer caused one.
+"""How ranks ended, according to the kernel: the order of their ends, and kills by the out-of-memory (OOM) killer.
 
-SIGKILL alone does not show its sender. Three sources do, the surest first. All of them are counted before the signal is
-sent, so a dead rank finds them written.
+SIGKILL does not show its sender. Three sources show OOM kills, the most reliable first. The kernel updates all of them
+before it sends the signal, so they are up to date once a rank is dead.
 
-* The kernel's log names the process that was killed. It can be read by root, or by everyone where the system allows
-  it, and means our pids only outside of containers.
-* /proc/vmstat counts such kills of the whole machine: where the number has not changed, there was none.
-* Control groups count those of their members (version 2: memory.events, of all groups below too; version 1:
-  memory.oom_control, of the group itself). Several ranks may share a group, so each kill is ascribed once.
+* The kernel's log names the killed process. Only root can read it, unless the system allows all users. Its pids are
+  valid only outside of containers.
+* /proc/vmstat counts the OOM kills of the machine. If the number has not changed, there was none.
+* Control groups count kills of their members. Version 2 counts all groups below too (memory.events), version 1 only the
+  group itself (memory.oom_control). Several ranks may share a group, so each kill is assigned to one rank.
 
-A dead process that waits to be reaped still shows its version 2 group, but no longer its version 1 group: /proc says
-"/" then. A rank that moves after its start is therefore found by the log or by version 2.
+A zombie still has its version 2 group in /proc, but its version 1 group is shown as "/". A rank that moves to another
+group after its start is therefore found only in the log or with version 2.
 """
 
 from __future__ import annotations
@@ -29,40 +29,41 @@ from pathlib import Path
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import PROC, is_readable, mounts, stat
 
-# An end may be noticed so much later than it was, on a busy machine, even by an agent that looks all the time.
+# On a busy machine, even an idle agent may notice an end this late.
 LATE_S = 1.0
 KERNEL_LOG = Path("/dev/kmsg")
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the machine's own: the kernel's log speaks of its pids
-_RECORD_BYTES = 8192  # a read takes one whole record, or fails
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # inode of the machine's initial pid namespace; the kernel's log uses its pids
+_RECORD_BYTES = 8192  # a read returns one full record, or fails
 _MAX_RECORDS = 100_000
 _KILLED = re.compile(rb"(?:oom-kill:.*,pid=|Killed process )(?P<pid>\d{1,9})")
 _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
 
 
 class ExitOrder:
-    """Watches children from their start. The kernel keeps the ready members of an epoll set in order of arrival.
+    """Watches children from their start and records the order of their ends.
 
-    `waitpid` does not show it: among several ended children it gives the one forked first. A watched child costs a
-    descriptor, so children beyond half of the limit are not watched; nor is any where there are no pidfds.
+    The kernel reports ready members of an epoll set in order of arrival. `waitpid` does not: of several ended
+    children it returns the one forked first. Each watched child needs a descriptor, so at most half of the descriptor
+    limit is used. Without pidfds no child is watched.
     """
 
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._highest = sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
-        self._epoll: select.epoll | None = None  # None where there are no pidfds, or no descriptor is left
+        self._epoll: select.epoll | None = None  # None without pidfds or free descriptors
         if sys.platform == "linux" and hasattr(os, "pidfd_open"):
             with suppress(OSError):
                 self._epoll = select.epoll()
         self._pids: dict[int, int] = {}  # by pidfd
-        self._late: set[int] = set()  # pids that had ended when their watch began: after others perhaps, or before them
-        self._ended: list[int] = []  # not asked for yet
+        self._late: set[int] = set()  # pids that had already ended when the watch began, so their order is unknown
+        self._ended: list[int] = []  # not returned by `sort` yet
 
     def fileno(self) -> int:
-        """Readable when a watched child has ended; -1 where none can be watched."""
+        """Readable when a watched child has ended; -1 if no child can be watched."""
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def watch(self, pid: int) -> None:
-        """Watch `pid`, a child that has not been reaped."""
+        """Watch the child `pid`, which has not been reaped."""
         if self._epoll is None:
             return
         try:
@@ -74,7 +75,7 @@ class ExitOrder:
             return
         try:
             self._epoll.register(descriptor, select.EPOLLIN)
-        except OSError:  # the user's limit of watches is reached
+        except OSError:  # the user's limit of epoll watches is reached
             os.close(descriptor)
             return
         self._pids[descriptor] = pid
@@ -82,9 +83,9 @@ class ExitOrder:
             self._late.add(pid)
 
     def sort(self, pids: Iterable[int]) -> tuple[list[int], bool]:
-        """Return the ended children `pids`, those last whose place is not known; and whether the order of all is known.
+        """Return the ended children in order, unknown ones last, and True if the order is completely known.
 
-        Of one alone it is: children that are reaped later have ended later.
+        The order of a single child is always known, because children that are reaped later have ended later.
         """
         self.collect()
         given = list(pids)
@@ -101,7 +102,7 @@ class ExitOrder:
             self._epoll = None
 
     def collect(self) -> list[int]:
-        """Return the pids that have ended since the last call, in order, reaped ones too."""
+        """Return the pids that have ended since the last call, in order. Includes reaped ones."""
         found: list[int] = []
         if self._epoll is None or not self._pids:
             return found
@@ -119,29 +120,29 @@ class ExitOrder:
 @frozen
 class _Mount:
     version: str  # "v1" (the memory hierarchy) or "v2"
-    root: str  # the part of the hierarchy that is mounted
+    root: str  # the mounted subtree of the hierarchy
     point: Path
 
 
 @frozen
 class _Noted:
-    groups: tuple[Path, ...]  # whose counters count this process, the innermost first
-    total: int | None  # kills on the whole machine before it started
+    groups: tuple[Path, ...]  # counter files of its groups, innermost first
+    total: int | None  # OOM kills on the machine before it started
 
 
 class OomWatch:
-    """Keeps what counters said when ranks started. Nothing here waits, and nothing raises."""
+    """Compares OOM kill counters with their values at the start of ranks. Never blocks and never raises."""
 
     def __init__(self, proc: Path = PROC, kernel_log: Path = KERNEL_LOG) -> None:
         self._proc = proc
         self._mounts = _memory_mounts(proc)
         self._log = _KernelLog(proc, kernel_log, self._total())
         self._noted: dict[int, _Noted] = {}
-        self._ascribed: dict[Path, int] = {}  # by group: kills before, and those that were ascribed since
+        self._ascribed: dict[Path, int] = {}  # by group: kills before the start, plus kills assigned to ranks
         self._killed: set[int] = set()
 
     def note(self, pid: int) -> None:
-        """Note that `pid` has started. What was known of an earlier process of that number is forgotten."""
+        """Record that `pid` has started. Forgets an earlier process with the same pid."""
         self._killed.discard(pid)
         groups = tuple(self._groups(pid))
         for group in groups:
@@ -150,9 +151,9 @@ class OomWatch:
         self._noted[pid] = _Noted(groups, self._total())
 
     def killed(self, pid: int) -> bool | None:
-        """Return whether the out-of-memory killer ended `pid`, which died of SIGKILL; None where that is not known.
+        """Return True if the OOM killer ended `pid`, which died of SIGKILL; None if unknown.
 
-        To be asked before the process is reaped, or right after; more than once if need be.
+        Call it before the process is reaped or directly afterwards. May be called again.
         """
         if pid in self._killed:
             return True
@@ -173,7 +174,7 @@ class OomWatch:
         self._log.close()
 
     def _ascribe(self, groups: tuple[Path, ...]) -> bool:
-        """Take one kill that is not ascribed yet from the groups, if there is one."""
+        """Assign one unassigned kill of these groups. Return False if there is none."""
         counts = {group: count for group in groups if (count := _count(group)) is not None}
         if not any(count > self._ascribed.get(group, 0) for group, count in counts.items()):
             return False
@@ -182,7 +183,7 @@ class OomWatch:
         return True
 
     def _groups(self, pid: int) -> Iterator[Path]:
-        """Return the counters that count `pid`; none where it has gone, or is dead in a version 1 group."""
+        """Yield the counter files for `pid`. Empty if it has gone, or is a zombie in a version 1 group."""
         lines = _lines(self._proc / str(pid) / "cgroup")
         for mount in self._mounts:
             if mount.version == "v1":
@@ -196,13 +197,13 @@ class OomWatch:
 
 
 class _KernelLog:
-    """The kernel's log from now on about processes that it killed for want of memory."""
+    """The OOM kills in the kernel's log since this object was created."""
 
     def __init__(self, proc: Path, path: Path, first_total: int | None) -> None:
         self._first_total = first_total
         self._descriptor: int | None = None
         self._pids: set[int] = set()
-        self._whole = False  # whether no record was missed
+        self._whole = False  # True while no record was missed
         with suppress(OSError):
             if (proc / "self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE:
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -210,7 +211,7 @@ class _KernelLog:
                 self._whole = True
 
     def killed(self) -> set[int]:
-        """Return all pids so far."""
+        """Return the pids of all kills so far."""
         for _ in range(_MAX_RECORDS if self._descriptor is not None else 0):
             assert self._descriptor is not None
             try:
@@ -219,14 +220,14 @@ class _KernelLog:
                 self._whole = self._whole and error.errno == errno.EAGAIN
                 if error.errno != errno.EPIPE:
                     break
-                continue  # records were overwritten: the next read gets what is left
+                continue  # records were overwritten; the next read returns the remaining ones
             if not record:
                 break
             self._pids.update(int(found["pid"]) for found in _KILLED.finditer(record))
         return self._pids
 
     def is_complete(self, total: int | None) -> bool:
-        """Return whether the pids are those of all kills, where the machine has counted `total` by now."""
+        """Return True if the log has shown all kills, given the machine's current count `total`."""
         if total is None or self._first_total is None:
             return False
         return self._whole and len(self._pids) >= total - self._first_total
@@ -238,15 +239,15 @@ class _KernelLog:
 
 
 def _perhaps(pid: int) -> bool:
-    """Return whether the end of a child that waits to be reaped was by SIGKILL; True of every other process."""
-    with suppress(OSError, AttributeError):  # no child of ours, or reaped already; a system without waitid
+    """Return False if a child that waits to be reaped did not die of SIGKILL. Return True for all other processes."""
+    with suppress(OSError, AttributeError):  # not a child, or already reaped; no waitid on this system
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         return end is not None and end.si_code != os.CLD_EXITED and end.si_status == signal.SIGKILL
     return True
 
 
 def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
-    """Return where control groups that count memory are mounted, one of each version."""
+    """Return the mounts of control groups that count memory, one per version."""
     found: dict[str, _Mount] = {}
     for mount in mounts(proc):
         of_v1 = mount.kind == "cgroup" and "memory" in mount.options
@@ -257,9 +258,9 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
 
 
 def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:
-    """Yield the counters of a process by the lines of its /proc/<pid>/cgroup; none where its group is hidden.
+    """Yield the counter files of a process from the lines of /proc/<pid>/cgroup. Empty if its group is not visible.
 
-    Groups of version 2 count for those above too, so the counters of every group above follow.
+    Version 2 groups count their subgroups' kills, so the counters of all parent groups follow.
     """
     fields = (line.split(":", 2) for line in lines)
     paths = (

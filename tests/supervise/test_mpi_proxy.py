@@ -173,7 +173,7 @@ def test_other_users_are_kept_out(name, members):
 
 def test_a_member_without_an_agent(name):
     former = {number: signal.getsignal(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}}
-    with pytest.raises(TlaunchError, match="no agent of this server listens"):
+    with pytest.raises(TlaunchError, match="no agent is listening on this server"):
         hand_over(name, {}, 0, patience_s=0)
     for number, handler in former.items():
         if handler is not None:

@@ -1,4 +1,4 @@
-"""The addresses of this machine's network interfaces, and the interface with which ranks reach other servers.
+"""The addresses of this machine's network interfaces, and the choice of the interface for traffic to other servers.
 
 By default libraries choose an interface themselves: gloo the one of the hostname, NCCL one called ib*, HCCL the first
 by name. With several networks that may not be the network of the rank table. Addresses are listed in getifaddrs(3)
@@ -96,7 +96,7 @@ def interface_of(
     *,
     on_loopback: bool = False,
 ) -> str | None:
-    """Return the interface with which ranks on this server reach other servers, or None to let libraries choose.
+    """Return the interface that ranks should use to reach other servers, or None to let libraries choose.
 
     This is the interface with the server's address in the rank table. `called` are the server's names and addresses
     in the table; addresses count before names. `meanings` are the resolved addresses of names. Returns None in these

@@ -116,7 +116,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def every_process() -> Iterator[Stat]:
-    """Yield all processes in listing order, except those that end during the scan."""
+    """Yield all processes in listing order. Processes that end during the scan may be missing."""
     with suppress(FileNotFoundError):
         for name in os.listdir(PROC):  # noqa: PTH208 - fast, for thousands of names
             if name.isdecimal() and (found := stat(int(name))):
@@ -219,7 +219,7 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
 
 def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
-    """Return how long a process's main thread (or this thread) was runnable without a core; None if unknown.
+    """Return the seconds that a process's main thread (or this thread) waited for a core; None if unknown.
 
     Source: Documentation/scheduler/sched-stats.rst of Linux.
     """
