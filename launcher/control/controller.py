@@ -55,7 +55,7 @@ class Phase(Enum):
 
 
 class RunController:
-    """Takes events and returns orders. `phase`, `attempt` and `outcome` are the state of the run."""
+    """The state machine of a run. It takes events and returns orders."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup

@@ -56,7 +56,7 @@ class EvidenceCollection:
     def step(
         self, there: Collection[int], able: Collection[int], quiet: Collection[int], now_s: float
     ) -> Sequence[Order] | None:
-        """Return the orders for now, or None if the evidence is as complete as possible.
+        """Return the next orders, or None once the evidence is as complete as possible.
 
         A silent server may be lost, which would be the cause. It is waited for until that is known. `there` are
         connected servers, `able` are servers that can still report, and `quiet` are silent servers.

@@ -65,7 +65,7 @@ class StopRequest:
 
 
 class Outcome:
-    """Decides the outcome of a run, and appends the resulting orders to `orders`."""
+    """The outcome of a run. Its methods append the resulting orders to `orders`."""
 
     def __init__(self, setup: Setup, orders: list[Order]) -> None:
         self._setup = setup
@@ -87,7 +87,7 @@ class Outcome:
         self._unkillable_on: int | None = None  # a server with processes of the attempt that cannot be killed
 
     def forget_end(self) -> None:
-        """Reset the decided end. If no agents can be started for the next attempt, a new end will be decided."""
+        """Clear the decided outcome. If no agents can be started for the next attempt, a new one is decided."""
         self.finish, self.restarts = None, False
 
     @property

@@ -48,7 +48,7 @@ class LauncherLink:
 
 
 class Agent:
-    """Supervises the ranks of one server from the first fork to the report."""
+    """The supervisor of one server's ranks, from the first fork to the report."""
 
     def __init__(
         self,

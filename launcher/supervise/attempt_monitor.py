@@ -54,7 +54,7 @@ class AttemptStage(Enum):
 
 
 class AttemptMonitor:
-    """Monitors one rank group, collects evidence when a rank fails or hangs, and ends the group with its `ender`."""
+    """The monitor of a rank group. It collects evidence after a failure or hang, and ends the group by its `ender`."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class LocalAttempt:
 
 
 class Attempts:
-    """Carries out orders for this server's ranks. `rank_group` and `monitor` belong to the current attempt."""
+    """The attempts on this server. `rank_group` and `monitor` belong to the current one."""
 
     present: LocalAttempt
     rank_group: RankGroup
@@ -253,7 +253,7 @@ class Attempts:
 
 
 class ArrivalNotes:
-    """Records when the logs of an attempt's ranks on this server have grown. See launcher/core/line_times.py.
+    """A recorder of the times at which logs of an attempt's local ranks grow. See launcher/core/line_times.py.
 
     Create it after the logs. A check costs one `stat` per log, and a write of 16 bytes per log that has grown. Write
     errors are ignored.

@@ -164,7 +164,7 @@ class Channel:
 
 
 class Silence:
-    """Measures how long the other side has been silent while this process was running.
+    """A timer of the other side's silence, while this process was running.
 
     Time during which this machine was suspended or this process was stopped does not count. The caller must check at
     least every `timeout_s` seconds. If it does not, this process is assumed to have been stopped, and the silence

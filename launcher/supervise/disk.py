@@ -24,7 +24,7 @@ BUSY_S = 1.0  # a disk that has not responded for this time may block ranks
 
 
 class Disk:
-    """Runs jobs one after another in a thread, and measures how long each takes. The first job starts the thread."""
+    """A thread that runs disk jobs one after another and measures their time. The first job starts it."""
 
     def __init__(self, probed: Path) -> None:
         """Prepare the queue. `probed` is a file in the run directory that is touched regularly to detect stalls."""

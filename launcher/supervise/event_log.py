@@ -17,7 +17,7 @@ from launcher.supervise.disk import Disk
 
 
 class EventLog:
-    """Appends events to a file and sends them to the launcher. Never raises, and blocks only in `flush` and `close`.
+    """A log that appends events to a file and sends them to the launcher. Never raises; only `flush` and `close` block.
 
     Events that cannot be written, for example to a full disk, are counted in `lost`. Events for a launcher that does
     not read are kept in memory, up to a few lines per rank.
@@ -118,7 +118,7 @@ class EventLog:
 
 
 class RunRecorder:
-    """Writes events and the report for an agent, for the coordinator, or in place of an agent that was killed."""
+    """A writer of events and the report, for an agent, the coordinator, or in place of a killed agent."""
 
     def __init__(
         self, run: str, server_index: int, run_dir: RunDir, event_log: EventLog, started_ns: int | None = None

@@ -25,7 +25,7 @@ def drive(controller: RunController, event: Event, carry_out: Callable[[Order], 
 
 
 class SignalPipe:
-    """Receives the signals `numbers` instead of their default action, until closed. Use it only in the main thread.
+    """A pipe that receives the signals `numbers` until closed. Use it only in the main thread.
 
     It is readable (`fileno`) once a signal has arrived. A handler stores the numbers, so a full pipe loses no signal.
     """

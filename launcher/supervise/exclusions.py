@@ -134,7 +134,7 @@ class Exclusions:
 
 
 class WatchedExclusions:
-    """Accesses the file in the thread of a `Disk`. The owner's loop polls changes with `look`."""
+    """The file of excluded devices, accessed in the thread of a `Disk`. The owner's loop polls changes with `look`."""
 
     def __init__(self, spec: RunSpec, elastic: Elastic, disk: Disk, record: Callable[[Trouble], object]) -> None:
         """Write the initial file. `record` is called in the owner's loop with each problem of the file."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LinkServices:
-    """Uploads files and collects stacks. Owns the link. Only `finish_upload` and `close` block."""
+    """The upload of files and the collection of stacks. Owns the link. Only `finish_upload` and `close` block."""
 
     def __init__(self, link: Link, run_dir: RunDir, event_log: EventLog) -> None:
         self.link: Link | None = link  # None once the coordinator is lost

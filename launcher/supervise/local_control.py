@@ -25,7 +25,7 @@ SERVER = 0  # the index of the only server
 
 
 class LocalControl:
-    """Reports events of ranks to the controller, and carries out its orders."""
+    """The driver of a local run controller. It reports events of ranks and carries out the orders."""
 
     reach_probes = None  # there are no other servers
 

@@ -65,7 +65,7 @@ class _Watched:
 
 
 class ProgressMonitor:
-    """Monitors the ranks of one attempt on one server. Create it before the first rank starts.
+    """The progress of an attempt's ranks on one server. Create it before the first rank starts.
 
     The owner calls `look` after `timeout_s`. It reads small files for each rank and never waits.
     """

@@ -16,7 +16,7 @@ from launcher.supervise.tree import Ending, RunGroup, descendants
 
 
 class RankEnder(Ending):
-    """Ends the ranks of one attempt and all their child processes, except processes that must outlive them.
+    """The shutdown of an attempt's ranks and their child processes, except processes that must outlive them.
 
     With `may_repeat`, ranks may be forked again after this attempt, so the fork server is kept. MindSpore's scheduler
     is kept until no rank is running.

@@ -40,7 +40,7 @@ _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
 
 
 class ExitOrder:
-    """Watches children from their start and records the order of their ends.
+    """The order in which child processes end. Children are watched from their start.
 
     The kernel reports ready members of an epoll set in order of arrival. `waitpid` does not: of several ended
     children it returns the one forked first. Each watched child needs a descriptor, so at most half of the descriptor
@@ -131,7 +131,7 @@ class _Noted:
 
 
 class OomWatch:
-    """Compares OOM kill counters with their values at the start of ranks. Never blocks and never raises."""
+    """A detector of OOM kills, by counters and their values at the start of ranks. Never blocks or raises."""
 
     def __init__(self, proc: Path = PROC, kernel_log: Path = KERNEL_LOG) -> None:
         self._proc = proc

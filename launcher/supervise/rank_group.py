@@ -29,7 +29,7 @@ class _Running:
 
 
 class RankGroup:
-    """Starts ranks and tracks their state. Does not know why or when a run ends."""
+    """The ranks of one attempt on this server, with their state. It does not decide when a run ends."""
 
     def __init__(
         self,

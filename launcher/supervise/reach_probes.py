@@ -51,7 +51,7 @@ class _Probe:
 
 
 class ReachProbes:
-    """Listens for other servers' probes and runs this server's. Never blocks; call `step` when readable or due."""
+    """The probes from this server and those of other servers to it. Never blocks; call `step` when readable or due."""
 
     def __init__(self) -> None:
         self._listener: socket.socket | None = None  # on all addresses of this machine; None if no port is available

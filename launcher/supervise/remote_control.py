@@ -38,7 +38,7 @@ from launcher.supervise.reach_probes import ReachProbes, listening_ports
 
 
 class RemoteControl:
-    """Carries out the coordinator's orders, and reports events on this server."""
+    """The control by a coordinator. It carries out the orders and reports events on this server."""
 
     not_restarting = None  # only in the coordinator's report
     timeout_s = None  # nothing is scheduled

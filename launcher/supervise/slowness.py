@@ -50,7 +50,7 @@ class _Pace:
 
 
 class Slowness:
-    """Collects busy times and detects slow ranks. Reads no clocks or files."""
+    """A detector of slow ranks, from their busy times. Reads no clocks or files."""
 
     def __init__(self, layout: Layout | None = None) -> None:
         self._layout = layout  # None: all ranks do the same work

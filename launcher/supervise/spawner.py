@@ -171,7 +171,7 @@ class _Preload:
 
 
 class Spawner:
-    """Starts ranks on request (`ask`), and returns the results (`take`). Serves all attempts of a run.
+    """A starter of ranks for all attempts of a run. `ask` requests starts, and `take` returns the results.
 
     Each `take` starts at most one process directly, so that its owner can handle events in between.
     """
