@@ -285,5 +285,5 @@ def test_without_an_engine_nothing_is_started(tmp_path):
     """The message names what would have been one."""
     done = tlaunch("exec", "--", "true", cwd=tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert "no engine has started this process" in done.stderr
+    assert "mpirun or srun did not start this process" in done.stderr
     assert "`tlaunch run` starts ranks itself" in done.stderr
