@@ -1,6 +1,6 @@
-"""Write docs/reference/rank-table-codes.md from the catalogue of codes and the list of HCCL's own codes.
+"""Write docs/reference/rank-table-codes.md from the catalogue of rank table codes and the list of HCCL's codes.
 
-Run it from anywhere: `python scripts/rank_table_codes.py`. A test compares the page with what `page` returns.
+Run it from any directory: `python scripts/rank_table_codes.py`. A test compares the page with the output of `page`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from launcher.cli.commands.table.explain import SECTIONS
-from launcher.rank_table import check  # noqa: F401 - the modules that find problems enter their codes on import
+from launcher.rank_table import check  # noqa: F401 - the import registers all codes
 from launcher.rank_table.catalogue import CATALOGUE, HCCL_CODES, Entry
 from launcher.rank_table.profile import CONSUMERS
 
@@ -27,12 +27,12 @@ says how to check and repair a table, and names [formats and hardware](../rank-t
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the page as Markdown."""
     return "\n".join([HEAD, *_sections(), *_hccl_section()])
 
 
 def _sections() -> Iterator[str]:
-    """Yield a section for each hundred of codes, an entry for each code."""
+    """Yield a section per hundred codes, with an entry per code."""
     entries = sorted(CATALOGUE.values(), key=lambda entry: entry.code)
     for hundred, members in groupby(entries, key=lambda entry: entry.code[:3]):
         yield f"## {hundred}xx: {SECTIONS[hundred]}\n"
@@ -41,7 +41,7 @@ def _sections() -> Iterator[str]:
 
 
 def _facts(entry: Entry) -> str:
-    """Return one line: the severity, HCCL's code, and the formats, the reader and the hardware a code is limited to."""
+    """Return a line with a code's severity, HCCL code, formats, reader and hardware."""
     hccl = f"HCCL reports [{entry.hccl_code}](#{_anchor(entry.hccl_code)})" if entry.hccl_code else "no code of HCCL"
     facts = [f"{entry.severity.value.capitalize()}", hccl]
     if entry.formats is not None:
@@ -54,7 +54,7 @@ def _facts(entry: Entry) -> str:
 
 
 def _hccl_section() -> Iterator[str]:
-    """Yield the meaning of each of HCCL's own codes, and the codes of `tlaunch validate` that it stands for."""
+    """Yield the meaning of each HCCL code, with the corresponding codes of `tlaunch validate`."""
     yield "## Codes of HCCL\n"
     yield "HCCL writes these codes into the log of a failed run.\n"
     for code, meaning in HCCL_CODES.items():
@@ -68,13 +68,13 @@ def _hccl_title(code: str) -> str:
 
 
 def _anchor(code: str) -> str:
-    """Return the anchor of the heading of one of HCCL's codes, as GitHub and mkdocs make it."""
+    """Return the anchor of an HCCL code's heading, as GitHub and MkDocs generate it."""
     kept = (char for char in _hccl_title(code).lower() if char.isalnum() or char in " _-")
     return "".join(kept).replace(" ", "-")
 
 
 def _text(text: str) -> str:
-    """Return `text` with what Markdown would take for emphasis or HTML escaped, outside code between backticks."""
+    """Escape Markdown emphasis and HTML in `text`, except in code between backticks."""
     parts = text.split("`")
     escapes = str.maketrans({mark: f"\\{mark}" for mark in "*<>[]_"})
     parts[::2] = [part.translate(escapes) for part in parts[::2]]
