@@ -53,8 +53,8 @@ def data() -> None:
 def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int, force: bool) -> None:
     """Convert a French and an English file into wmt14.fr_en.txt and wmt14.en_fr.txt.
 
-    The input is a pair of WMT .sgm files, matched by document and segment, or two plain text files, matched line by line.
-    Either file may be gzipped. The paths of the written files are printed to stdout, everything else to stderr.
+    The input is a pair of WMT .sgm files, matched by document and segment, or two plain text files, matched line by
+    line. Either file may be gzipped. The paths of the written files are printed to stdout, everything else to stderr.
     """
     from launcher.corpus.preprocess import preprocess as run
 
@@ -82,10 +82,12 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 def sample(*, recipe: str, output: Path, force: bool) -> None:
     """Write a small data set for a bundled program.
 
-    For the Transformer, this is the built-in French-English corpus that the trainer uses without --data: 12,000 training,
-    500 validation and 500 test pairs, generated from a grammar. The test split is also written as a pair of .sgm files.
+    For the Transformer, this is the built-in French-English corpus that the trainer uses without --data: 12,000
+    training, 500 validation and 500 test pairs, generated from a grammar. The test split is also written as a pair of
+    .sgm files.
 
-    For ResNet-50, these are drawn images of ten classes in CIFAR-10's binary format: 2,000 for training, 500 for testing.
+    For ResNet-50, these are drawn images of ten classes in CIFAR-10's binary format: 2,000 for training, 500 for
+    testing.
     """
     if recipe == "transformer":
         _print_paths(_write_pairs(output, force=force))

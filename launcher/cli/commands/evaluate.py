@@ -41,8 +41,8 @@ come from sacrebleu and are printed with its signatures:
                    are lower-cased
   chrF             character n-grams up to length 6 (chrF2)
 
-Exit codes: 0; 1 the model could not be loaded; 2 wrong usage, no such model or file, a damaged model, a file that is not
-UTF-8, files of different lengths, or a package for scores is not installed; 130 Ctrl-C.
+Exit codes: 0; 1 the model could not be loaded; 2 wrong usage, no such model or file, a damaged model, a file that is
+not UTF-8, files of different lengths, or a package for scores is not installed; 130 Ctrl-C.
 """
 
 

@@ -48,16 +48,17 @@ Examples:
   TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S) mpiexec -n 8 \\
       tlaunch exec -- python train.py
 
-Rank and size come from OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK or, in a Slurm step, SLURM_PROCID. Everything else comes from
-the rank table, as with `tlaunch run`. The engine's variables are kept for MPI_Init. A rank must run on the server that the
-table assigns to it: tlaunch compares this machine's addresses and names with server_id, unless --server names the server.
+Rank and size come from OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK or, in a Slurm step, SLURM_PROCID. Everything else comes
+from the rank table, as with `tlaunch run`. The engine's variables are kept for MPI_Init. A rank must run on the server
+that the table assigns to it: tlaunch compares this machine's addresses and names with server_id, unless --server names
+the server.
 
-The run directory is <runs-dir>/<TLAUNCH_RUN_ID> or <runs-dir>/<name>-<job ID>, the same on every server. TLAUNCH_RUN_ID
-takes precedence over --name. MASTER_PORT is derived from the job ID (20000 to 29999), unless --master-port sets it; the
-environment's MASTER_PORT is ignored, because some ranks may not have it. On a shared file system, a rank is refused if its
-port, layout or table differs from the first rank's.
+The run directory is <runs-dir>/<TLAUNCH_RUN_ID> or <runs-dir>/<name>-<job ID>, the same on every server.
+TLAUNCH_RUN_ID takes precedence over --name. MASTER_PORT is derived from the job ID (20000 to 29999), unless
+--master-port sets it; the environment's MASTER_PORT is ignored, because some ranks may not have it. On a shared file
+system, a rank is refused if its port, layout or table differs from the first rank's.
 
-Exit codes: those of COMMAND; 2 wrong usage, no engine, or a file or program is missing or unreadable; 3 invalid rank
+Exit codes: COMMAND's exit code; 2 wrong usage, no engine, or a file or program is missing or unreadable; 3 invalid rank
 table, layout, host order or MPI library; 126 COMMAND could not be started, 127 its interpreter was not found.
 """
 

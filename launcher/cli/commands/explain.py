@@ -90,8 +90,8 @@ def explain(
 ) -> None:
     """Show where a rank's variables and the trainer's settings come from.
 
-    The other options and COMMAND are those of `tlaunch run`. Nothing is started. The output has the variables that tlaunch
-    sets, and conflicting ones of other launchers. Secrets are masked.
+    The other options and COMMAND are as for `tlaunch run`. Nothing is started. The output has the variables that
+    tlaunch sets, and conflicting ones of other launchers. Secrets are masked.
     """
     if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
         raise UsageError(f"`{code}` is a rank table code, not a program", hint=f"tlaunch table explain {code}")

@@ -28,9 +28,9 @@ Examples:
   tlaunch prune --older-than 30d
   tlaunch prune --state failed --state hung --state lost --yes
 
-A run is removed with its logs, checkpoints and model. Never removed: active runs, and runs that may be active (on another
-machine, or under mpirun or srun); runs that a remaining run was resumed from (--resume); runs of other users; links to
-other directories. --keep 0 removes every finished run.
+A run is removed with its logs, checkpoints and model. Never removed: active runs, and runs that may be active (on
+another machine, or under mpirun or srun); runs that a remaining run was resumed from (--resume); runs of other users;
+links to other directories. --keep 0 removes every finished run.
 
 Exit codes: 0; 1 a run cannot be removed, or you answered no; 2 wrong usage; 130 Ctrl-C.
 """
@@ -104,7 +104,7 @@ def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, .
 
 
 def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: list[Path]) -> list[FoundRun]:
-    """Return the chosen runs, except those that a remaining run was resumed from. Report the exceptions."""
+    """Return the chosen runs that no remaining run was resumed from. Report the others."""
     while True:
         left = [each.root for each in found if each not in chosen]
         needed = continued_among([each.root for each in chosen], [*left, *others])

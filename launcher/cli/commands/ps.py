@@ -28,10 +28,10 @@ Examples:
   tlaunch ps --everywhere
   tlaunch ps --all --json | jq -r '.[] | select(.state == "failed") | .name'
 
-States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its launcher or
-agent was killed); elsewhere (started on another machine, or before this machine's last boot: its state is unknown here);
-unwatched (`tlaunch exec`: only mpirun or srun knows its state); ended (all ranks have ended, and only mpirun or srun knows
-their exit codes); unknown (written by another version of tlaunch).
+States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its launcher
+or agent was killed); elsewhere (started on another machine, or before this machine's last boot: its state is unknown
+here); unwatched (`tlaunch exec`: only mpirun or srun knows its state); ended (all ranks have ended, and only mpirun or
+srun knows their exit codes); unknown (written by another version of tlaunch).
 
 Exit codes: 0, also if there is no run; 2 wrong usage.
 """

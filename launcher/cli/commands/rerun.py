@@ -32,15 +32,16 @@ Examples:
   tlaunch rerun --env NCCL_DEBUG=INFO -- python train.py --epochs 1
   tlaunch rerun --dry-run
 
-The new run starts in the working directory of the recorded run, with the environment of this shell. Its run directory is
-created next to the recorded one. Options that you give replace recorded ones; --env and --set add to them. If COMMAND begins
-with -, it is appended to the arguments of the recorded program; in most programs the last value of an option counts.
+The new run starts in the working directory of the recorded run, with the environment of this shell. Its run directory
+is created next to the recorded one. Options that you give replace recorded ones; --env and --set add to them. If
+COMMAND begins with -, it is appended to the arguments of the recorded program; in most programs the last value of an
+option counts.
 
 Secrets are masked in a record: `tlaunch rerun` then lists the options to give again, and starts nothing. `--env NAME`
 without a value takes the value from this shell. Before it runs the command of another user, or of a run in another
 directory that RUN does not name, it asks for confirmation; if stdin is not a terminal, --yes is required.
 
-Exit codes: those of `tlaunch run`; 1 also: you answered no; 2 also: no such run, a record without options, or --yes is
+Exit codes: as for `tlaunch run`; 1 also: you answered no; 2 also: no such run, a record without options, or --yes is
 missing.
 """
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")

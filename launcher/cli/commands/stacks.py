@@ -32,14 +32,14 @@ Examples:
   tlaunch stacks --rank 0,3-5 --full 20261121-053712-transformer
   tlaunch stacks --json | jq '.ranks[] | select(.in_collective | not)'
 
-Ranks with the same stack are shown as one group, small groups first, with the innermost frames of the main thread. Python
-ranks that tlaunch started write their stacks themselves, even while a C call holds the interpreter lock. For other ranks,
-the output has the stack if py-spy is installed, else the system call that the rank waits in. No rank is stopped; writing a
-stack takes milliseconds.
+Ranks with the same stack are shown as one group, small groups first, with the innermost frames of the main thread.
+Python ranks that tlaunch started write their stacks themselves, even while a C call holds the interpreter lock. For
+other ranks, the output has the stack if py-spy is installed, else the system call that the rank waits in. No rank is
+stopped; writing a stack takes milliseconds.
 
-The output has the ranks of all servers. You can run the command on the launcher's machine, or on any server that has the
-run directory. Servers that do not answer within seconds are listed. If the run's coordinator cannot be reached, only the
-ranks of this server are shown, with the reason.
+The output has the ranks of all servers. You can run the command on the launcher's machine, or on any server that has
+the run directory. Servers that do not answer within seconds are listed. If the run's coordinator cannot be reached,
+only the ranks of this server are shown, with the reason.
 
 Exit codes: 0; 1 none of the chosen ranks is running, or a server did not answer; 2 wrong usage, or no such run.
 """

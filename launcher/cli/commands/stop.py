@@ -26,14 +26,14 @@ Examples:
   tlaunch stop --kill 20261121-053712-transformer
   tlaunch stop --timeout 60 || tlaunch stop --kill
 
-tlaunch sends SIGTERM to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and SIGKILL
-after the run's --grace seconds. So do ranks that outlived launcher and agent. With checkpoints, the bundled trainer saves
-one at SIGTERM; `tlaunch stop` then prints the newest checkpoint and the command that resumes from it. A process is never
-signalled if it only reuses the PID of an ended one, or if it belongs to another user than the run.
+tlaunch sends SIGTERM to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and
+SIGKILL after the run's --grace seconds. So do ranks that outlived launcher and agent. With checkpoints, the bundled
+trainer saves one at SIGTERM; `tlaunch stop` then prints the newest checkpoint and the command that resumes from it. A
+process is never signalled if it only reuses the PID of an ended one, or if it belongs to another user than the run.
 
 Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be stopped from here
-(another machine, another user, another version of tlaunch), or you answered no; 2 wrong usage, no such run, several runs
-are active and RUN is not given, or the only active run is in another directory and stdin is not a terminal.
+(another machine, another user, another version of tlaunch), or you answered no; 2 wrong usage, no such run, several
+runs are active and RUN is not given, or the only active run is in another directory and stdin is not a terminal.
 """
 WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "end the mpirun or srun that started it"}
 

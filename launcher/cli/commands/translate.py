@@ -25,9 +25,9 @@ Examples:
   tlaunch translate runs/RUN/checkpoints/step-500     # interactively
   tlaunch translate model/ < test.fr > test.en
 
-Each line of stdin becomes one line of stdout, in the same order; blank lines stay blank. Sentences are normalised like the
-training text (data.normalise). The model translates in the direction that it was trained for. Sentences longer than
-data.source_length tokens are cut, with a note on stderr.
+Each line of stdin becomes one line of stdout, in the same order; blank lines stay blank. Sentences are normalised like
+the training text (data.normalise). The model translates in the direction that it was trained for. Sentences longer
+than data.source_length tokens are cut, with a note on stderr.
 
 Exit codes: 0, also if the reader of stdout has exited; 1 the model could not be loaded; 2 wrong usage, no such model, a
 damaged model, or a line that is not UTF-8 or longer than 1 MiB (lines before it are translated); 130 Ctrl-C; otherwise

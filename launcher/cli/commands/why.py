@@ -35,8 +35,9 @@ Examples:
   tlaunch why 20261121-053712-transformer
   tlaunch why --json | jq '.attempts[-1].verdict.culprit'
 
-Each verdict is certain, likely or unsure, and gives its reason. Ranks listed as consequences failed because another rank
-had failed or was missing. For a run of `tlaunch exec`, only failures that its Python ranks recorded themselves are known.
+Each verdict is certain, likely or unsure, and gives its reason. Ranks listed as consequences failed because another
+rank had failed or was missing. For a run of `tlaunch exec`, only failures that its Python ranks recorded themselves
+are known.
 
 Exit codes: 0, also if nothing failed; 2 wrong usage, or no such run.
 """

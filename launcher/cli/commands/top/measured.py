@@ -36,8 +36,8 @@ class RecentMetrics:
     def look(self) -> list[StepMetrics]:
         """Return the steps of the last five minutes, at most 15,000, in file order.
 
-        Includes steps of the run that this one was resumed from. Excludes steps that a restart computed again, steps of a
-        removed file, and steps with a time in the future or after the last step's.
+        Includes steps of the run that this one was resumed from. Excludes steps that a restart computed again, steps
+        of a removed file, and steps with a time in the future or after the last step's.
         """
         records = self._reader.read()
         if not self._reader.found or self._reader.beginnings != self._beginnings:
