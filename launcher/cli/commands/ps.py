@@ -60,7 +60,7 @@ def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> 
     """
     places = _places(runs_dir, everywhere=everywhere)
     directories = [run_at(place.absolute() / name) for place in places for name in run_names(place)]
-    # The agent writes report.json last: without --all, finished runs need no look.
+    # The agent writes report.json last, so runs that have one are only read with --all.
     looked = [look(run_dir) for run_dir in directories if everything or not run_dir.report.exists()]
     states = [state for state in looked if everything or _may_be_active(state)]
     states.sort(key=lambda state: state.started_ns or 0, reverse=True)

@@ -36,8 +36,7 @@ Examples:
   tlaunch why --json | jq '.attempts[-1].verdict.culprit'
 
 Each verdict is certain, likely or unsure, and gives its reason. Ranks listed as consequences failed because another
-rank had failed or was missing. For a run of `tlaunch exec`, only failures that its Python ranks recorded themselves
-are known.
+rank had failed or was missing. For a run of `tlaunch exec`, only failures that its Python ranks recorded are known.
 
 Exit codes: 0, also if nothing failed; 2 wrong usage, or no such run.
 """

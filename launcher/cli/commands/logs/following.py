@@ -17,7 +17,7 @@ from launcher.core.errors import EXIT_FAILURE, UnreadableError
 from launcher.runs.progress import State
 from launcher.runs.status import RunState
 
-LOOK_S = 0.5  # between two looks at the run's state; also the time to read on after the files are removed
+LOOK_S = 0.5  # between two checks of the run's state; also the time to read on after the files are removed
 
 
 def show_live(chosen: ChosenLogs) -> int:

@@ -21,7 +21,7 @@ MAX_LINE_COLUMNS = 120  # of a sparkline
 
 
 class RecentMetrics:
-    """Reads metrics.jsonl incrementally. The first look reads only the end of the file, later ones the new lines."""
+    """Reads metrics.jsonl incrementally. The first read covers only the end of the file, later ones the new lines."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._reader = MetricsReader(run_dir.metrics, last_bytes=TAIL_BYTES)

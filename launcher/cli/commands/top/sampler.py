@@ -37,7 +37,7 @@ class Row:
 
 
 class Sampler:
-    """Samples a run repeatedly. CPU shares are known from the second look on. All attributes describe the last look."""
+    """Samples a run repeatedly. CPU shares are known from the second sample on. Attributes describe the last one."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
         """`progress_regex` parses the ranks' output, in place of the one that the run was started with."""
@@ -52,11 +52,11 @@ class Sampler:
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """Return the recent metrics at the last look, in lines of at most `width` columns."""
+        """Return the recent metrics of the last sample, in lines of at most `width` columns."""
         return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
-        """Return the run's state, and one row per rank in ascending order."""
+        """Sample the run; return its state, and one row per rank in ascending order."""
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}

@@ -23,7 +23,7 @@ LINES_AROUND = 4  # title, table header, keys, and the cursor's line
 
 
 def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
-    """Return the columns for a look at `looked_ns` (wall clock)."""
+    """Return the columns for a sample taken at `looked_ns` (wall clock)."""
 
     def beat_age_s(row: Row) -> float | None:
         heartbeat = row.figures.heartbeat

@@ -45,7 +45,7 @@ shows each; ? shows the keys; q quits, and the run continues.
 Exit codes: 0 the run has ended, or you pressed q; 130 Ctrl-C; 2 wrong usage, or no such run.
 """
 RESIZED_WITHIN_S = 0.25  # maximum delay of a redraw after the terminal is resized
-SAMPLE_S = 0.3  # between the two looks of a single table
+SAMPLE_S = 0.3  # between the two samples of a single table
 PLAIN_COLUMNS = 120
 
 
@@ -88,7 +88,7 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
 
     try:
         with keys_of_terminal() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-            wait_s = SAMPLE_S  # CPU shares need a second look
+            wait_s = SAMPLE_S  # CPU shares need a second sample
             while True:
                 live.update(screen(console.height), refresh=True)
                 if not state.lives or _attend(
