@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("launcher.cli.commands.ckpt.listing:verify", "Compare every file with its digest."),
     "diff": (
         "launcher.cli.commands.ckpt.diff:diff",
-        "Check whether two checkpoints, of any layouts, hold the same state.",
+        "Check whether two checkpoints of any layouts have the same state.",
     ),
     "merge": ("launcher.cli.commands.ckpt.ckpt_merge:merge", "Write a checkpoint of any layout as one model."),
     "prune": (
