@@ -136,7 +136,7 @@ def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, snapshot):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     told = normalised((started + errors).decode(), launcher.directory).splitlines()
-    assert [line for line in told if " to end, " not in line] == snapshot  # how many are left, if the second is late
+    assert [line for line in told if " ending, " not in line] == snapshot  # how many are left, if the second is late
 
 
 @pytest.mark.parametrize(("code", "words"), [(0, b"terminating 1 process"), (3, b"terminating processes")])

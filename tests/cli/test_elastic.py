@@ -91,7 +91,7 @@ def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher, snaps
     assert RunDir(launcher.latest).excluded.read_text() == snapshot(name="excluded")
     assert [event.left_out for event in launcher.events(DevicesChanged)] == [(1,)]
     assert look(RunDir(launcher.latest)).progress.restarts == 2
-    said = [line for line in done.stderr.splitlines() if re.search("spare|micro_batches|left out", line)]
+    said = [line for line in done.stderr.splitlines() if re.search("spare|micro_batches|excluded", line)]
     assert said == snapshot(name="said")
 
 

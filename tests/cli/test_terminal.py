@@ -538,10 +538,10 @@ def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, co
     terminal.wait_for(told)
     assert len([row for row in terminal.lines() if "of 5000" in row]) == 1
     terminal.press("C-c")
-    terminal.wait_for(r"waiting for 2 of 2 ranks to end, killed in (1 min|\d+ s)$")
+    terminal.wait_for(r"2 of 2 ranks ending, killed in (1 min|\d+ s)$")
     terminal.press("C-c")
     assert terminal.ended() == 130
-    assert not [line for line in terminal.lines() if "of 5000" in line or "to end" in line or "importing" in line]
+    assert not [line for line in terminal.lines() if "of 5000" in line or " ending, " in line or "importing" in line]
 
 
 def test_nothing_is_redrawn_beside_what_a_pipe_brings_to_the_terminal(play):

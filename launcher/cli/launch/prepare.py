@@ -114,7 +114,7 @@ def _program(
         cwd = Path.cwd()
     except FileNotFoundError:
         raise UnreadableError(
-            "the current directory, in which ranks would start, has been removed",
+            "the current directory has been removed, so ranks cannot start in it",
             hint="change to a directory that exists",
         ) from None
     if options.command:

@@ -284,7 +284,7 @@ class RunStatusLine:
             end = "being killed" if attempt.ending.killed else "killed if they take too long"
             if left_s > 0 and not attempt.ending.killed:
                 end = f"killed in {duration_in_seconds(left_s)}"
-            return f"waiting for {attempt.running} of {counted(progress.rank_count, 'rank')} to end, {end}"
+            return f"{attempt.running} of {counted(progress.rank_count, 'rank')} ending, {end}"
         # All ranks have ended, but not all of their child processes.
         begun = attempt.starts and progress.not_begun is None and not progress.ended
         lasts = now_s >= self._stopping_since_s + ENDING_SHOWN_AFTER_S
