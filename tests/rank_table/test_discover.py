@@ -61,14 +61,14 @@ def test_gpus_come_from_nvidia_smi(install, script, found):
 
 
 FAILURES = [
-    *(("nvidia-smi", script, r"`nvidia-smi -L` ended with [09]: ")
+    *(("nvidia-smi", script, r"`nvidia-smi -L` exited with [09]: ")
       for script in ("echo No devices found.", "echo no driver; exit 9", "echo 'GPU 0: x'; exit 9")),
     ("hccn_tool", 'echo "hccn_tool is busy, please try again" >&2; exit 17',
      r"-i 5 -ip -g` exited with 17: hccn_tool is busy, please try again\n"),
-    ("hccn_tool", 'echo "hello"', "ended with 0: hello"),
+    ("hccn_tool", 'echo "hello"', "exited with 0: hello"),
     ("hccn_tool", 'echo "ipaddr:10.*"', r'"10\.\*"'),
     *(("nvidia-smi", f"while :; do echo {'GPU' * 10_000}{to}; done",
-       "`nvidia-smi -L` printed more than 1,048,576 bytes, and was ended") for to in ("", " >&2")),
+       "`nvidia-smi -L` printed more than 1,048,576 bytes and was killed") for to in ("", " >&2")),
 ]  # fmt: skip
 
 
