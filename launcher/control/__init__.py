@@ -1,1 +1,1 @@
-"""The run controller, which decides what happens next, apart from what makes it happen; the messages between servers."""
+"""The run controller, which decides the next step of a run, and the messages between servers."""

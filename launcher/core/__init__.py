@@ -1,1 +1,1 @@
-"""Errors, records, names and paths that every other package shares. Standard library only."""
+"""Errors, records, names and paths shared by all other packages. Standard library only."""

@@ -1,1 +1,1 @@
-"""The agent, one per server: spawn its ranks, watch them, end them all with the first failure, leave nothing behind."""
+"""The agent, one per server: it starts ranks, watches them, and ends all of them after the first failure."""

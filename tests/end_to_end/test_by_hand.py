@@ -263,7 +263,7 @@ def test_a_server_whose_ranks_have_ended_well_may_go(servers, whole):
     servers.wait_until(lambda: len(servers.events(RankEnded)) == 2, "the ends of its ranks")
     kill_all([second.pid, servers.agent(1)] if whole else [servers.agent(1)])
     second.wait()
-    servers.wait_until(lambda: "has gone after all its ranks had ended well" in servers.said(first), "that it has gone")
+    servers.wait_until(lambda: "left after all its ranks succeeded" in servers.said(first), "that it has gone")
     (servers.directory / "go").touch()
     assert servers.end(first) == [0], servers.said(first)
     report = servers.report()

@@ -189,7 +189,7 @@ def test_output_can_be_left_to_the_engine(mpirun):
     assert sorted(re.findall(r"out of \d", done.stdout)) == ["out of 0", "out of 1"]
     assert mpirun.logs() == []
     assert (mpirun.latest / "device1" / "env.log").stat().st_size > 0
-    assert done.stderr.count("is not here; the packaged sample ") == 1
+    assert done.stderr.count("not found; using the packaged sample ") == 1
     assert "not known to be this machine" not in done.stderr
 
 

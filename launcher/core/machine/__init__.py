@@ -1,1 +1,1 @@
-"""Looks at this machine: its processes, owners of files, network interfaces, and the engine around a process."""
+"""Inspects this machine: processes, file owners, network interfaces, and the engine that started a process."""

@@ -73,7 +73,7 @@ def test_only_srun_s_own_ranks_are_told_the_name_of_their_node():
 
 def test_engines_that_contradict_each_other_are_refused():
     """MPICH's mpiexec inside a rank of Open MPI: nobody can tell which one is meant."""
-    with pytest.raises(UsageError, match="rank 3 of 4 says Open MPI, rank 0 of 2 says MPICH or Intel MPI") as error:
+    with pytest.raises(UsageError, match="Open MPI says rank 3 of 4, MPICH or Intel MPI says rank 0 of 2") as error:
         read_engine_rank({**OPEN_MPI_5, "PMI_RANK": "0", "PMI_SIZE": "2"}, PID)
     assert "env -i" in error.value.hint
 
