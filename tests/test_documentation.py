@@ -42,7 +42,9 @@ def test_the_page_of_commands_has_a_section_for_each():
 
 def test_the_page_of_settings_is_up_to_date():
     made = runpy.run_path(str(ROOT / "scripts" / "settings_page.py"))
-    assert made["PAGE"].read_text() == made["page"](), "docs/reference/settings.md: run `python scripts/settings_page.py`"
+    assert made["PAGE"].read_text() == made["page"](), (
+        "docs/reference/settings.md: run `python scripts/settings_page.py`"
+    )
 
 
 @pytest.mark.parametrize(("page", "launchers"), [("docs/tutorials/from-torchrun.md", 3), ("docs/mindspore.md", 1)])
