@@ -1,4 +1,4 @@
-"""Write docs/reference/rank-table-codes.md from the catalogue of codes and the list of HCCL's codes.
+"""Write docs/reference/rank-table-codes.md from the catalogue of rank table codes and the list of HCCL's codes.
 
 Run `python scripts/rank_table_codes.py` in any directory. A test compares the page with the result of `page`.
 """
@@ -31,7 +31,7 @@ def page() -> str:
 
 
 def _sections() -> Iterator[str]:
-    """Yield a section for each hundred of codes, with an entry for each code."""
+    """Yield a section per hundred codes, with an entry per code."""
     entries = sorted(CATALOGUE.values(), key=lambda entry: entry.code)
     for hundred, members in groupby(entries, key=lambda entry: entry.code[:3]):
         yield f"## {hundred}xx: {SECTIONS[hundred]}\n"

@@ -98,7 +98,7 @@ SECTIONS: dict[str, Commands] = {
     "Shell": {
         "completion": (
             "launcher.cli.commands.completion:completion",
-            "Print the script that completes commands, options and runs in a shell.",
+            "Print a shell script that completes commands, options and runs.",
         ),
     },
 }

@@ -240,7 +240,7 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
 
 
 def signal_numbers(names: str) -> tuple[int, ...]:
-    """Return the signal numbers of --forward-signals, as "USR1,SIGHUP"; "" and "none" give none.
+    """Parse the value of --forward-signals, such as "USR1,SIGHUP". "" and "none" give no signals.
 
     Raises:
         UsageError: a name is unknown, or the signal cannot be forwarded.
@@ -258,7 +258,7 @@ def signal_numbers(names: str) -> tuple[int, ...]:
 
 
 def preloaded_modules(names: str) -> tuple[str, ...]:
-    """Return the modules of --preload, as "torch,numpy.random".
+    """Parse the value of --preload, such as "torch,numpy.random".
 
     Raises:
         UsageError: a name is not a valid module name.

@@ -76,7 +76,7 @@ class Connections:
                 peer.lose(f"nothing was heard from it for {allowed_s:g} s")
 
     def stood_still_s(self, peer: AgentConnection) -> float:
-        """Return how long this process was suspended before `peer` was lost; 0 if this did not cause the loss."""
+        """Return the seconds of this process's suspension before `peer` was lost; 0 if it did not cause the loss."""
         still_s, until_s = self._last_still()
         has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s

@@ -90,7 +90,7 @@ def _ask(
 
 
 def _answer(process: subprocess.Popen[str], ends: float) -> str:
-    """Return why the server cannot be reached; empty if it can."""
+    """Return the reason that the server cannot be reached, or "" if it can."""
     try:
         _, said = process.communicate(timeout=max(0.1, ends - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -218,7 +218,7 @@ class ProbeSession:
                 yield f"server {self._servers[index].server_id}: {answer['trouble']}"
 
     def offsets_s(self) -> Mapping[int, float]:
-        """Return how far the clock of each server is ahead of this machine's."""
+        """Return the offset of each server's clock in seconds; positive if it is ahead of this machine's."""
         clocks = {index: peer.pings.clock for index, peer in self._registration.peers.items()}
         return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
 

@@ -122,7 +122,7 @@ class Registration:
         return {index: one.master_port for index, one in ready.items() if one.master_port is not None}
 
     def addresses_of(self, server_index: int) -> tuple[str, ...]:
-        """Return addresses at which other servers may reach this one; see `addresses_to_try`."""
+        """Return this server's addresses for other servers; see `addresses_to_try`."""
         return addresses_to_try(self._servers[server_index], self.peers.get(server_index), self._resolved)
 
     def is_ready(self, server_index: int) -> bool:
@@ -214,7 +214,7 @@ class Registration:
         return None
 
     def take_back(self, peer: AgentConnection) -> TlaunchError | None:
-        """Process the first messages of a server that joins an elastic run again; return why it is refused, or None."""
+        """Process the first messages of a server that joins an elastic run again; return the error, or None."""
         error = self.take_first_words(peer, lambda _message: None)
         if error is None and peer.ready is not None:
             error = self.unlike() or self.unshared()

@@ -133,7 +133,7 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     report = tlaunch("report", cwd=tmp_path)
     assert (report.returncode, ": ended: Open MPI" in report.stdout) == (0, True)
     why = tlaunch("why", cwd=tmp_path).stdout
-    assert "  no rank has noted a failure; one that was killed" in why
+    assert "  no rank recorded a failure; killed ranks" in why
     first = tlaunch("logs", "--rank", "first-failed", cwd=tmp_path)
     assert (first.returncode, "no rank of the run recorded a failure" in first.stderr) == (2, True)
     ps = tlaunch("ps", cwd=tmp_path)
@@ -174,7 +174,7 @@ def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpiru
     assert found == ("ValueError", "of rank 1", "fails.py:4 in <module>")
     assert "ValueError: of rank 1" in tlaunch("logs", "--errors", cwd=tmp_path).stdout
     lines = tlaunch("why", cwd=tmp_path).stdout.splitlines()
-    assert "  ranks have noted failures themselves; one that was killed, or is no Python program, notes none" in lines
+    assert "  ranks recorded failures themselves; killed ranks and programs other than Python record none" in lines
     assert "rank 1: ValueError: of rank 1, at fails.py:4 in <module>" in lines
     assert any(line.startswith("  likely: ") for line in lines)
     known = json.loads(tlaunch("why", "--json", cwd=tmp_path).stdout)
@@ -284,5 +284,5 @@ def test_without_an_engine_nothing_is_started(tmp_path):
     """The message names what would have been one."""
     done = tlaunch("exec", "--", "true", cwd=tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert "no engine has started this process" in done.stderr
+    assert "mpirun or srun did not start this process" in done.stderr
     assert "`tlaunch run` starts ranks itself" in done.stderr

@@ -136,10 +136,10 @@ def test_another_start_on_another_server_is_refused(servers, what):
     """By both launchers, with both sides; no rank starts. Tables whose addresses differ are other tables."""
     if what == "variables":
         options, table = ("--env", "SECRET=hidden"), None
-        told = "another set of --env variables: SECRET there, none on the first server"
+        told = "a different set of --env variables: SECRET there, none on the first server"
     else:
         options, table = (), table_of(servers.directory / "other.json", BY_HAND, network="192.169")
-        told = "another rank table: 4 devices on 2 servers, of other"
+        told = "a different rank table: 4 devices on 2 servers, with different"
     first = servers.start(1, command=["sleep", "5"])
     second = servers.start(2, *options, command=["sleep", "5"], rank_table=table)
     assert servers.end(first, second) == [3, 3]

@@ -105,7 +105,7 @@ def test_each_server_tells_of_a_failed_run(servers):
     assert "rank 3: ValueError: boom" in told("status", heads.root)
     runs = ("--runs-dir", others.root.parent)
     status = told("status", *runs)
-    assert "only this server's part, ranks 2-3" in status
+    assert "only this server's part is shown, ranks 2-3" in status
     assert "rank 3: ValueError: boom" in status
     assert [rank["global_rank"] for rank in json.loads(told("status", *runs, "--json"))["each"]] == [2, 3]
     assert "rank 3: ValueError: boom" in told("why", *runs)

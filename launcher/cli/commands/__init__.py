@@ -1,1 +1,1 @@
-"""The commands, one file for each verb; `launcher.cli.main` imports the one that is called."""
+"""The commands, one file per verb. `launcher.cli.main` imports only the called one."""

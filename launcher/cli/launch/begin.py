@@ -53,7 +53,7 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
 
 
 def say_notes(prepared: Prepared, spec: RunSpec) -> None:
-    """Print the notes of `prepare` and on leftover variables of other launchers; with -v, print every decision."""
+    """Print notes about the run and about leftover variables of other launchers; with -v, print every decision."""
     if prepared.options.quiet:
         return
     if prepared.options.verbose:

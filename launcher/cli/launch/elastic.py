@@ -44,7 +44,7 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
 
 
 def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
-    """Yield the line about the first attempt if --exclude does not change its devices; otherwise it is shown anyway."""
+    """Yield the line about the first attempt if --exclude does not change its devices; the console shows other attempts."""
     from launcher.cli.text.membership_text import attempt_text  # only for elastic runs
 
     allotment = _first(elastic, len(servers))

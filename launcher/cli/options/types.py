@@ -43,7 +43,7 @@ class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 
 
 class IntRange(_Bounded):
-    """A whole number within bounds."""
+    """An integer within bounds."""
 
     name = "number"
 

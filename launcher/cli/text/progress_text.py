@@ -79,7 +79,7 @@ class ProgressText:
         return ", ".join(self.parts().values())
 
     def parts(self) -> dict[str, str]:
-        """Return the parts of the text as of the last look, in the order to show them."""
+        """Return the parts of the text by name, in display order."""
         figures = self._figures
         end = "" if figures.last_step is None else f" of {figures.last_step}"
         epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"
