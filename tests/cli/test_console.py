@@ -192,17 +192,14 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("columns", "shown", "row"),
-    [
-        # Colours take no column, and none is left open at the cut.
-        (20, ["\x1b[1;31m" + "red" * 3 + "\x1b[0m" + "." * 30], "redredred" + "." * 9),
-        # How many ranks are left is what changes, and is cut last.
-        (41, ["3 ranks of 4 to end", f"rank 3: ValueError: {'x' * 90}; "], "rank 3: ValueErro…; 3 ranks of 4 to end"),
-        (41, ["3 ranks of 4 to end", "rank 3; "], "rank 3; 3 ranks of 4 to end"),
-        (41, ["3 ranks of 4 to end", ""], "3 ranks of 4 to end"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "shown", "row"), [
+    # Colours take no column, and none is left open at the cut.
+    (20, ["\x1b[1;31m" + "red" * 3 + "\x1b[0m" + "." * 30], "redredred" + "." * 9),
+    # How many ranks are left is what changes, and is cut last.
+    (41, ["3 ranks of 4 to end", f"rank 3: ValueError: {'x' * 90}; "], "rank 3: ValueErro…; 3 ranks of 4 to end"),
+    (41, ["3 ranks of 4 to end", "rank 3; "], "rank 3; 3 ranks of 4 to end"),
+    (41, ["3 ranks of 4 to end", ""], "3 ranks of 4 to end"),
+])  # fmt: skip
 def test_a_status_line_is_cut_by_columns(monkeypatch, columns, shown, row):
     monkeypatch.setenv("COLUMNS", str(columns))
     terminal = Terminal()

@@ -92,14 +92,10 @@ def test_shared_memory_that_takes_no_file_is_found(launcher):
     assert "no file can be created in shared memory (/dev/shm: Read-only file system), on server" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--devices", "2", "--server", "foo"),
-        ("--engine", "mpi", "--server", "nosuch"),
-        ("--engine", "mpi", "--coordinator-port", "3"),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ("--devices", "2", "--server", "foo"), ("--engine", "mpi", "--server", "nosuch"),
+    ("--engine", "mpi", "--coordinator-port", "3"),
+])  # fmt: skip
 def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, words):
     given = words if "--devices" in words else ("--rank-table", table, *words)
     done, by_run = (launcher.call(command, *given) for command in ("doctor", "run"))
@@ -107,15 +103,12 @@ def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, w
     assert done.stderr == by_run.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("--devices", "4", "--mp", "2"), "doctor has no layout options"),
-        (("--devices", "4", "--pp=2"), "doctor has no layout options"),
-        (("--devices", "4", "table.json"), "unexpected argument table.json"),
-        (("--devises", "4"), "did you mean --devices?"),
-    ],
-)
+@pytest.mark.parametrize(("words", "why"), [
+    (("--devices", "4", "--mp", "2"), "doctor has no layout options"),
+    (("--devices", "4", "--pp=2"), "doctor has no layout options"),
+    (("--devices", "4", "table.json"), "unexpected argument table.json"),
+    (("--devises", "4"), "did you mean --devices?"),
+])  # fmt: skip
 def test_what_doctor_does_not_take_is_refused(launcher, words, why):
     """A layout is no misspelt option; a word is taken for a program only after two dashes, before them it is a slip."""
     assert why in launcher.call("doctor", *words, code=2).stderr

@@ -98,17 +98,13 @@ def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
         assert launch(["echo", "shown"], devices=1).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "kind"),
-    [
-        (["true"], {"devices": 1}, UsageError),
-        ([["true"]], {"devices": "1"}, UsageError),
-        ([["true"]], {"devices": 0}, UsageError),
-        ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError),
-        ([["true"]], {"rank_table": "missing.json"}, UnreadableError),
-        ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "options", "kind"), [
+    (["true"], {"devices": 1}, UsageError), ([["true"]], {"devices": "1"}, UsageError),
+    ([["true"]], {"devices": 0}, UsageError),
+    ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError),
+    ([["true"]], {"rank_table": "missing.json"}, UnreadableError),
+    ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
+])  # fmt: skip
 def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, arguments, options, kind):
     """Of the class that `tlaunch run` would have, with its hint; nothing is started."""
     with pytest.raises(kind) as caught:
@@ -118,18 +114,10 @@ def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, argumen
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"command": [b"true"]},
-        {"settings": "train.steps=1"},
-        {"preload": "torch"},
-        {"forward_signals": "USR1"},
-        {"engine_options": "--exclusive"},
-        {"env": {"LEVEL": None}},
-        {"env": {"LEVEL=1": "2"}},
-    ],
-)
+@pytest.mark.parametrize("option", [
+    {"command": [b"true"]}, {"settings": "train.steps=1"}, {"preload": "torch"}, {"forward_signals": "USR1"},
+    {"engine_options": "--exclusive"}, {"env": {"LEVEL": None}}, {"env": {"LEVEL=1": "2"}},
+])  # fmt: skip
 def test_a_value_that_is_no_text_or_no_list_of_texts_is_refused(launch, option):
     with pytest.raises(UsageError) as caught:
         launch(**{"command": ["true"], "devices": 1, **option})

@@ -211,19 +211,13 @@ def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
     assert "silent" not in text.text(STARTS)
 
 
-@pytest.mark.parametrize(
-    ("width", "row"),
-    [
-        (200, "4 ranks for 12 s: step 3 of 9, loss 2.5000, 2 steps/s, 3.0 s left, slowest rank 1 at step 1"),
-        (78, "12 s: step 3 of 9, loss 2.5000, 3.0 s left, slowest rank 1 at step 1"),
-        (41, "step 3 of 9, slowest rank 1 at step 1"),
-        (38, "step 3 of 9, slowest rank 1 at step 1"),
-        (36, "12 s: step 3 of 9, loss 2.5000"),
-        (11, "step 3 of 9"),
-        (5, "12 s"),
-        (2, ""),
-    ],
-)
+@pytest.mark.parametrize(("width", "row"), [
+    (200, "4 ranks for 12 s: step 3 of 9, loss 2.5000, 2 steps/s, 3.0 s left, slowest rank 1 at step 1"),
+    (78, "12 s: step 3 of 9, loss 2.5000, 3.0 s left, slowest rank 1 at step 1"),
+    (41, "step 3 of 9, slowest rank 1 at step 1"),
+    (38, "step 3 of 9, slowest rank 1 at step 1"),
+    (36, "12 s: step 3 of 9, loss 2.5000"), (11, "step 3 of 9"), (5, "12 s"), (2, ""),
+])  # fmt: skip
 def test_what_matters_most_stays_on_a_narrow_terminal(width, row):
     parts = {
         "step": "step 3 of 9", "loss": "loss 2.5000", "speed": "2 steps/s", "left": "3.0 s left",
@@ -249,18 +243,12 @@ def test_a_rank_that_is_silent_alone_is_named(run_dir):
     assert "silent" not in text.parts()
 
 
-@pytest.mark.parametrize(
-    ("silent_s", "running", "expected"),
-    [
-        ({2: 40.0}, 4, ("rank 2 has been silent for 40 s; to show its stack:", "  tlaunch stacks a --rank 2")),
-        (
-            {2: 40.0, 3: 200},
-            4,
-            ("ranks 2-3 have been silent for 3 min 20 s; to show their stacks:", "  tlaunch stacks a --rank 2-3"),
-        ),
-        ({0: 40.0, 1: 41.0}, 2, ("all ranks have been silent for 41 s; to show their stacks:", "  tlaunch stacks a")),
-        ({0: 40.0}, 1, ("rank 0 has been silent for 40 s; to show its stack:", "  tlaunch stacks a --rank 0")),
-    ],
-)
+@pytest.mark.parametrize(("silent_s", "running", "expected"), [
+    ({2: 40.0}, 4, ("rank 2 has been silent for 40 s; to show its stack:", "  tlaunch stacks a --rank 2")),
+    ({2: 40.0, 3: 200}, 4,
+        ("ranks 2-3 have been silent for 3 min 20 s; to show their stacks:", "  tlaunch stacks a --rank 2-3")),
+    ({0: 40.0, 1: 41.0}, 2, ("all ranks have been silent for 41 s; to show their stacks:", "  tlaunch stacks a")),
+    ({0: 40.0}, 1, ("rank 0 has been silent for 40 s; to show its stack:", "  tlaunch stacks a --rank 0")),
+])  # fmt: skip
 def test_what_to_type_is_said(silent_s, running, expected):
     assert progress_text.about_silence(silent_s, running, "a") == expected

@@ -114,16 +114,13 @@ def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
     assert (launcher.directory / "pod1" / "runs" / "t-uid" / "device2" / "train.log").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "runs"),
-    [
-        (["--pvc=team.data"], "/mnt/team.data/runs"), (["--pvc=team.data:/data"], "/data/runs"),
-        (["--pvc=team.data:/data", "--runs-dir=mine"], "/data/mine"),
-        (["--pvc=team.data:/data", "--runs-dir=/elsewhere"], "/elsewhere"),
-        (["--pvc=team.data:/data", "--cwd=/work"], "/data/runs"),
-        (["--pvc=team.data:/o'd $(d) \"é"], "/o'd $(d) \"é/runs"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "runs"), [
+    (["--pvc=team.data"], "/mnt/team.data/runs"), (["--pvc=team.data:/data"], "/data/runs"),
+    (["--pvc=team.data:/data", "--runs-dir=mine"], "/data/mine"),
+    (["--pvc=team.data:/data", "--runs-dir=/elsewhere"], "/elsewhere"),
+    (["--pvc=team.data:/data", "--cwd=/work"], "/data/runs"),
+    (["--pvc=team.data:/o'd $(d) \"é"], "/o'd $(d) \"é/runs"),
+])  # fmt: skip
 def test_runs_are_on_a_claimed_volume(launcher, table_of, options, runs):
     table = table_of({"a": [0], "b": [1]})
     for flavor in ("job", "mpi"):

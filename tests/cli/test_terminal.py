@@ -445,15 +445,10 @@ def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
 # --- the last words ---
 
 
-@pytest.mark.parametrize(
-    ("options", "exits", "expected"),
-    [
-        ("", 0, ["report", "rerun"]),
-        ("", 1, ["why", "report", "rerun"]),
-        ("--runs-dir b", 0, ["report", "rerun"]),
-        ("-q", 1, []),
-    ],
-)
+@pytest.mark.parametrize(("options", "exits", "expected"), [
+    ("", 0, ["report", "rerun"]), ("", 1, ["why", "report", "rerun"]), ("--runs-dir b", 0, ["report", "rerun"]),
+    ("-q", 1, []),
+])  # fmt: skip
 def test_a_run_that_has_ended_says_what_comes_next(launcher, play, options, exits, expected):
     """What it says can be typed as it stands, at 80 columns too, and is of this run whatever has begun since; -q says none of it."""
     terminal = play(f"raise SystemExit({exits})", 80, f"tlaunch run {options} --devices 2 -- python program.py")

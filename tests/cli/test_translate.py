@@ -82,10 +82,8 @@ def test_lines_keep_their_order(launcher, trained):
     directory, texts = trained
     given = "".join(f"{line}\n" for line in SENTENCES)
     expected = "".join(f"{text}\n" for text in texts)
-
     of_model = launcher.run("translate", directory / "model", input=given, env=ONE_THREAD, code=0)
     assert (of_model.stdout, of_model.stderr) == (expected, "")
-
     many = given.replace("\n", "\r\n") * 40
     of_two_ranks = launcher.run("translate", directory / "step-7", input=many, env=ONE_THREAD, code=0)
     assert of_two_ranks.stdout == expected * 40
@@ -117,7 +115,6 @@ def test_it_ends_with_its_reader_and_when_interrupted(launcher, trained):
     script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     done = launcher.shell(script, "translate", directory / "model", input=given, env=ONE_THREAD, code=0)
     assert (done.stdout, done.stderr) == (f"{texts[0]}\n0\n", "")
-
     with subprocess.Popen(
         launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -137,17 +134,14 @@ def test_scores_are_those_of_sacrebleu(launcher, trained):
     (launcher.directory / "source").write_text("".join(f"{line}\n" for line in SENTENCES))
     with gzip.open(launcher.directory / "reference.gz", "wt") as file:
         file.writelines(f"{line}\n" for line in references)
-
     words = ("evaluate", directory / "model", "--source", "source", "--reference", "reference.gz")
     done = launcher.run(*words, "--json", "--output", "translated", env=ONE_THREAD, code=0)
-
     from launcher.trainer.decode.score import all_scores
 
     found, expected = json.loads(done.stdout), dataclasses.asdict(all_scores(texts, references, "en"))
     assert {name: found[name] for name in expected} == expected
     assert (found["sentences"], found["beam"], found["alpha"]) == (len(SENTENCES), 5, 1.0)
     assert (launcher.directory / "translated").read_text() == "".join(f"{text}\n" for text in texts)
-
     (launcher.directory / "source").write_text("un chat\n")
     refused = launcher.call(*words, code=2)
     assert refused.stderr.startswith("error: source has 1 line, and reference.gz has 6\nhint: ")
@@ -158,7 +152,6 @@ def test_papers_scores_are_of_moses_tokens():
     from launcher.trainer.decode.score import all_scores
 
     scores = all_scores(["L\u2019homme dit qu'il dort ."], ["l'homme dit qu'il dort."], "fr")
-
     assert scores.bleu_tokenized.score == pytest.approx(100)
     assert scores.bleu.score < 90
     assert "case:lc" in scores.bleu_tokenized.signature
@@ -170,17 +163,14 @@ def test_what_is_no_model_is_refused(launcher, trained):
     """A name that nothing has, a model of another program, and one that lacks a file."""
     directory, _ = trained
     assert "no run in runs has this name" in launcher.call("translate", "absent", code=2).stderr
-
     for alpha in ("nan", "-1", "much"):
         assert "--alpha" in launcher.call("translate", directory / "model", "--alpha", alpha, code=2).stderr
-
     other = launcher.directory / "other"
     other.mkdir()
     (other / "model.safetensors").touch()
     assert "config.json" in launcher.call("translate", other, code=2).stderr
     (other / "config.json").write_text('{"program": "resnet50"}')
     assert "belongs to the program resnet50" in launcher.call("translate", other, code=2).stderr
-
     config = json.loads((directory / "model" / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config))
     lacking = launcher.run("translate", other, input="un chat\n", env=ONE_THREAD, code=2)
@@ -204,16 +194,12 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
     assert b"the translation process was killed by SIGKILL" in err
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("\ufeffa\r\n\n\u2028b", "['a', '', '\\u2028b']"),
-        ("a\n" + "x" * MAX_LINE_BYTES, "['a', 'x"),
-        ("a\n" + "x" * (MAX_LINE_BYTES + 1), "stdin:2: a line of more than 1,048,576 bytes"),
-        ("a\n" + "x" * (MAX_LINE_BYTES + 1) + "\n", "stdin:2: a line of more than 1,048,576 bytes"),
-    ],
-    ids=["marks", "long", "without end", "too long"],
-)
+@pytest.mark.parametrize(("given", "told"), [
+    ("\ufeffa\r\n\n\u2028b", "['a', '', '\\u2028b']"),
+    ("a\n" + "x" * MAX_LINE_BYTES, "['a', 'x"),
+    ("a\n" + "x" * (MAX_LINE_BYTES + 1), "stdin:2: a line of more than 1,048,576 bytes"),
+    ("a\n" + "x" * (MAX_LINE_BYTES + 1) + "\n", "stdin:2: a line of more than 1,048,576 bytes"),
+], ids=["marks", "long", "without end", "too long"])  # fmt: skip
 def test_lines_of_stdin(launcher, given, told):
     """A line ends with a newline alone, and one without end does not fill the memory."""
     code = "from launcher.trainer.decode.stdin_lines import *\ntry: print([line for lines in stdin_lines() for line in lines])\nexcept Exception as e: print(e)"

@@ -102,14 +102,11 @@ def test_who_misses_the_rank_table_is_told_how_to_get_one():
     assert not any(line.startswith("hint: ") for line in lines("OTHER"))
 
 
-@pytest.mark.parametrize(
-    ("what", "where", "told"),
-    [
-        ("E: got 31.", "net.py:18", "E: got 31, at net.py:18"),
-        ("E: got 31.", None, "E: got 31."),
-        ("E: waiting...", "net.py:18", "E: waiting..., at net.py:18"),
-    ],
-)
+@pytest.mark.parametrize(("what", "where", "told"), [
+    ("E: got 31.", "net.py:18", "E: got 31, at net.py:18"),
+    ("E: got 31.", None, "E: got 31."),
+    ("E: waiting...", "net.py:18", "E: waiting..., at net.py:18"),
+])  # fmt: skip
 def test_the_full_stop_of_a_message_does_not_stand_before_its_place(what, where, told):
     failure = Failure(0, Role.CAUSE, what, "r", where=where)
     assert headline(Verdict(0, Confidence.CERTAIN, "", (failure,))) == f"rank 0: {told}"
@@ -139,15 +136,12 @@ USERS = "/home/me/net.py"
 STATEMENT = [f"x = {number}" for number in range(30)]
 
 
-@pytest.mark.parametrize(
-    ("frames", "first", "left_out"),
-    [
-        ([*frame(USERS, "x = fc(x)"), *LIBRARY * 3], f'  File "{USERS}", line 7, in step', None),
-        ([*LIBRARY, *frame(USERS, "x = fc(x)"), *LIBRARY * 6], f'  File "{USERS}", line 7, in step', 12),
-        ([*frame(USERS, *STATEMENT), *LIBRARY * 2], f'  File "{USERS}", line 7, in step', 29),
-        (LIBRARY * 6, "    return self.construct(*args)", None),
-    ],
-)
+@pytest.mark.parametrize(("frames", "first", "left_out"), [
+    ([*frame(USERS, "x = fc(x)"), *LIBRARY * 3], f'  File "{USERS}", line 7, in step', None),
+    ([*LIBRARY, *frame(USERS, "x = fc(x)"), *LIBRARY * 6], f'  File "{USERS}", line 7, in step', 12),
+    ([*frame(USERS, *STATEMENT), *LIBRARY * 2], f'  File "{USERS}", line 7, in step', 29),
+    (LIBRARY * 6, "    return self.construct(*args)", None),
+])  # fmt: skip
 def test_the_line_of_the_users_program_is_shown_above_those_of_libraries(frames, first, left_out):
     """As of MindSpore in PyNative mode, whose own frames are many. The last lines are shown in any case."""
     traceback = "\n".join(["Traceback (most recent call last):", *frames, "ValueError: no such shape"])

@@ -189,26 +189,26 @@ def watched(request, watch, monkeypatch):
 
 def settle(changes):
     """Read everything to its end."""
-    wait_until(lambda: not [changes.nothing_new(key) for key in changes.due()], "that all are quiet")
+    wait_until(lambda: not [changes.nothing_new(key) for key in changes.changed()], "that all are quiet")
 
 
 def wait_due(changes):
-    return wait_until(changes.due, "a change")
+    return wait_until(changes.changed, "a change")
 
 
 def test_every_file_is_due_at_first_and_once_nobody_writes(watched, tmp_path):
     """Each until it was read to its end; those that were quiet before, too. Should somebody write again, it is seen."""
     append(tmp_path / "a")
     changes = watched("a", "missing")
-    assert changes.due() == (0, 1)
+    assert changes.changed() == (0, 1)
     settle(changes)
-    assert changes.due(ended=True) == (0, 1)
+    assert changes.changed(ended=True) == (0, 1)
     changes.nothing_new(1)
-    assert changes.due(ended=True) == (0,)
+    assert changes.changed(ended=True) == (0,)
     changes.nothing_new(0)
-    assert changes.due(ended=True) == ()
+    assert changes.changed(ended=True) == ()
     append(tmp_path / "a")
-    assert changes.due(ended=True) == ()
+    assert changes.changed(ended=True) == ()
     assert wait_due(changes) == (0,)
 
 
@@ -221,7 +221,7 @@ def test_what_is_written_makes_a_file_due(watched, tmp_path):
         append(tmp_path / "b")
         assert wait_due(changes) == (1,)
         settle(changes)
-    assert changes.due() == ()
+    assert changes.changed() == ()
 
 
 def test_a_write_between_reading_and_asking_is_not_missed(watched, tmp_path):
@@ -266,7 +266,7 @@ def test_waiting_ends_with_a_change(watched, tmp_path):
     writer = threading.Timer(0.05, append, [tmp_path / "a"])
     writer.start()
     before_s = time.monotonic()
-    while not changes.due():
+    while not changes.changed():
         changes.wait(1000)
     writer.join()
     assert time.monotonic() - before_s < 500
@@ -315,9 +315,9 @@ def test_what_the_kernel_does_not_tell_is_found_all_the_same(watch, tmp_path, mo
     changes = watch("a")
     settle(changes)
     append(tmp_path / "a")
-    assert changes.due() == ()
+    assert changes.changed() == ()
     clock.now_s += module.MAKE_SURE_EVERY_S
-    assert changes.due() == (0,)
+    assert changes.changed() == (0,)
 
 
 class Clock:
@@ -346,7 +346,7 @@ def test_many_files_are_looked_at_less_often(watch, tmp_path, monkeypatch):
         began_s, looking_s = clock.now_s, 0.0
         while clock.now_s < began_s + 10:
             clock.now_s += module.LOOK_EVERY_S
-            changes.due()
+            changes.changed()
         return looking_s / (clock.now_s - began_s)
 
     monkeypatch.setattr(module, "_signature", slow_signature)
