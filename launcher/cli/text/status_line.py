@@ -14,8 +14,6 @@ from launcher.cli.text.columns import columns_of, cut_to
 from launcher.cli.text.style import takes_escapes
 from launcher.logs.terminal import without_colours
 
-# Where the status cannot be redrawn in place, it is repeated at most this often.
-STATUS_EVERY_S = 1.0
 ERASED = "\r\x1b[K"
 CUT = "…; "
 SPARE_COLUMNS = 2  # where a terminal writes ^C: in a full row it would wrap, and a half of it would stay
@@ -24,7 +22,7 @@ MIN_WHY_COLUMNS = 10  # columns; less of a failure says nothing
 
 
 class StatusLine:
-    """A line that is redrawn in place on a terminal, and printed elsewhere when it changes.
+    """A line that is redrawn in place on a terminal. Elsewhere (`on_terminal` is False) do not call `show`.
 
     A terminal that takes nothing (Ctrl-S) is left as it is: no method blocks.
     """
@@ -36,7 +34,6 @@ class StatusLine:
         self.on_terminal = alone and takes_escapes(stream)
         self._shown = ""
         self.visible = False  # on a terminal
-        self._next_s = 0.0
         self._columns: int | None = None  # of the terminal, when it was looked at last
         self._resized_s = -math.inf  # when they were seen to have changed
 
@@ -48,34 +45,23 @@ class StatusLine:
             columns = os.get_terminal_size(self._stream.fileno()).columns
         return (columns or shutil.get_terminal_size().columns) - SPARE_COLUMNS
 
-    def hurry(self) -> None:
-        """Show what comes next without waiting for the interval to pass."""
-        self._next_s = 0.0
-
     def show(self, text: str, why: str = "") -> None:
         """Show `why` and `text`; `why` is cut first where the terminal is narrow.
 
         Colours of what is quoted go: the line is cut, and must not lose the end of a colour.
         """
         text, why = without_colours(text), without_colours(why)
-        if self.on_terminal:
-            width = self.width
-            if (not self._is_settled(width) and self.visible) or self._is_in_background():
-                return
-            room = width - columns_of(text)
-            if columns_of(why) > room:
-                why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
-            text = cut_to(why + text, width)
-            if (text != self._shown or not self.visible) and self._takes_text():
-                self._write(self._erasure() * self.visible + text)
-                self.visible = bool(text)
-                self._shown = text
+        width = self.width
+        if (not self._is_settled(width) and self.visible) or self._is_in_background():
             return
-        text = why + text
-        if text and text != self._shown and time.monotonic() >= self._next_s:
-            self._write(text + "\n")
+        room = width - columns_of(text)
+        if columns_of(why) > room:
+            why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
+        text = cut_to(why + text, width)
+        if (text != self._shown or not self.visible) and self._takes_text():
+            self._write(self._erasure() * self.visible + text)
+            self.visible = bool(text)
             self._shown = text
-            self._next_s = time.monotonic() + STATUS_EVERY_S
 
     def erase(self) -> str:
         """Erase the line; where the terminal takes nothing now, return what to write before anything else."""
