@@ -8,6 +8,8 @@
 
 and `tlaunch run --dp 2 --mp 2 --pp 2 --micro-batches 2 -- python net.py`. Importing it starts nothing, and neither do modules: they
 are modules of torch, which one process can call.
+
+To change the arguments of `train`: training.py (public: examples/transformer.py and docs/tutorial.md show them).
 """
 
 from __future__ import annotations

@@ -1,1 +1,8 @@
-"""Cuts a network by sharding strategies: its operators, who computes which part of each, and what is communicated."""
+"""Cuts a network by sharding strategies: its operators, who computes which part of each, and what is communicated.
+
+To change an operator: operators/table.py, operators/record.py (one output; no communication except statistics; a test
+    cuts it in every way).
+To change how a plan is executed: execution.py, communication.py, sharded_network.py (all ranks open groups in the
+    same order).
+To change which mode uses which strategies: modes.py, calibrate.py (all ranks use the same measured costs).
+"""
