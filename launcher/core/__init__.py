@@ -7,4 +7,5 @@ To change how files of unknown origin are read: regular_files.py, codec.py (read
 To change the metrics of a training step: metrics.py, reporting.py, launcher/runs/metrics_reader.py (a new key has a
     default, so that older files stay readable).
 To change the grace period: records.py (`grace_from`; all processes use this rule).
+To change the heartbeat of a program: heartbeat.py (a public interface: programs of older versions keep working).
 """

@@ -8,4 +8,6 @@ To change an engine: mpi.py, slurm.py, launcher/cli/launch/engine_commands.py, l
     (render the exact argv first; command lines contain no secrets; engines ignore ranks).
 To change a setting that every rank gets: assemble.py, launcher/preload/serve.py, launcher/supervise/spawn.py (follow
     `cpus` of `RankSpec`).
+To change a variable with a default that users may override: variables.py, render/job.py,
+    launcher/cli/launch/engine_commands.py (Open MPI passes on only those in `HANDED_ON_IF_SET`).
 """

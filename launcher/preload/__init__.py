@@ -7,7 +7,7 @@ documents its command line.
 
 To change which secrets are masked: masking.py (all outputs use this list; tests/preload/test_masking.py has a row for
     each form).
-To change how a forked rank ends: ending.py (output and exit code are those of plain Python; in doubt CPython ends the
+To change how a forked rank ends: ending.py (output and exit code match plain Python; in doubt CPython ends the
     rank).
 To change the report of a failed rank in `tlaunch exec`: headline.py (it runs in the user's Python, and never delays
     the rank's exit).
