@@ -1,14 +1,14 @@
-"""Claim: pipeline stages of equal cost are idle for the share of a step that the formula of each schedule says.
+"""Claim: the idle share of equal pipeline stages is as given by the formula of each schedule.
 
     python benchmarks/bubble.py [--only NAME] [--rounds N]
 
-Two, four and eight ranks, a process each, run the trainer's pipeline engine and its messages by gloo. A stage sleeps instead of
-computing, for one unit of time forward and two backward, so that eight of them are as independent on one core as they are on eight
-devices; chunks of layers sleep for their part of that. The time that a stage is busy is measured as in every training: without
-what it blocks on messages (`launcher/trainer/parallel/waiting.py`). The idle share is the rest of all stages' time, of the fastest
-round, as other work on the machine makes stages wait; beside it stand the activations of how many micro batches the first stage has
-kept at most, counted, and their formula.
-Exits with 1 if an idle share is more than 0.03 from its formula, or a count is another one.
+Two, four and eight processes run the trainer's pipeline engine, with messages over gloo. A stage sleeps instead of
+computing: one unit of time forward, two backward. Eight stages are thus independent even on one core. Chunks of
+layers sleep for their part of that time. Busy time is measured as in every training, without waiting for messages
+(`launcher/trainer/parallel/waiting.py`). The idle share is the rest of all stages' time. The fastest round counts,
+because other load on the machine adds waiting. The table also has the largest number of micro batches whose
+activations the first stage holds, and the formula for it.
+Exits with 1 if an idle share differs from its formula by more than 0.03, or a count differs at all.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Claim: a step waits for a checkpoint a tenth of the time that torch.save of the same tensors takes.
+"""Claim: a step waits for a checkpoint for a tenth of the time that torch.save of the same tensors takes.
 
     python benchmarks/checkpoint.py [--rounds N] [--directory DIR]
 
-One rank, weights and moments of some 45 million parameters (546 MB), in rounds of which each does all in turn: torch.save and torch.load of
-one file, torch.distributed.checkpoint (save, async_save and load; its own files), and the trainer's writer and reader, which
-also compute and compare digests. What the others write is brought to the disk by fsync, as the trainer's is. Writing and reading rates
-are of the whole until it is on the disk, or in the tensors. Exits with 1 if the claim does not hold.
+One rank saves and loads weights and moments of about 45 million parameters (546 MB). Each round runs, in turn:
+torch.save and torch.load of one file; torch.distributed.checkpoint (save, async_save and load, in its own format);
+and the trainer's writer and reader, which also compute and verify digests. All files are synced to disk with fsync.
+Rates cover the time until all data is on disk, or in the tensors. Exits with 1 if the claim does not hold.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Claim: a rank opens a corpus of 10 million pairs, once it is cached, in under 5 s and 100 MB beyond its imports.
+"""Claim: a rank opens a cached corpus of 10 million pairs in under 5 s, with under 100 MB beyond its imports.
 
-The text is the packaged sample over and over, in random order, each pair with a word more on both sides, in a temporary
-directory (1.3 GB, with the ids 3 GB). Also prints what the first opening costs: training the tokenizer on every 20th pair,
-and how many pairs a second are encoded on all cores. Exits with 1 if the claim does not hold.
+The text repeats the packaged sample in random order, with an extra word on both sides of each pair. It is written to
+a temporary directory (1.3 GB, or 3 GB with token IDs). Also prints the cost of the first opening: training the
+tokenizer on every 20th pair, and pairs encoded per second on all cores. Exits with 1 if the claim does not hold.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Claim: after the death of a rank, an elastic training takes its next step within 0.3 of the time that torchrun needs for the same program.
+"""Claim: after a rank's death, an elastic training takes its next step within 0.3 of torchrun's time.
 
     python benchmarks/elastic.py [--rounds N]
 
-The bundled trainer, on as many ranks as torchrun's. From the SIGKILL of a rank until rank 0 tells of the next step. With tlaunch a first
-kill starts all eight ranks again; with the second one, of the same device, the training goes on without that, on seven. Both go on from the newest
-checkpoint. torchrun restarts all eight both times, without checkpoints, so that its next step is the first one: there is less for it to do. It gets
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, as in restart.py. Exits with 1 if a ratio misses what must hold.
+Both run the bundled trainer on the same number of ranks. The time is measured from the SIGKILL of a rank until rank 0
+reports the next step. With tlaunch, a first kill restarts all eight ranks; after a second kill of the same device,
+the training continues on seven. Both resume from the newest checkpoint. torchrun restarts all eight ranks both times,
+without checkpoints, so its next step is the first one, which is less work. It gets
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, as in restart.py. Exits with 1 if a ratio misses its limit.
 """
 
 from __future__ import annotations

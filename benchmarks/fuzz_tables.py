@@ -1,7 +1,8 @@
-"""Claim: no document, however damaged, crashes the rank-table reader, hangs it, or makes it eat memory.
+"""Claim: no document, however damaged, makes the rank table reader crash, hang or use excessive memory.
 
-Valid tables of every format are mutated, as bytes, as text and as JSON values, and each result is read. Prints one line
-of figures; exits 1 at the first document that breaks the claim, having written it to the working directory.
+Mutates valid tables of every format as bytes, as text and as JSON values, and reads each result. Prints one line of
+figures.
+Exits with 1 at the first document that breaks the claim, after writing it to the working directory.
 
     python benchmarks/fuzz_tables.py --documents 200000
 """

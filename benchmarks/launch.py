@@ -1,13 +1,14 @@
-"""Claim: what a launch costs with tlaunch, as ratios to torchrun, torchrun's fork mode, mpirun and a shell loop.
+"""Claim: the cost of a launch with tlaunch, as ratios to torchrun, torchrun's fork mode, mpirun and a shell loop.
 
-Measured are the start, from the command until the last rank runs (each notes the time in a file of its own, in the
-first line after its imports), the end, from there until the command returns, and the whole. Every round runs each
-launcher once, in turn; a ratio is the median of the rounds' ratios. One import is the start of one such program without
-a launcher: it takes less than a round, so it is measured in pairs with further runs of tlaunch, one right after the
-other. The launcher's modules are compiled before, as pip does with what it installs (an editable installation is left
-as it is, and with PYTHONDONTWRITEBYTECODE for ever). Then the memory (PSS of the whole process tree) of eight ranks that
-have torch loaded, and `tlaunch --help` and `validate` beside a bare Python. Exits with 1 if a ratio that must hold does
-not.
+Three times are measured: the start, from the command until the last rank runs; the end, from there until the command
+returns; and their sum. Each rank writes its start time to a file, in the first line after its imports. Every round
+runs each launcher once, in turn; a ratio is the median of the rounds' ratios. "One import" is the start of one such
+program without a launcher. It takes less time than a round, so it is measured in pairs with further runs of tlaunch.
+The launcher's modules are compiled first, as pip does at installation; this is skipped for an editable installation,
+and with PYTHONDONTWRITEBYTECODE.
+
+Also measured are the memory (PSS of the process tree) of eight ranks that have loaded torch, and the time of `tlaunch
+--help` and `validate` compared with a bare Python. Exits with 1 if a ratio misses its limit.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Claim: following logs costs the ranks nothing, and 256 quiet logs nothing at all; a line is seen when it is written.
+"""Claim: following logs costs the ranks nothing, following 256 quiet logs costs nothing, and lines appear at once.
 
-What `tlaunch logs` does, beside `tail` in the same round; a ratio is the median of the rounds' ratios. Four measurements:
+Each round compares `tlaunch logs` with `tail`; a ratio is the median of the rounds' ratios. There are four
+measurements:
 
-* ranks: 64 ranks write as fast as they can, followed by nobody, by `logs -f --merge`, or by `tail -F` (into a file). With
-  fewer cores than processes a follower takes its CPU time from the ranks, and the run takes longer; whether it slows
-  writing itself is told by the CPU time that the ranks need for the same lines.
-* throughput: all that eight logs hold (some 200 MB), to /dev/null and to a pipe that is read. tail copies bytes; logs
-  makes them harmless for a terminal and writes the rank before each line, as `sed` does here after tail.
-* latency: from the write of a line to its arrival in a pipe, a line every 50 ms, each in another of all logs.
-* idle: the share of one core that following quiet logs takes.
+* ranks: 64 ranks write at full speed, with no follower, `logs -f --merge`, or `tail -F` (into a file). With fewer
+  cores than processes, a follower takes CPU time from the ranks, and the run takes longer. The CPU time of the ranks
+  for the same lines shows whether a follower slows down writing itself.
+* throughput: the contents of eight logs (about 200 MB), to /dev/null and to a pipe. tail only copies bytes; `logs`
+  also escapes control characters and adds the rank to each line. `sed` does the same after tail.
+* latency: the time from the write of a line to its arrival in a pipe, with a line every 50 ms, each in the next log.
+* idle: the share of one core used for following quiet logs.
 
-Exits with 1 if what must hold does not. --scale shortens everything but the number of logs.
+Exits with 1 if a limit is missed. --scale shortens everything except the number of logs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Claim: a program of MindSpore that fails is told of by its rank and line, and ended at once, where msrun takes a minute.
+"""Claim: a failed MindSpore program is reported with its rank and line, and stopped at once; msrun takes a minute.
 
     msrun.py --python PYTHON [CASE ...]
 
-PYTHON has MindSpore 2, with msrun beside it. Four ranks on this machine reduce, and then one of the cases happens. Prints a
-table: the whole time where ranks end well, else that from the failure until nothing of the job is left; the exit code;
-whether the launcher's own words name the rank, and the line of it; and how many processes are left.
+PYTHON must have MindSpore 2 and msrun. Four ranks on this machine run a reduction, then one of the cases. The table
+has four columns: the total time if the ranks succeed, else the time from the failure until no process of the job is
+left; the exit code; whether the launcher's output names the rank and the line; and the number of processes left.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""The recipe recipes/transformer/multi30k.toml beside Hugging Face's MarianMTModel, on two ranks (the extras `train` and `bench`).
+"""Compare recipes/transformer/multi30k.toml with Hugging Face's MarianMTModel on two ranks (extras `train`, `bench`).
 
     python benchmarks/multi30k.py [--data DIR] [--steps N] [--rounds N]
     python benchmarks/multi30k.py --data DIR --whole DIRECTORY --source TEST.en --reference TEST.fr
 
-DIR has what `tlaunch data preprocess` made of Multi30K; without it the packaged sample is taken. The first command times some steps of both in turn, each on two processes
-with one thread: `tlaunch run`, and a loop over the peer under DistributedDataParallel with torch.optim.Adam, which gets the same
-batches, cut for its two ranks as ours. It exits with 1 if ours takes more than 0.6 of the peer's time.
+DIR has Multi30K as written by `tlaunch data preprocess`; without it, the packaged sample is used. The first command
+times some steps of both programs in turn, each on two processes with one thread: `tlaunch run`, and a loop over the
+peer with DistributedDataParallel and torch.optim.Adam. The peer gets the same batches, with the same split over two
+ranks. Exits with 1 if tlaunch takes more than 0.6 of the peer's time.
 
-The second one trains the peer as long as the recipe says, in DIRECTORY, and goes on there when it is called again; then it takes the
-mean of the weights of the same ten steps whose checkpoints `tlaunch ckpt merge --average 10` takes of ours, translates by `generate`, and prints
-its scores as `tlaunch evaluate` does.
+The second command trains the peer in DIRECTORY as long as the recipe does, and resumes there when it is run again. It
+averages the weights of the steps that `tlaunch ckpt merge --average 10` averages, translates with `generate`, and
+prints scores like `tlaunch evaluate`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Claim: `--recipe resnet50` trains as many images a second as a plain torch loop, and never waits for its images.
+"""Claim: `--recipe resnet50` trains as many images per second as a plain torch loop, and never waits for its images.
 
     python benchmarks/resnet.py [--only NAME] [--rounds N]
 
-The loop is the same model with torch.optim.SGD, on several ranks in DistributedDataParallel by gloo, as torch's tutorials
-have it; a second one computes in channels_last. Both find the same images in memory, ready for the model, while the recipe reads, crops,
-flips, resizes and normalises them in its thread. One and two ranks of one thread each, local norms, in float32, on images of
-32 and 224 pixels. In each round all take steps in turn; a ratio is the median of the rounds'. Exits with 1 if a ratio that must
-hold does not.
+The loop trains the same model with torch.optim.SGD; on several ranks it uses DistributedDataParallel over gloo, as in
+torch's tutorials. A second loop uses channels_last. Both loops find prepared images in memory, while the recipe
+reads, crops, flips, resizes and normalises the same images in a thread. Runs have one and two ranks with one thread
+each, local batch norms, float32, and images of 32 and 224 pixels. In each round all programs take steps in turn; a
+ratio is the median of the rounds'.
+Exits with 1 if a ratio misses its limit.
 """
 
 from __future__ import annotations

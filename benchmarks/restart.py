@@ -1,9 +1,9 @@
-"""Claim: after the death of a rank, all eight run again within a tenth of the time that torchrun needs.
+"""Claim: after the death of a rank, all eight run again within a tenth of torchrun's time.
 
-From the SIGKILL of a rank until all ranks of the next attempt have met in an all_reduce over gloo; three kills under
-`--max-restarts 3`, each compared with torchrun's kill of the same number. torchrun gets
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: without it, its gloo ranks find the addresses of the dead in the store that the
-attempts share, and every restart fails. Exits with 1 if the ratio misses what must hold.
+The time is measured from the SIGKILL of a rank until all ranks of the next attempt have met in an all_reduce over
+gloo. There are three kills under `--max-restarts 3`, each compared with torchrun's kill of the same number. torchrun
+gets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Without it, its gloo ranks find addresses of dead ranks in the store that
+all attempts share, and every restart fails. Exits with 1 if the ratio misses its limit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What rank 0 has to do for a checkpoint of many ranks, and what every rank has to do to go on from it; no peer.
+"""Measure the work of rank 0 to save a checkpoint of many ranks, and of each rank to resume from it. There is no peer.
 
     python benchmarks/save_at_scale.py [--ranks N ...]
 
-The writer of rank 0 is real, and so are its notes, index and strategy; the files of the other ranks are not there, but their notes are, with
-the boxes that these ranks would own (pp=8 mp=8, the rest dp). In one directory of this machine: a file system that many servers share
-takes longer for each file. Copies and files of the ranks themselves do not depend on the number of ranks: each writes its own.
+Rank 0's writer is real, and so are its notes, index and strategy file. The other ranks' files do not exist, but their
+notes do, with the boxes that these ranks would own (pp=8 mp=8, the rest dp). All is in one directory on this machine;
+on a file system shared by many servers, each file takes longer. Copying and writing on each rank is not measured,
+because it does not depend on the number of ranks.
 """
 
 from __future__ import annotations

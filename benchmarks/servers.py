@@ -1,17 +1,17 @@
-"""Claim: what a run over many servers costs: little beside what mpirun itself takes, and nothing that grows worse than their number.
+"""Claim: a run over many servers costs little compared with mpirun, and no cost grows faster than their number.
 
-hosts: a rank on each of some virtual hosts (network, hostname, sshd and process tree of their own, all on this machine),
-by `tlaunch run --engine mpi` and by the same mpirun alone, in turn; ratios are the medians of the rounds' ratios, slopes
-are least squares through the medians. Until up: all ranks' programs have begun. Until end: the command has returned.
-Hosts share the cores of this machine, so that what servers would do side by side is done here one after the other:
-the CPU seconds per server tell how much that is.
+hosts: one rank on each of several virtual hosts on this machine, each with a separate network, hostname, sshd and
+process tree. `tlaunch run --engine mpi` and the same mpirun take turns. Ratios are the medians of the rounds' ratios,
+slopes are least squares through the medians. "Until up" is the time until all ranks' programs have started, "until
+end" until the command has returned. The hosts share this machine's cores, so work that real servers do in parallel is
+serialised: the CPU seconds per server show how much.
 
-simulation: up to 2,000 servers of 8 devices. The coordinator is real; its engine is one process that speaks for all
-agents (programs/simulated_agents.py), and no rank is started. It gives what the coordinator, the network and each agent have to do
-for N servers, how it grows, and what their heartbeats cost.
+simulation: up to 2,000 servers with 8 devices. The coordinator is real. Its engine is one process that simulates all
+agents (programs/simulated_agents.py), and no ranks are started. This gives the work of the coordinator, the network
+and each agent for N servers, its growth, and the cost of heartbeats.
 
-On N real servers: what mpirun takes for N (its own tree of ssh, which grows slower than this slope once hosts do not
-share cores), then one server's CPU, all side by side, then the coordinator's part of the simulation.
+On N real servers, the total is mpirun's time for N servers, plus one server's CPU time, plus the coordinator's part
+of the simulation. mpirun's tree of ssh connections grows more slowly than this slope if hosts do not share cores.
 """
 
 from __future__ import annotations

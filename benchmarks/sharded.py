@@ -1,12 +1,13 @@
-"""Claim: a network that is executed by a sharding plan costs no more than the same network in torch's own data parallelism.
+"""Claim: a network executed by a sharding plan costs no more than the same network in torch's own data parallelism.
 
     python benchmarks/sharded.py [--only NAME] [--rounds N]
 
-The network is a perceptron of four hidden layers with cross entropy and SGD, in float32, on two ranks of one thread each:
-traced and cut by mode data_parallel, with collectives by shared memory and by gloo, beside DistributedDataParallel by gloo,
-whose gradients are views of its buckets. "small" is mostly the overhead of operators, "large" products of matrices. In each
-round all take steps in turn; a ratio is the median of the rounds'. Processor time has no waiting in it, and so less noise.
-Alone, the plan of one rank is beside the network itself. Exits with 1 if a ratio that must hold does not.
+The network is a perceptron with four hidden layers, cross entropy and SGD, in float32, on two ranks with one thread
+each. It is traced and partitioned by mode data_parallel, with collectives over shared memory and over gloo. The peer
+is DistributedDataParallel over gloo, with gradients as views of its buckets. "small" measures mostly the overhead of
+operators, "large" matrix products. In each round all programs take steps in turn; a ratio is the median of the
+rounds'. CPU time excludes waiting, and so has less noise. The plan of a single rank is also compared with the network
+itself. Exits with 1 if a ratio misses its limit.
 """
 
 from __future__ import annotations

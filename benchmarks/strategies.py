@@ -1,21 +1,24 @@
-"""Claim: what auto_parallel chooses takes at most a tenth longer than the best of all other strategies that are measured.
+"""Claim: the strategies chosen by auto_parallel take at most a tenth longer than the best of all measured ones.
 
     python benchmarks/strategies.py [--only NAME] [--rounds N] [--ranks N]
 
-On 2 and on 4 ranks, of one thread each, in float32: steps of training (forward, backward, sums of gradients, SGD with momentum)
+Training steps (forward, backward, gradient reduction, SGD with momentum) run on 2 and 4 ranks with one thread each,
+in float32:
 
-    long, wide     the quickstart network, x (rows, inner) by matmul, relu, matmul2 and the mean squared error; with more rows
-                   than features, and with more features than rows, so that to sum gradients costs little, or most
+    long, wide     the quickstart network: x (rows, inner), matmul, relu, matmul2 and the mean squared error; with more
+                   rows than features, and with more features than rows: gradient reduction is cheap or dominant
     mlp            two linear layers with biases and a GELU between, cross entropy
-    attention      self-attention of several heads with its four linear layers, and a residual
+    attention      multi-head self-attention with its four linear layers and a residual
 
-On 2 ranks all assignments of the quickstart network are measured. Of the others, and on 4 ranks, all that differ in the
-products with weights (in attention those of query, key and value are cut alike), the rest propagated. All are built and
-take a few steps, one after another; the fastest quarter goes on to twice the steps, and so on. The last few, data
-parallelism and the choice then take turns in many rounds. In each the fastest of a few steps counts, since other work only
-adds to the time, and the medians of rounds are compared. The choice takes part twice: how far both differ is noise.
+On 2 ranks, all assignments of the quickstart network are measured. In all other cases, only those that differ in the
+products with weights are, and the rest is propagated; in attention, query, key and value have the same strategy. All
+candidates take a few steps, one after another. The fastest quarter then takes twice as many steps, and so on. The
+last few, data parallelism and the choice take turns in many rounds. The fastest of a few steps counts in each round,
+because other load only adds time, and the medians of rounds are compared. The choice takes part twice; the difference
+between the two is noise.
 
-Costs are measured on the ranks before the search (launcher/trainer/own/cut/calibrate.py). Exits with 1 if a choice is worse.
+Costs are measured on the ranks before the search (launcher/trainer/own/cut/calibrate.py). Exits with 1 if a choice is
+worse.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Claim: the bundled trainer takes less time and memory than others that train the same model, alone and on several ranks.
+"""Claim: the bundled trainer takes less time and memory than others for the same model, on one and on several ranks.
 
     python benchmarks/train.py [--data PATH] [--only NAME] [--rounds N] [--before CHECKOUT]
 
-The peers are a loop over torch.nn.Transformer with torch.optim.AdamW and Hugging Face's MarianMTModel (the extra
-`bench`), of the same size, dropout and precision, each in a process of its own, one thread per rank, with torch's default
-allocator (of which the trainer asks, as in every run, to keep what it frees); for eight ranks, torch's own parallelism.
-In each round all programs take the same batches in turn, which no other round has; a ratio is the median of the
-rounds'. Ratios of one process are of CPU time, since other work on the machine does not count there; those of several
-ranks are of elapsed time.
+The peers are a loop over torch.nn.Transformer with torch.optim.AdamW, and Hugging Face's MarianMTModel (extra
+`bench`), with the same size, dropout and precision. Each runs in a separate process, with one thread per rank. They
+use torch's default allocator; the trainer, as in every run, keeps freed memory. The peer for eight ranks is torch's
+own parallelism. In each round all programs take the same batches in turn, and each round has new batches; a ratio is
+the median of the rounds'. Ratios of one process are of CPU time, which excludes other load on the machine. Ratios of
+several ranks are of elapsed time.
 
-Without --data the packaged sample is trained on. The sizes are those of the small Transformer for Multi30K ("m30k") and
-of the MindSpore tutorial. --before is a checkout of commit 947f4a1, whose trainer takes the same rounds after this one's,
-and is compared by medians; without it, what compares with it is left out. Exits with 1 if a ratio that must hold does not.
+Without --data, the packaged sample is used. The sizes are those of the small Transformer for Multi30K ("m30k") and of
+the MindSpore tutorial. --before is a checkout of commit 947f4a1. Its trainer takes the same rounds after this one's,
+and is compared by medians; without it, these comparisons are skipped. Exits with 1 if a ratio misses its limit.
 """
 
 from __future__ import annotations

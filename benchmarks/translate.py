@@ -1,12 +1,12 @@
-"""CPU time of beam search, beside Hugging Face's MarianMTModel.generate (the extra `bench`).
+"""Compare the CPU time of beam search with Hugging Face's MarianMTModel.generate (extra `bench`).
 
     python benchmarks/translate.py [--rounds N] [--beam N] [--sentences N]
 
-Both models have the size of the small Transformer for Multi30K ("m30k") and random weights, translate the same ids with the same
-beam, and end each translation after the same number of tokens, so that neither gains by ending early. In each round both
-take turns, each in a process of its own with one thread, after some sentences that do not count: the peer with torch's default allocator, and
-once more with the memory kept that it frees, of which tlaunch asks. A ratio is the median of the rounds'. Exits with 1 if a
-ratio that must hold does not.
+Both models have the size of the small Transformer for Multi30K ("m30k") and random weights. They translate the same
+IDs with the same beam, and end each translation after the same number of tokens, so that no model gains by ending
+early. In each round both take turns, in separate processes with one thread, after a few warm-up sentences. The peer
+runs with torch's default allocator, and again with freed memory kept, as tlaunch does. A ratio is the median of the
+rounds'. Exits with 1 if a ratio misses its limit.
 """
 
 from __future__ import annotations

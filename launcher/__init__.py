@@ -1,4 +1,4 @@
-"""tlaunch's own package. Programs use the same functions as `import tlaunch`; `import launcher` works too, if they have no `launcher`.
+"""The `launcher` package. Programs use `import tlaunch`, which exports the same functions.
 
 To change how a process of tlaunch finds this package: core/resources.py, _tlaunch_command.py, tlaunch/_package.py,
     tlaunch/_user_package.py (never `python -m`, which searches the current directory first).
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # as type checkers know it; to import `typing` would cost every process of a run
+TYPE_CHECKING = False  # type checkers treat this as true; importing `typing` would slow the start of every rank
 if TYPE_CHECKING:
     from launcher.cli.launch.api import LaunchResult, launch
     from launcher.core.errors import TlaunchError
@@ -23,12 +23,12 @@ _MODULE_OF = {"LaunchResult": _API, "TlaunchError": _ERRORS, "beat": _REPORTING,
 
 
 def __getattr__(name: str) -> object:
-    """Import what Python programs use when they use it."""
+    """Import public names lazily, on first use."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - as above
 
-    # `import tlaunch` may have loaded the module from its copy of this package (tlaunch/_user_package.py).
+    # `import tlaunch` may have loaded the module under another package name (tlaunch/_user_package.py).
     module = sys.modules.get("_tlaunch_launcher" + _MODULE_OF[name]) or import_module(_MODULE_OF[name], __name__)
     return getattr(module, name)
 

@@ -1,4 +1,4 @@
-"""`python -m launcher` is the same as `tlaunch`."""
+"""Run `tlaunch` with `python -m launcher`."""
 
 from launcher.cli.main import main
 

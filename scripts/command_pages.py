@@ -1,4 +1,4 @@
-"""Fill docs/reference/commands.md with the help of every command. MkDocs calls this hook while it builds the site."""
+"""Append the help of every command to docs/reference/commands.md. MkDocs calls this hook while it builds the site."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WIDTH = 100
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return the text of the page that is built, with the commands below it if it is the page of commands."""
+    """Return the Markdown of a page. The page of commands gets the help of every command."""
     return markdown + "\n".join(sections("tlaunch", tlaunch, None)) if page.file.src_uri == PAGE else markdown
 
 
 def sections(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
-    """Yield a section with the help of `command`, then one for each of its subcommands."""
+    """Yield a section with the help of `command`, then sections for its subcommands."""
     settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     context = click.Context(command, parent, info_name=name, **settings)
     context.meta[HELP_ALL] = True

@@ -1,19 +1,19 @@
-// The page of `tlaunch report --live`. It asks for what has changed, and gets an answer once something has. Texts of the
-// run become text nodes, never markup.
+// The page of `tlaunch report --live`. A request for changes is answered once there are some. Texts of the run become text
+// nodes, never markup.
 "use strict";
 
-const MAX_LINES = 5000; // of a log that are kept
+const MAX_LINES = 5000; // of a log
 const RETRY_MS = 3000;
 const byId = (id) => document.getElementById(id);
-const page = Math.random().toString(36).slice(2); // a name, so that the end is told to each page that is open
+const page = Math.random().toString(36).slice(2); // an ID: the server waits until each open page has the end of the run
 const parts = new Map();
-let seen = 0; // the number of the look that was read last
-let each = null; // whether each rank has a row; null until it is known how many there are
-let rank = null; // whose log is followed
-let place = ""; // up to where
+let seen = 0; // number of the last update
+let each = null; // whether each rank has a row; null until the number of ranks is known
+let rank = null; // whose log is shown
+let place = ""; // position of the shown log
 let restBytes = "";
-let sticks = true; // to the end of the log, until a person scrolls up
-let over = false; // nothing more will come
+let sticks = true; // to the end of the log, until the user scrolls up
+let over = false; // whether the contents are final
 let request = new AbortController();
 
 function element(name, properties = {}, ...children) {
@@ -29,7 +29,7 @@ function shape(name, attributes, ...children) {
   return made;
 }
 
-// Change only what is another text: what a person has selected stays selected.
+// Change only different text, so that a selection stays.
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -72,7 +72,7 @@ function chartOf(chart) {
   }
   if (chart.restarts.length) {
     const sample = shape("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, line("M12 -2V10", "again"));
-    legend.append(element("span", {}, sample, "begun again"));
+    legend.append(element("span", {}, sample, "restart"));
   }
   const steps = chart.steps.map((step, at) => element("span", {}, at ? step : `${chart.unit} ${step}`));
   const figure = element("figure", { className: "card" },
@@ -96,12 +96,12 @@ function showCharts(news) {
     else shown.append(made);
   }
   for (const node of [...shown.children]) if (!titles.includes(node.dataset.part)) node.remove();
-  // A chart whose scale has changed has another title, and keeps its place.
+  // A chart with another scale has another title, but the same position.
   titles.map(nodeOf).forEach((node, at) => { if (shown.children[at] !== node) shown.insertBefore(node, shown.children[at]); });
   byId("notes").replaceChildren(...(parts.get("chart notes") ?? []).map((note) => element("p", { className: "note" }, note)));
 }
 
-// Rows are kept and moved, so that what has the focus keeps it.
+// Rows are kept and moved, so that the focus stays.
 function showRows(kind) {
   const columns = parts.get("columns");
   if (byId("columns").childElementCount !== columns.length) {
@@ -124,7 +124,7 @@ function showRows(kind) {
     const target = part.count > 1 ? "#each" : `#rank-${part.rank}`;
     if (link.getAttribute("href") !== target) {
       link.href = target;
-      link.title = part.count > 1 ? "a row for each of them" : "follow its log";
+      link.title = part.count > 1 ? "show one row per rank" : "follow this rank's log";
     }
     part.cells.forEach((text, column) => write(column ? row.cells[column] : link, text));
     const isChosen = part.count === 1 && part.rank === rank;
@@ -139,13 +139,13 @@ function showLog(log) {
   const view = byId("log");
   if (log.anew) view.replaceChildren();
   else if (view.lastChild?.className === "rest") view.lastChild.remove();
-  if (log.skipped) view.append(element("span", { className: "mark" }, `... ${log.skipped.toLocaleString("en")} bytes are left out here\n`));
+  if (log.skipped) view.append(element("span", { className: "mark" }, `... ${log.skipped.toLocaleString("en")} bytes skipped\n`));
   if (log.lines.length) view.append(...log.lines.slice(-MAX_LINES).map((line) => `${line}\n`));
   while (view.childNodes.length > MAX_LINES) view.firstChild.remove();
   if (log.rest) view.append(element("span", { className: "rest" }, log.rest));
   place = log.place;
   restBytes = log.rest_bytes;
-  write(byId("log-note"), log.trouble || (view.hasChildNodes() ? "" : "nothing was written yet"));
+  write(byId("log-note"), log.trouble || (view.hasChildNodes() ? "" : "nothing written yet"));
   if (sticks) view.scrollTop = view.scrollHeight;
 }
 
@@ -161,7 +161,7 @@ function show(news) {
   if (news.log && news.log.rank === rank) showLog(news.log);
 }
 
-// Break off the request that waits for news, and ask anew.
+// Abort the waiting request, and ask again.
 function ask(from = 0) {
   seen = from;
   request.abort();
@@ -209,12 +209,12 @@ async function follow() {
       over = news.over;
     } catch (error) {
       if (request.signal.aborted) continue;
-      say("This page is no longer served. It shows what was read last, and goes on if it is served again at this address.");
+      say("The server of this page is gone. The page shows the last known state, and continues if the server returns at this address.");
       await new Promise((wake) => setTimeout(wake, RETRY_MS));
     }
   }
   const [report, logs] = ["report", "logs"].map((command) => element("code", {}, `tlaunch ${command} ${parts.get("run").argument}`));
-  say("The run is over. This page stays as it is; ", report, " and ", logs, " show all of it.");
+  say("The run is over. This page does not change; ", report, " and ", logs, " show the complete results.");
 }
 
 byId("each").addEventListener("change", () => {
@@ -227,6 +227,6 @@ byId("log").addEventListener("scroll", ({ target }) => {
   sticks = target.scrollTop + target.clientHeight >= target.scrollHeight - 8;
 });
 addEventListener("hashchange", choose);
-write(byId("sentence"), "reading its files ...");
+write(byId("sentence"), "reading the run's files ...");
 choose();
 follow();

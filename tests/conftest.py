@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import resource
 import signal
 import socket
 import tempfile
@@ -50,6 +51,18 @@ KEPT_TEMPORARY_FILES = ("torchinductor_", "pymp-")
 
 def pytest_collection_finish():
     gc.freeze()  # thousands of collected tests and what they import stay: no collection need look at them again
+
+
+@contextmanager
+def file_size_limit(size):
+    """Have every write beyond `size` bytes of a file fail, as on a full disk."""
+    before, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
 
 
 @pytest.fixture(autouse=True)

@@ -32,9 +32,10 @@ GROUPS = {
         "tests/end_to_end/test_slurm_values.py",
     ), "slurm"),
 }  # fmt: skip
+RANKS = "tests/trainer/test_ranks.py"  # no program there shares anything with another one
 FIRST = (  # they take longest: one that began at the end would keep one worker busy, and the others idle
     "hosts: engines", "hosts: faults", "hosts: doctor", "slurm",
-    *(f"tests/trainer/test_{name}.py" for name in ("checkpoint", "decode", "api", "resnet_ranks", "layouts", "memory", "optimizer")),
+    *(f"tests/trainer/test_{name}.py" for name in ("checkpoint", "decode", "layouts", "memory", "ranks")),
     *(f"tests/end_to_end/test_{name}.py" for name in ("resume", "mindspore", "transformer")),
     "tests/torture/test_torture.py", "tests/trainer/test_shared_memory.py", "tests/preload/test_ending.py",
 )  # fmt: skip
@@ -44,7 +45,7 @@ WAITING_WORKERS = 3  # hosts and Slurm are waited for more than they compute
 def scope_of(nodeid):
     """Tests of one scope run in one worker, one after the other: a file shares what its fixtures have started."""
     file = nodeid.partition("::")[0]
-    return GROUPS.get(file, file)
+    return nodeid if file == RANKS else GROUPS.get(file, file)
 
 
 @pytest.hookimpl(trylast=True)
@@ -55,7 +56,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _place(item):
-    scope = scope_of(item.nodeid)
+    scope = scope_of(item.nodeid).partition("::")[0]
     return FIRST.index(scope) if scope in FIRST else len(FIRST)
 
 

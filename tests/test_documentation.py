@@ -40,7 +40,14 @@ def test_the_page_of_commands_has_a_section_for_each():
     ] == []
 
 
-@pytest.mark.parametrize(("page", "launchers"), [("README.md", 3), ("docs/mindspore.md", 1)])
+def test_the_page_of_settings_is_up_to_date():
+    made = runpy.run_path(str(ROOT / "scripts" / "settings_page.py"))
+    assert made["PAGE"].read_text() == made["page"](), (
+        "docs/reference/settings.md: run `python scripts/settings_page.py`"
+    )
+
+
+@pytest.mark.parametrize(("page", "launchers"), [("docs/tutorials/from-torchrun.md", 3), ("docs/mindspore.md", 1)])
 def test_options_of_other_launchers_are_what_the_tables_say(page, launchers):
     """The last column names the option that takes the same value."""
     rows = re.findall(r"^\| .*`-.* \|$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What several benchmarks need. `make bench` runs the scripts above, nothing in here."""
+"""Shared code of the benchmarks. `make bench` runs only the scripts in the parent directory."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Figures as they are printed, and whether those that must hold do."""
+"""Print measured figures, and check those that must hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of a benchmark that consists of several measurements."""
+"""The command line of a benchmark with several measurements."""
 
 from __future__ import annotations
 

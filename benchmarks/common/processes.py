@@ -1,4 +1,4 @@
-"""Programs under measurement: started, waited for, ended, and asked what they have cost."""
+"""Start, wait for and end the measured programs, and read their CPU time and memory."""
 
 from __future__ import annotations
 

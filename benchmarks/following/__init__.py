@@ -1,1 +1,1 @@
-"""The measurements of `logs.py`, one module each: what following logs costs, and how soon a line is seen."""
+"""The measurements of `logs.py`, one per module: the cost of following logs, and the delay of a line."""

@@ -1,4 +1,4 @@
-"""Runs whose logs are followed."""
+"""Start runs with logs to follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to follow logs in which nothing is written."""
+"""Measure the CPU time of following logs without new lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon a line that is written is seen."""
+"""Measure the delay between the write of a line and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower costs the ranks that write."""
+"""Measure the cost of a follower for the ranks that write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast whole logs are shown."""
+"""Measure how fast complete logs are shown."""
 
 from __future__ import annotations
 

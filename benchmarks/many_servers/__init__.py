@@ -1,1 +1,1 @@
-"""What a run over many servers costs. `make bench` runs benchmarks/servers.py."""
+"""Measure the cost of a run over many servers. `make bench` runs benchmarks/servers.py."""

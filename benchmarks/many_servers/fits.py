@@ -1,4 +1,4 @@
-"""How figures grow with the number of servers."""
+"""Fit the growth of figures with the number of servers."""
 
 from __future__ import annotations
 

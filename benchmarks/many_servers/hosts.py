@@ -1,4 +1,4 @@
-"""Launches over virtual hosts of one machine: `tlaunch run --engine mpi` against the bare mpirun that it uses."""
+"""Launch over virtual hosts on one machine: `tlaunch run --engine mpi` compared with the same mpirun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real coordinator with simulated agents that have no ranks: what the protocol and its bookkeeping cost with N servers."""
+"""Run a real coordinator with N simulated agents without ranks, to measure the cost of the protocol."""
 
 from __future__ import annotations
 

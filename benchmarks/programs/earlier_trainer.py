@@ -1,8 +1,9 @@
-"""Work of the trainer as it was at commit 947f4a1, from a checkout of that, which must be the only one on PYTHONPATH.
+"""Run work of the trainer at commit 947f4a1. PYTHONPATH must contain only a checkout of that commit.
 
-Reads from standard input {"settings": [...], "layout": {"dp": 1, ...}, "work": "step" or "head", "parts": 1,
-"rounds": [[[[source, target], ...], ...], ...]}, of each round the batches, with lists of token ids, and prints {"elapsed": [seconds of each round],
-"peak_bytes": of memory above the model}. "head" is the head and its loss alone, of model-parallel ranks.
+Reads JSON from stdin: {"settings": [...], "layout": {"dp": 1, ...}, "work": "step" or "head", "parts": 1, "rounds":
+[...]}. A round is a list of batches, a batch is a list of [source, target] pairs of token IDs. Prints {"elapsed":
+[seconds of each round], "peak_bytes": memory beyond the model}. "head" runs only the output head and its loss, on
+model-parallel ranks.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A rank that joins all others, notes "pid time" in a file of its own, and then waits to be killed."""
+"""A rank that joins all others, writes "pid time" to a file, and then waits to be killed."""
 
 import os
 import time

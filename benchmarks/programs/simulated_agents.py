@@ -1,12 +1,12 @@
-"""As many agents as a run has servers, in one process: they speak the protocol of launcher/control/messages.py, and start nothing.
+"""Simulate all agents of a run in one process, with the protocol of launcher/control/messages.py, without ranks.
 
-A coordinator starts this in the place of an engine. Each agent is a small machine of its own on a connection of its
-own: it comes, is ready, begins, tells that its ranks have started, stays for `--stay` seconds, tells that they have
-ended, and says farewell. What all have seen together is written to `--notes` as JSON: when (monotonic) and after how
-much CPU of the coordinator the last of them had got so far, and how many bytes went either way.
+A coordinator starts this program in place of an engine. Each agent has a separate connection. It registers, reports
+that it is ready and that its ranks have started, stays for `--stay` seconds, reports that they have ended, and says
+farewell. The results go to `--notes` as JSON: the time (monotonic) and the coordinator's CPU time at which the last
+agent reached each stage, and the bytes in both directions.
 
-A fault is one agent's: `--vanishing I` goes without a word as soon as it has begun, `--leaving I` when it has been
-welcomed. The others then do as agents do: they testify, end their ranks and go.
+One agent can fail: `--vanishing I` closes its connection right after the start, `--leaving I` after the welcome. The
+other agents then send their evidence, end their ranks and leave.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A rank of MindSpore: meet the others, sum once, and then do as the first word says.
+"""A MindSpore rank: join the others, run one reduction, then do what the first argument says.
 
     with_mindspore.py ends|raises|raises-once|hangs|stays DIRECTORY
 
-Its time and pid at that moment stand in DIRECTORY/RANK, in nanoseconds since 1970.
+Writes the time after the reduction (nanoseconds since 1970) and its PID to DIRECTORY/RANK.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A rank that imports torch, notes the time in a file of its own, and stays if asked to."""
+"""A rank that imports torch, writes the time to a file, and stays alive if requested."""
 
 import os
 import time

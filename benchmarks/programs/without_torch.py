@@ -1,4 +1,4 @@
-"""A rank that only notes the time in a file of its own."""
+"""A rank that only writes the time to a file."""
 
 import os
 import time

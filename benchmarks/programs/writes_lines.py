@@ -1,6 +1,6 @@
-"""A rank that writes lines as training does, as fast as it can: `writes_lines.py LINES`.
+"""A rank that writes lines like a training, at full speed: `writes_lines.py LINES`.
 
-Each line is one `write`, as of unbuffered output. Notes the CPU time that it took, in seconds, in a file of its own.
+Each line is one `write`, like unbuffered output. Writes the CPU time that it took, in seconds, to a file.
 """
 
 import os

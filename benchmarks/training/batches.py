@@ -1,4 +1,4 @@
-"""The sizes of the models that are measured, and the batches that all programs take."""
+"""The sizes of the measured models, and the batches for all programs."""
 
 from __future__ import annotations
 

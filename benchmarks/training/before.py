@@ -1,4 +1,4 @@
-"""What the trainer of an earlier checkout takes for the same batches, in processes of its own."""
+"""Measure an earlier checkout's trainer on the same batches, in separate processes."""
 
 from __future__ import annotations
 

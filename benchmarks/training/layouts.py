@@ -1,4 +1,4 @@
-"""Steps of several ranks: beside as many processes apart, beside the trainer before, and the head's part alone."""
+"""Measure steps of several ranks against independent processes and the earlier trainer, and the head's share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of one process, and its memory, beside the peers on the same batches."""
+"""Measure time and memory of a step in one process, against the peers on the same batches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The same model and training step as others write them: a loop over torch.nn.Transformer, and Hugging Face's MarianMTModel.
+"""The same model and training step in other libraries: torch.nn.Transformer and Hugging Face's MarianMTModel.
 
-Both have the sizes, dropout, smoothing, clipping and AdamW of the trainer's settings, an untied head, and get the
-trainer's own batches. Dropout falls where the trainer has it, on embeddings and residual branches: nn.Transformer's on
-attention weights and inner activations, which one number switches on too, is taken out again.
+Both have the sizes, dropout, smoothing, clipping and AdamW of the trainer's settings, an untied head, and the
+trainer's batches. Dropout is applied only to embeddings and residual branches, as in the trainer. nn.Transformer's
+single dropout option also sets it for attention weights and inner activations, so it is removed there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A step at dp=2 mp=2 pp=2: the trainer's own parts against torch's, in the same eight processes.
+"""Compare a step at dp=2 mp=2 pp=2 in the trainer and in torch, in the same eight processes.
 
-Torch's side is DTensor tensor parallelism, FSDP2, Schedule1F1B and AdamW over the same model, batch and micro batches; it does not
-clip the gradient, which is less work.
+Torch's side is DTensor tensor parallelism, FSDP2, Schedule1F1B and AdamW, with the same model, batch and micro
+batches. It does not clip gradients, which is less work.
 """
 
 from __future__ import annotations

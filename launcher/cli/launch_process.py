@@ -1,4 +1,4 @@
-"""The launcher's own process of a run that a Python program has started by `launcher.launch`."""
+"""The launcher process that `launcher.launch` starts for a run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from launcher.supervise.spawn import signal_of_parents_end
 
 
 def main() -> None:
-    """Run with the options on stdin; write where the run is, or an error, to the file of the descriptor in `sys.argv`."""
+    """Start a run with the options on stdin.
+
+    The outcome or the error is written as JSON to the file descriptor in `sys.argv`.
+    """
     parent_pid, answer_fd = map(int, sys.argv[1:])
     os.set_inheritable(answer_fd, False)
     signal_of_parents_end(signal.SIGTERM)
-    if os.getppid() != parent_pid:  # it ended before this process could ask for a signal
+    if os.getppid() != parent_pid:  # the parent ended before this process could request the signal
         sys.exit(errors.exit_code_of(-signal.SIGTERM))
     options = json.load(sys.stdin)
     nowhere = os.open(os.devnull, os.O_RDONLY)
@@ -43,16 +46,16 @@ def _run(given: dict[str, Any], answer_fd: int) -> int:
         fields = {name: getattr(error, name) for name in ("message", "hint", "exit_code", "has_lines")}
         _answer(answer_fd, {"error": {"kind": known.__name__, **fields}})
         raise
-    # The exit code also stands here because a parent that ignores SIGCHLD cannot wait for it.
+    # The answer includes the exit code because a parent that ignores SIGCHLD cannot wait for this process.
     _answer(answer_fd, encode(outcome))
     return outcome.exit_code
 
 
 def _checked(given: dict[str, Any]) -> RunOptions:
-    """Return the options, within the bounds that `tlaunch run` has.
+    """Return the options after the type and range checks of `tlaunch run`.
 
     Raises:
-        UsageError: one has another type, or is out of its bounds.
+        UsageError: an option has the wrong type or is out of range.
     """
     try:
         options = decode(RunOptions, given)

@@ -1,4 +1,4 @@
-"""`tlaunch`: the table of commands, loaded one at a time, and how errors reach a person."""
+"""The `tlaunch` command: its table of subcommands, which are imported when called, and its error reporting."""
 
 # ruff: noqa: E402 - see `_ends_silently`
 
@@ -7,10 +7,10 @@ from __future__ import annotations
 import signal
 from contextlib import suppress
 
-# Ctrl-C while this command is still being imported ends it silently, not with a traceback out of an import.
+# Ctrl-C during the imports below ends the process silently, without a traceback.
 _ends_silently = False
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # what is ignored (`nohup`, `&`) stays ignored
-    with suppress(ValueError):  # imported outside the main thread
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # `nohup` and `&` ignore signals; keep that
+    with suppress(ValueError):  # raised outside the main thread
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _ends_silently = True
 
@@ -103,34 +103,35 @@ SECTIONS: dict[str, Commands] = {
     },
 }
 
-# tlaunch itself calls these; help does not list them.
-HIDDEN: Commands = {"agent": ("launcher.cli.commands.agent_command:agent", "One server's part of a run over several.")}
+# Commands that only tlaunch calls; help does not list them.
+HIDDEN: Commands = {"agent": ("launcher.cli.commands.agent_command:agent", "Supervise one server's ranks.")}
 
-MAX_HELP_WIDTH = 120  # columns, of a terminal that has more
+MAX_HELP_WIDTH = 120  # columns, on wider terminals
 HANDLES_SIGNALS_ITSELF = ("run", "rerun", "agent")
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 EXIT_CODES = """\b
 Exit codes:
   0        all ranks succeeded
-  1        a failure that is not listed below;
-           tables that are invalid or differ
-  2        wrong usage, or a file, directory or program that is missing,
+  1        any failure not listed below;
+           rank tables that are invalid or differ
+  2        usage error, or a file, directory or program that is missing,
            unreadable or unwritable
-  3        a refused rank table or layout
+  3        rank table or layout rejected
   124      a rank hung (--hang-timeout)
-  126/127  a rank's program could not be started, its interpreter not found
+  126/127  a rank's program could not be executed, or its interpreter
+           was not found
   129      hung up (SIGHUP)
   130/131  interrupted (Ctrl-C) / quit (SIGQUIT)
   137      killed (SIGKILL): a rank, or the agent that supervises it
   143      terminated (SIGTERM)
-  else     the code of the rank that failed first,
-           or 128 + the signal that ended it
+  other    the exit code of the rank that failed first,
+           or 128 + the signal that killed it
 """
 
 
 class _Ended(BaseException):
-    """A signal that asks this process to end: as KeyboardInterrupt, no error, and never to be swallowed."""
+    """A termination signal. Like KeyboardInterrupt it is not an Exception, so that `except Exception` does not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -149,21 +150,21 @@ class _Ended(BaseException):
 )
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context
-def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup heeds it
+def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup reads it
     """Start distributed training on this machine or from a rank table, supervise every rank, and explain failures."""
     if context.invoked_subcommand not in HANDLES_SIGNALS_ITSELF:
         context.call_on_close(_unwind_when_asked_to_end())
 
 
 def _unwind_when_asked_to_end() -> Callable[[], None]:
-    """Have SIGTERM and SIGHUP end this process as an exception does, so that unfinished files are removed.
+    """Make SIGTERM and SIGHUP raise an exception, so that unfinished files are removed.
 
-    What is ignored (`nohup`) stays ignored. Return what puts things back.
+    Ignored signals (`nohup`) stay ignored. Returns a function that restores the handlers.
     """
     taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
 
     def end(number: int, _frame: FrameType | None) -> None:
-        for other in ENDING:  # another signal must not interrupt the cleaning up
+        for other in ENDING:  # another signal must not interrupt the cleanup
             signal.signal(other, signal.SIG_IGN)
         raise _Ended(number)
 
@@ -177,23 +178,25 @@ def _unwind_when_asked_to_end() -> Callable[[], None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
+    """Run the command line and exit with a code that `tlaunch --help` documents."""
     exit_after(lambda: _call(sys.argv[1:] if arguments is None else arguments))
 
 
 def _call(words: Sequence[str]) -> Any:
-    """Run a command line; what click refuses becomes an error of our own."""
+    """Run a command line; convert click's usage errors to UsageError."""
     try:
         return tlaunch.main(words, prog_name="tlaunch", standalone_mode=False)
     except (TlaunchError, click.ClickException) as error:
-        # A group without a command shows its help, which is an error for newer versions of click.
+        # `tlaunch` without a command shows help, which newer versions of click raise as an error.
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             raise
-        raise _refusal(error, words) from None  # a variable for it here would keep its traceback's frames and sockets
+        raise _refusal(
+            error, words
+        ) from None  # no local variable: it would keep the traceback's frames and sockets alive
 
 
 def _refusal(error: TlaunchError | click.ClickException, words: Sequence[str]) -> TlaunchError:
-    """Return the error that a command line ends with, with the hint for a duration that was split into two words."""
+    """Return the usage error for a command line, with a hint if a duration was split into two words."""
     from launcher.cli.options.refusals import as_usage_error, hint_of_duration  # most command lines are correct
 
     refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
@@ -202,20 +205,20 @@ def _refusal(error: TlaunchError | click.ClickException, words: Sequence[str]) -
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
-    """Do `work`, print what it raises, and exit with the code that it returns or that its error has."""
-    # Where stdin, stdout or stderr was closed, the next pipe would be mistaken for one of them.
+    """Call `work`, print its error if it raises one, and exit with the code of the result or error."""
+    # If stdin, stdout or stderr is closed, the next pipe would get its descriptor and be mistaken for it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    for name in ("stdout", "stderr"):  # Python leaves None where it found the descriptor closed
+    for name in ("stdout", "stderr"):  # None if the descriptor was closed when Python started
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for ever
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - never closed
     code = _exit_code_of(work)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # noqa: PERF203 - its reader has gone; the last flush must not change the code
-            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of the user's
+        except (OSError, ValueError):  # noqa: PERF203 - the reader has closed; the exit code must not change
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is not a user's path
                 os.dup2(nowhere.fileno(), stream.fileno())
     sys.exit(code)
 
@@ -225,7 +228,7 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
         code = work()
         sys.stdout.flush()
     except TlaunchError as error:
-        if not error.is_reported:  # the lines of a refused table say themselves where and what the errors are
+        if not error.is_reported:  # the message of a RefusedTableError has its own error lines
             say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
         return error.exit_code
     except click.ClickException as error:  # the help of a group
@@ -241,7 +244,10 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
 
 
 def _requested_exit_code(error: BaseException) -> int | None:
-    """Return the code of a wish to end, also as the cause of another error: up to 3.11 Python wraps what ends a `__set_name__`."""
+    """Return the exit code if the user or a signal ended the command; None for other errors.
+
+    Causes are searched, too: Python up to 3.11 wraps an exception that is raised in `__set_name__`.
+    """
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, _Ended):
@@ -250,13 +256,16 @@ def _requested_exit_code(error: BaseException) -> int | None:
 
 
 def _fail(error: OSError) -> int:
-    """Report a system error; return 2 for a stdout that takes nothing: 1 would mean that `diff` found a difference."""
-    if isinstance(error, BrokenPipeError):  # the reader of our output knows why
+    """Report a system error and return the exit code.
+
+    The code is 2 if stdout cannot be written, because `diff` uses 1 for a difference.
+    """
+    if isinstance(error, BrokenPipeError):  # the reader closed the pipe on purpose
         return EXIT_FAILURE
     if error.filename is None and _is_directory_missing():
         say("error: the current directory has been removed\nhint: change to a directory that exists")
         return EXIT_USAGE
-    reason = error.strerror or str(error)  # without Python's errno notation
+    reason = error.strerror or str(error)  # str() alone would include [Errno N]
     if _is_about_stdout(error):
         say(f"error: stdout cannot be written: {reason}")
         return EXIT_USAGE
@@ -264,7 +273,7 @@ def _fail(error: OSError) -> int:
     say(f"error: {printable(file + reason)}")
     if error.errno == errno.EMFILE:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        say(f"hint: raise the limit on open files, which is {limit} (`ulimit -n`)")
+        say(f"hint: raise the limit on open files with `ulimit -n`; it is {limit}")
     return EXIT_FAILURE
 
 
@@ -277,8 +286,8 @@ def _is_directory_missing() -> bool:
 
 
 def _is_about_stdout(error: OSError) -> bool:
-    """Return whether `error` came from a function that writes there, or Python holds text that it still cannot write."""
-    import traceback  # most commands need none
+    """Return True if `error` came from writing to stdout."""
+    import traceback  # imported only on errors, to keep startup fast
 
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is write_out.__code__:
@@ -293,4 +302,4 @@ def _is_about_stdout(error: OSError) -> bool:
 
 
 if _ends_silently:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which raises what is caught from now on
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""A run over several servers: its coordinator, and how the agents of all servers take part.
+"""Runs on several servers: the coordinator, and the agents that connect to it.
 
 To change when a server counts as lost: connections.py, lost_agents.py, launcher/supervise/channel.py (both sides use
     the limit that the coordinator sends).

@@ -1,4 +1,4 @@
-"""The coordinator's side of its connections: who is there, what their clocks say, and who has gone."""
+"""The coordinator's side of a connection to an agent: messages, pings, clock offset, and loss."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from launcher.core.records import Server
 from launcher.engines.host_match import ServerIndex
 from launcher.supervise.channel import Channel, ChannelClosedError
 
-UNAUTHENTICATED_S = 10.0  # a connection that has not authenticated by then is closed
+UNAUTHENTICATED_S = 10.0  # for a connection to authenticate before it is closed
 BACKLOG = 4096
-MAX_ADDRESSES = 4  # of one server, that others try
+MAX_ADDRESSES = 4  # addresses of one server that others try
 ANSWERS_KEPT = 32
-RANK_TABLE = "rank table"  # in what servers must have alike
-ROUNDING_NS = 2  # of halves of round trips
-FIRST_ASKED = 8  # times right after the welcome: a clock is wanted before anything fails
+RANK_TABLE = "rank table"  # a key of `Plan.agreement`
+ROUNDING_NS = 2  # rounding error of halved round trips
+FIRST_ASKED = 8  # pings right after the registration, to know the clock offset before anything fails
 
 
 class Clock:
-    """The estimate how far another server's wall clock is ahead, from the quickest answer (Cristian's algorithm)."""
+    """An estimate of how far another server's wall clock is ahead, from the fastest answer (Cristian's algorithm)."""
 
     def __init__(self) -> None:
-        # Round trip and difference. Clocks drift, and are set: old answers are forgotten.
+        # Round trip and offset. Old answers are dropped, since clocks drift and are adjusted.
         self._answers: deque[tuple[int, int]] = deque(maxlen=ANSWERS_KEPT)
 
     @property
@@ -53,13 +53,15 @@ class Clock:
 
     @property
     def error_ns(self) -> int:
-        """The error of the estimate at most: half of the round trip of that answer."""
+        """The maximum error of the estimate: half of the round trip."""
         return min(self._answers)[0] // 2 if self._answers else 0
 
     def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
-        """Ahead = here - (now - round trip / 2): the answer of 162 that comes at 104, after 4, is of a clock 60 ahead.
+        """Add an answer: ahead = here - (now - round trip / 2).
 
-        An answer that cannot be true together with the best one shows that a clock was set, or has drifted, since then.
+        Example: an answer of 162 that arrives at 104 after a round trip of 4 is from a clock that is 60 ahead. An
+        answer that contradicts the best one shows that a clock was adjusted or has drifted, and older answers are
+        dropped.
         """
         if round_trip_ns < 0:
             return
@@ -70,28 +72,31 @@ class Clock:
 
 
 class PingHistory:
-    """The pings of a connection: when they were sent, which were answered, and what the answers say of the other clock."""
+    """The pings of a connection: send times, answers, and the other side's clock offset. Times are monotonic."""
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.answered_ns: int | None = None  # of the monotonic clock: when the last ping that was answered was sent
-        self._unanswered: deque[int] = deque()  # when those since were sent
+        self.answered_ns: int | None = None  # send time of the last answered ping
+        self._unanswered: deque[int] = deque()  # send times of later pings
         self._first_left = FIRST_ASKED
 
     @property
     def unanswered_ns(self) -> int | None:
-        """The time of the first ping that has no answer yet; None if all have one."""
+        """The send time of the first unanswered ping, or None."""
         return self._unanswered[0] if self._unanswered else None
 
     def next_ping(self) -> Ping:
-        """Return a ping with the time by a clock that is never set, which the answer brings back."""
+        """Return a ping with the monotonic time, which the answer repeats."""
         now_ns = time.monotonic_ns()
         self._unanswered.append(now_ns)
         return Ping(now_ns)
 
     def take(self, pong: Pong) -> bool:
-        """Keep an answer. Return whether to ping again at once: of many at once the later answers would have to wait."""
-        now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
+        """Process an answer; return True if the next ping should be sent at once.
+
+        Early pings are sent one by one for accurate times.
+        """
+        now_ns = time.time_ns()  # read first: a delay between the two clocks then only increases the round trip
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns
         while self._unanswered and self._unanswered[0] <= pong.sent_ns:
@@ -102,26 +107,26 @@ class PingHistory:
 
 
 class AgentConnection:
-    """One connection, from its first byte on. Nothing here waits or raises."""
+    """One connection from an agent or a client. Methods never block or raise, except that `close` may wait."""
 
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
-        """Begin with a challenge. `noticed`: connections that are found lost, or have something to send, put themselves there."""
+        """Send a challenge. Connections add themselves to `noticed` when they are lost or have data to send."""
         self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
         self.address = self.channel.peer
         self.since = time.monotonic()
         self.hello: Hello | None = None
-        self.server_index: int | None = None  # once it is known and wanted
+        self.server_index: int | None = None  # set by the registration
         self.ready: Ready | None = None
-        self.has_begun = False  # an attempt: its agent runs
-        self.over = False  # nothing of the present attempt is left there
+        self.has_begun = False  # an attempt has started on it
+        self.over = False  # no process of the current attempt is left on it
         self.done = False  # it has sent its last message
-        self.given_up = False  # it ends its ranks, and takes no further part
+        self.given_up = False  # it ends its ranks and leaves the run
         self.pings = PingHistory()
-        self.disk_silent_s = 0.0  # how long its disk had not answered, as its last pong says
-        self._mute: str | None = None  # why nothing can be sent any more; last words may have come
-        self.lost: str | None = None  # why nothing more is heard of it
+        self.disk_silent_s = 0.0  # how long its disk has not answered, from its last pong
+        self._mute: str | None = None  # why nothing can be sent; last messages may still be readable
+        self.lost: str | None = None  # why the connection is lost
         self.send(Challenge(PROTOCOL, self.nonce))
 
     def fileno(self) -> int:
@@ -135,7 +140,7 @@ class AgentConnection:
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """Send a message as it travels, which is written once for many."""
+        """Send an encoded message."""
         if self.lost is None and self._mute is None:
             try:
                 self.channel.send_line(line)
@@ -146,20 +151,20 @@ class AgentConnection:
 
     @property
     def is_mute(self) -> bool:
-        """Return whether nothing can be sent to it any more: `take` gives its last messages, and then it is lost."""
+        """True if nothing can be sent to it. `take` returns its last messages and then marks it as lost."""
         return self._mute is not None
 
     def lose(self, why: str) -> None:
-        """Give this connection up as lost. Of several reasons the first counts."""
+        """Mark this connection as lost. The first reason is kept."""
         self.lost = self.lost or why
         self._noticed.add(self)
 
     def ask(self, *, disk_stalls: bool = False) -> None:
-        """Send a ping, from any thread. `disk_stalls`: see Ping."""
+        """Send a ping. Can be called from any thread. `disk_stalls`: see `Ping`."""
         self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
     def take(self) -> list[Message]:
-        """Return what has come, but for answers to `ask`, which are kept here, and events of another server."""
+        """Return the received messages, except answers to `ask` and events of other servers."""
         taken: list[Message] = []
         try:
             for message in self.channel.receive():
@@ -182,14 +187,14 @@ class AgentConnection:
         return taken
 
     def close(self, patience_s: float = 0.0) -> None:
-        """Wait at most `patience_s` seconds until the last message has been sent."""
+        """Close the connection; first wait at most `patience_s` seconds for pending messages to be sent."""
         if self.lost is None and self._mute is None:
             self.channel.drain(time.monotonic() + patience_s)
         self.channel.close()
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Return a socket on which agents are awaited, on every address of this machine.
+    """Return a non-blocking socket that listens for agents on every address of this machine.
 
     Raises:
         OSError: the port is in use.
@@ -203,18 +208,18 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def server_of(hello: Hello, register: ServerIndex) -> int:
-    """Return which server of the table said hello.
+    """Return the index of the server in the rank table that sent `hello`.
 
-    What it was given (--server) counts first, then its addresses and its name, and at last its place among the engine's processes.
+    It is identified by --server, then by its addresses and hostname, then by its index among the engine's processes.
 
     Raises:
-        UsageError, RefusedLayoutError: it is not one of them, or could be several.
+        UsageError, RefusedLayoutError: no server matches, or several do.
     """
     if hello.said is not None:
         if hello.said not in register.places:
             raise UsageError(
                 f"--server {hello.said}: the rank table has no such server",
-                hint=f"its servers are {', '.join(register.places)}",
+                hint=f"use one of {', '.join(register.places)}",
             )
         return register.places[hello.said]
     fitting = register.find(hello.host, addresses_of(hello.addresses))
@@ -222,7 +227,7 @@ def server_of(hello: Hello, register: ServerIndex) -> int:
         return fitting[0]
     if not fitting and hello.index is not None and 0 <= hello.index < len(register.servers):
         return hello.index
-    what = "could be any of" if fitting else "is not one of"
+    what = "matches several of" if fitting else "is not one of"
     ids = ", ".join(register.servers[index].server_id for index in fitting or range(len(register.servers)))
     raise RefusedLayoutError(
         f"{described(hello)} {what} the table's servers {ids}",
@@ -233,13 +238,13 @@ def server_of(hello: Hello, register: ServerIndex) -> int:
 def addresses_to_try(
     server: Server, peer: AgentConnection | None, resolved: Mapping[str, Iterable[object]]
 ) -> tuple[str, ...]:
-    """Return where another server may reach this one: few addresses, none where none is known.
+    """Return up to `MAX_ADDRESSES` addresses at which other servers may reach this one.
 
-    Those of the table, since ranks use them; else what its names mean, which `resolved` has; else where its agent comes
-    from, and what that says.
+    They are the addresses in the rank table, since ranks use these; else the addresses of its names, from `resolved`;
+    else the address of its agent's connection and the addresses that the agent reports.
     """
     names = names_of(server)
-    # A machine may have many addresses, in no order, and most lead nowhere from outside: bridges of containers.
+    # A machine may have many addresses, and most are unreachable from outside, such as bridges of containers.
     own = (peer.address, *(peer.hello.addresses if peer.hello else ())) if peer is not None else ()
     meant = [str(address) for name in names for address in resolved.get(name, ())]
     for found in ([name for name in names if address_of(name)], _of_others(meant), _of_others(own)):
@@ -260,22 +265,20 @@ def described(hello: Hello) -> str:
 
 
 def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
-    """Return why a server that was started by hand does not fit the first one; None where it does."""
-    if hello.agreement is None:  # the engine has started it, and it gets its job from here
+    """Return an error if the settings of a manually started server differ from the first server's, else None."""
+    if hello.agreement is None:  # the engine started it, and it gets its job from the coordinator
         return None
     for what, ours in agreement.items():
         theirs = hello.agreement.get(what, "nothing")
         if theirs != ours:
-            # Without digests: values could be guessed from them.
+            # Digests are not shown: values could be guessed from them.
             there, here = (one.rpartition(" (")[0] or one if one.endswith(")") else one for one in (theirs, ours))
-            shown = (
-                f"{there} there, {here} on the first server" if there != here else f"{there}, of other values or words"
-            )
+            shown = f"{there} there, {here} on the first server" if there != here else f"{there}, with different values"
             return RefusedLayoutError(
-                f"server {server_id} was started with another {what}: {shown}",
+                f"server {server_id} was started with a different {what}: {shown}",
                 hint=_HINTS.get(what, "start the same command with the same options on every server"),
             )
     return None
 
 
-_HINTS = {RANK_TABLE: "have the same table on every server; `tlaunch table diff` shows where two of them differ"}
+_HINTS = {RANK_TABLE: "copy the same table to every server; `tlaunch table diff` shows the differences"}

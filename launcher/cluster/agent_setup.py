@@ -1,4 +1,4 @@
-"""One server's part of a run over several: made ready, started, attended."""
+"""Preparation and start of one server's agent in a run on several servers."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.port import HeldPort, check_port, hold_port
 from launcher.supervise.share import SpecifyAttempt
 
-ANY_PORT = 0  # in a spec, until the server of rank 0 has reported its own
+ANY_PORT = 0  # placeholder in a spec, until the server of rank 0 has reported its port
 
 
 @frozen
 class AgentSetup:
-    """The task of one server: its spec, the port that it holds for rank 0, if that is here, and the digests of its program."""
+    """A prepared server: its spec, the digests of its program, and a reserved port if it has rank 0."""
 
     spec: RunSpec
     server_index: int
     port: HeldPort | None
     program: Mapping[str, str]  # digests of its files
-    request: Request  # as it is for this machine
-    meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here: see launcher.cluster.meeting_check
+    request: Request  # adapted to this machine
+    meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here; see launcher.cluster.meeting_check
 
     @property
     def master_port(self) -> int | None:
@@ -51,10 +51,10 @@ class AgentSetup:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
-    """Return the coordinator's endpoint for an engine's agent.
+    """Return the coordinator's endpoint from the environment of an agent that an engine started.
 
     Raises:
-        UsageError: the environment has none.
+        UsageError: the environment has no endpoint.
     """
     token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
     addresses = tuple(
@@ -63,12 +63,15 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
         if port.isdecimal()
     )
     if not addresses:
-        raise UsageError("no run waits for this agent", hint="`tlaunch run` starts agents; it is no command for people")
+        raise UsageError(
+            f"{env.TLAUNCH_COORDINATOR} has no address of a coordinator",
+            hint="use `tlaunch run`, which starts agents itself",
+        )
     return Endpoint(addresses, token)
 
 
 def is_examination(membership: Session) -> bool:
-    """Return True if the coordinator only has questions, and no ranks to start."""
+    """Return True if the coordinator examines this server and starts no ranks."""
     return membership.welcome.job == EXAMINATION
 
 
@@ -76,31 +79,31 @@ def received_job(membership: Session) -> Job:
     """Return the job that the coordinator sent.
 
     Raises:
-        UsageError: it sent none.
+        UsageError: it sent no job, or one that cannot be parsed.
     """
     try:
         return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
     except ValueError as error:
-        raise UsageError(f"the run's coordinator is not understood: {error}") from error
+        raise UsageError(f"the coordinator's job cannot be parsed: {error}") from error
 
 
 def check_table(job: Job) -> None:
-    """Check that a rank table at the same path on this machine has the same meaning.
+    """Raise if the rank table at the same path on this machine has different content.
 
     Raises:
-        RefusedTableError: it has not.
+        RefusedTableError: the tables differ.
     """
     source = job.request.cluster.source
     if source is None or job.table_text is None:
         return
     try:
         found = digest_of_file(source)
-    except OSError:  # none here: ranks get a copy in the run directory
+    except OSError:  # there is no file: ranks get a copy in the run directory
         return
     if found != digest_of_meaning(job.table_text.encode()):
         raise RefusedTableError(
-            f"{printable(str(source))} is another rank table here than where the run was started",
-            hint="copy it to every server",
+            f"{printable(str(source))} on this server differs from the rank table that the run was started with",
+            hint="copy the rank table to every server",
         )
 
 
@@ -111,12 +114,12 @@ def get_ready(
     chosen_port: int | None,
     check: Callable[[], Mapping[str, str]] | None = None,
 ) -> AgentSetup:
-    """Have directory, files and port in place. Send the coordinator the reason of a failure, that of `check` too.
+    """Prepare the run directory, its files and the port. Report a failure to the coordinator, including one of `check`.
 
-    `check` returns what the ranks' MPI needs in their environment.
+    `check` returns the environment variables that the ranks' MPI needs.
 
     Raises:
-        TlaunchError: something is missing here.
+        TlaunchError: this server cannot be prepared.
     """
     server_index = membership.welcome.server_index
     try:
@@ -126,14 +129,14 @@ def get_ready(
         spec = assemble(own, name=name, master_port=chosen_port or ANY_PORT)
         take_place(spec, server_index, files)
         if not membership.compare_files(RunDir(spec.run_dir)):
-            with suppress(OSError):  # commands on this server find the run without a name
+            with suppress(OSError):  # so that commands on this server find the run without its name
                 atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
         port = None
         if spec.ranks[0].server_index == server_index or request.supervision.elastic is not None:
             try:
                 port = hold_port() if chosen_port is None else check_port(chosen_port)
             except OSError as error:
-                raise UnreadableError(f"no port can be had: {error.strerror}") from error
+                raise UnreadableError(f"cannot reserve a port: {error.strerror}") from error
     except TlaunchError as error:
         membership.refuse(error)
         _record_not_started(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
@@ -143,7 +146,7 @@ def get_ready(
 
 
 def at_place(request: Request, server_index: int) -> Request:
-    """Return the request with what belongs to this machine, which is that server. May block as `own_interface` does."""
+    """Return the request adapted to this machine, which is `server_index`. May block like `own_interface`."""
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     interface = own_interface(servers, server_index)
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
@@ -152,7 +155,7 @@ def at_place(request: Request, server_index: int) -> Request:
 def awaited_begin(
     part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | JoinAccepted], None]
 ) -> BeginAttempt:
-    """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
+    """Wait for the start like `Session.wait_for_start`. If it fails, record the reason in the run directory."""
     try:
         return membership.wait_for_start(part.master_port, on_waiting, part.program, part.meeting)
     except RunOverError:
@@ -170,12 +173,13 @@ def start(
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
-    """Fork the agent. Call inside `signals_held_back`. `members`: where the engine started a process for each rank.
+    """Fork the agent. Call it inside `signals_held_back`.
 
-    `specify`: of an elastic run.
+    `members` are the placeholders, if the engine started a process for each rank. `specify` is given for an elastic
+    run.
 
     Raises:
-        OSError: no process could be made.
+        OSError: the process cannot be created.
     """
     spec = replace(part.spec, master_port=begin.master_port)
     port = part.port or HeldPort(begin.master_port)
@@ -192,7 +196,7 @@ def start(
 
 def _record_not_started(run_dir: RunDir, membership: Session, error: TlaunchError) -> None:
     membership.forget_endpoint(run_dir)
-    with suppress(OSError, UsageError):  # there is none, or it is another user's
+    with suppress(OSError, UsageError):  # there is no run directory, or it belongs to another user
         for directory in (run_dir.root, run_dir.report.parent):
             check_own_directory(directory)
         event_log = EventLog(run_dir.events, membership.welcome.server_index)

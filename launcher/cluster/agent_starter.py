@@ -1,4 +1,4 @@
-"""Agents on every server: started by the engine or by hand, awaited together, and why some do not join."""
+"""Starting of agents by the engine, and waiting until the agents of all servers have joined."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from launcher.core.records import RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 
-FIRST_REPORT_S, REPORT_EVERY_S = 2.0, 30.0  # which servers are missing
-ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to come
+FIRST_REPORT_S, REPORT_EVERY_S = 2.0, 30.0  # for missing servers
+ENGINE_LAST_S = 1.0  # time for agents to join that an engine started just before it ended
 
 
 class JoinBarrier:
-    """One wait for all servers, from the start of the engine on."""
+    """One wait for all servers to join, from the start of the engine."""
 
     def __init__(self, plan: Plan, registration: Registration, first_server: int) -> None:
-        """`first_server`: that of rank 0; where servers are started by hand, the engine brings its agent alone."""
+        """`first_server`: the server of rank 0. If servers are started by hand, the engine starts only its agent."""
         self._plan = plan
         self._registration = registration
         self._first_server = first_server
         self._since = time.monotonic()
         self._ends = self._since + plan.join_timeout_s
         self._next_report = self._since + FIRST_REPORT_S
-        self._engine_last: float | None = None  # until when agents of an engine that has ended may come
-        self.reported = False  # that servers are missing
+        self._engine_last: float | None = None  # deadline for agents of an engine that has ended
+        self.reported = False  # missing servers have been reported
 
     @property
     def next_look_s(self) -> float:
-        """The moment to look again, monotonic."""
+        """The monotonic time of the next check."""
         moments = (self._ends, self._next_report, self._engine_last)
         return min(moment for moment in moments if moment is not None)
 
@@ -46,11 +46,11 @@ class JoinBarrier:
         return time.monotonic() - self._since
 
     def hurry(self) -> None:
-        """Report at once which servers are missing: one that had joined has gone."""
+        """Schedule a report of missing servers now, since a server that had joined is gone."""
         self._next_report = time.monotonic()
 
     def missing(self) -> tuple[str, ...]:
-        """Return the servers that are missing, if it is time to report them."""
+        """Return the missing servers if a report is scheduled, else an empty tuple."""
         now = time.monotonic()
         if now < self._next_report:
             return ()
@@ -59,7 +59,7 @@ class JoinBarrier:
         return self._registration.missing
 
     def failure(self, engine: EngineProcess | None) -> TlaunchError | None:
-        """Return why to stop waiting, or why servers that are all ready do not fit; None otherwise. May block for seconds."""
+        """Return the error if servers will not join or do not match each other, else None. May block for seconds."""
         if self._registration.complete:
             return self._registration.unlike() or self._registration.unresolved(self._first_server)
         brought_by = engine if self._plan.brings_all else None
@@ -83,7 +83,10 @@ class JoinBarrier:
 
 
 class AgentStarter:
-    """Starts the engine, once for each time that agents are needed anew, and waits until all have come."""
+    """The engine that starts agents, and the wait for them.
+
+    The engine is started again if an attempt needs new agents.
+    """
 
     def __init__(
         self, spec: RunSpec, plan: Plan, servers: Sequence[Server], first_server: int, registration: Registration
@@ -94,19 +97,19 @@ class AgentStarter:
         self._first_server = first_server
         self._registration = registration
         self._usual_files = own_limit()
-        self._names: dict[int, tuple[str, ...]] = {}  # what servers are called, by server_index
+        self._names: dict[int, tuple[str, ...]] = {}  # the names of servers, by server_index
         self.engine: EngineProcess | None = None
         self.barrier = JoinBarrier(plan, registration, first_server)
 
     def start(self) -> None:
-        """Start the engine, or begin to wait for agents that are started by hand.
+        """Start the engine and the wait for all agents, including manually started ones.
 
         Raises:
             UnreadableError: the engine cannot be started.
         """
         self.barrier = JoinBarrier(self._plan, self._registration, self._first_server)
         environment = dict(os.environ)
-        limit_to(self._usual_files)  # what the engine starts keeps the limit that the user has set
+        limit_to(self._usual_files)  # the engine's processes keep the user's limit
         engine_log = RunDir(self._spec.run_dir).engine_log
         self.engine = EngineProcess(self._plan.engine, environment, self._spec.cwd, engine_log)
         make_room_for_servers(len(self._servers))
@@ -118,7 +121,10 @@ class AgentStarter:
             self.engine.forget_words()
 
     def turned_back(self, server_index: int, why: str) -> TlaunchError | None:
-        """Return why nothing can begin, where a server has gone before that. An engine starts none twice; a user may."""
+        """Return the error for a server that was lost before the start.
+
+        None if the user can start its agent again by hand.
+        """
         if not self._plan.brings_all:
             self.barrier.hurry()
             return None
@@ -127,11 +133,11 @@ class AgentStarter:
         return turned_back(self.engine, server_index, why, names, absent)
 
     def killed(self) -> Verdict | None:
-        """Return the verdict on an engine that was killed, and has taken its agents with it; None on any other."""
+        """Return the verdict if the engine was killed and had started all agents, else None."""
         return killed(self.engine) if self._plan.brings_all else None
 
     def exited(self) -> EngineExited | None:
-        """Return what the engine's end says, once it has ended by itself."""
+        """Return the event for an engine that ended by itself, or None if there is no engine."""
         if self.engine is None:
             return None
         found = gave_up(self.engine, self._servers, self._names)

@@ -1,6 +1,7 @@
-"""The coordinator's connections within its loop: who is heard, who is asked for a sign of life, and who is lost.
+"""The coordinator's connections in its event loop: reading, pings, and the detection of lost agents.
 
-While the loop waits for a disk that does not answer, a thread asks in its place, so that no agent takes it for lost.
+While the loop is blocked by a stalled disk, a thread sends the pings, so that agents do not take the coordinator for
+lost.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from launcher.cluster.registration import Registration
 from launcher.control.messages import Message, to_line
 from launcher.supervise.disk import start_thread
 
-BEATS = 5  # questions whether a server is there, within the time after which it is lost
-GETTING_READY_S = 60.0  # beyond that time, for an agent that has come and has yet to get ready: disks may be slow
+BEATS = 5  # pings within the silence after which a server is lost
+GETTING_READY_S = 60.0  # additional silence for an agent that is still preparing, since disks may be slow
 
 
 class Connections:
-    """The connections of a loop that owns `selector`. `on_words` is called with one that has sent something."""
+    """The connections of a loop that owns `selector`. `on_words` is called with a connection that has data to read."""
 
     def __init__(
         self,
@@ -39,15 +40,15 @@ class Connections:
         self._on_words = on_words
         self._on_loss = on_loss
         self.next_beat = 0.0  # monotonic
-        self.disk_stalls = False  # some server's, or the coordinator's own
+        self.disk_stalls = False  # a server's disk or the coordinator's does not answer
         self._pause_s = silence_s / BEATS
         self._turned_s = time.monotonic()  # when the thread last ran
-        self._still = (0.0, 0.0)  # how long the last suspension of this process was, and when it ended
+        self._still = (0.0, 0.0)  # duration and end of the last suspension of this process
         self._closed = threading.Event()
         self._stand_in: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread that pings servers while the loop is held up, until `close`."""
+        """Start the thread that pings servers while the loop is blocked. It runs until `close`."""
         self._stand_in = start_thread(self._ask_instead, "pings")
 
     def close(self) -> None:
@@ -60,9 +61,9 @@ class Connections:
             self._hear(connection)
 
     def beat(self) -> None:
-        """Ask every server whether it is there, if that is due."""
+        """Ping every server if a ping is scheduled, and mark silent servers as lost."""
         now = time.monotonic()
-        if now - self.next_beat > self._pause_s:  # this process was stopped or held up for a while, or begins
+        if now - self.next_beat > self._pause_s:  # this process was suspended or blocked, or has just started
             for peer in self._registration.peers.values():
                 peer.channel.heard_at = now
         if now < self.next_beat:
@@ -72,16 +73,16 @@ class Connections:
             peer.ask(disk_stalls=self.disk_stalls)
             allowed_s = self._silence_s + (0.0 if peer.ready else GETTING_READY_S)
             if now - peer.channel.heard_at > allowed_s:
-                peer.lose(f"nothing was heard of it for {allowed_s:g} s")
+                peer.lose(f"nothing was heard from it for {allowed_s:g} s")
 
     def stood_still_s(self, peer: AgentConnection) -> float:
-        """Return how long this process was suspended before `peer` was lost; 0 if the agent cannot have given up for that."""
+        """Return how long this process was suspended before `peer` was lost; 0 if this did not cause the loss."""
         still_s, until_s = self._last_still()
         has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
 
     def _last_still(self) -> tuple[float, float]:
-        """Return how long the last suspension of this process was, and when it ended."""
+        """Return the duration and the end of the last suspension of this process."""
         now_s = time.monotonic()
         still_s = now_s - self._turned_s
         return (still_s, now_s) if still_s > 2 * self._pause_s else self._still
@@ -95,13 +96,13 @@ class Connections:
                     peer.ask(disk_stalls=True)
 
     def look(self) -> None:
-        """Handle connections that are lost or have something to send. A turn costs nothing for all others."""
+        """Handle connections that are lost or have data to send. Other connections cost nothing."""
         self._registration.stacks_relay.step()
         for connection in self._registration.dismiss():
             self.forget(connection)
         for peer in list(self._registration.noticed):
             if peer.is_mute and peer.lost is None:
-                self._on_words(peer)  # the last
+                self._on_words(peer)  # its last messages
             if peer.lost is None:
                 self._hear(peer)
             if peer.lost is not None or not peer.channel.wants_write:
@@ -113,14 +114,14 @@ class Connections:
                     self._on_loss(index, peer)
 
     def send_all(self, message: Message, *, ready: bool = False) -> None:
-        """Send a message to all servers that have been welcomed, or to those of them alone that have got ready."""
+        """Send a message to all registered servers, or with `ready` only to the ones that are ready."""
         line = to_line(message)
         for peer in self._registration.peers.values():
             if peer.ready is not None or not ready:
                 peer.send_line(line)
 
     def forget(self, peer: AgentConnection) -> None:
-        """Close a connection, after another try to send what has not been sent yet."""
+        """Close a connection, after a last attempt to send pending data."""
         with suppress(KeyError, ValueError):
             self._selector.unregister(peer)
         self._registration.noticed.discard(peer)
@@ -132,7 +133,7 @@ class Connections:
         self._registration.peers.clear()
 
     def _hear(self, peer: AgentConnection) -> None:
-        """Listen to it, also for room to write where something waits to be sent."""
+        """Register a connection for reading, and for writing if it has data to send."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.channel.wants_write else 0)
         try:
             if self._selector.get_key(peer).events != wanted:

@@ -1,11 +1,13 @@
-"""The coordinator of a run over several servers: one process beside the head, to which every server's agent connects.
+"""The coordinator of a run on several servers: a process next to the launcher, to which every server's agent connects.
 
-It drives the run controller (launcher/control/controller.py): what agents report becomes its events, and its orders
-become messages to them. What needs all servers is done here: nothing starts before all have come and agree, the
-evidence of all is judged by one clock, and the next attempt begins when nothing of the last one is left anywhere. The
-head attends this process as it would an agent.
+It drives the run controller (launcher/control/controller.py): agents' reports become events, and the controller's
+orders become messages to agents. It also does the work that involves all servers:
 
-docs/internals/architecture.md says why it has a protocol of its own.
+    start       ranks start when all servers have joined and agree
+    diagnosis   the evidence of all servers is judged by one clock
+    restart     the next attempt starts when no process of the last one is left on any server
+
+The launcher attends this process like an agent. docs/internals/architecture.md explains why it has its own protocol.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ from launcher.supervise.disk import TURN_S
 from launcher.supervise.event_loop import run_signals
 from launcher.supervise.exclusions import WatchedExclusions
 
-EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
+EVIDENCE_LIMIT_S = 5.0  # for all servers to report evidence; each takes less than two seconds
 
 
 class Coordinator:
-    """Runs in a process of its own, as an agent does. Nothing in its loop waits for a single server."""
+    """The coordinator's event loop, run in a separate process. It never blocks on a single server."""
 
     def __init__(self, spec: RunSpec, plan: Plan, head: LauncherLink) -> None:
         self._spec = spec
@@ -66,7 +68,7 @@ class Coordinator:
         )
         self._disks = DiskWatch(spec.run_dir, self._servers)
         self._recorder = ServersRecorder(spec, head, self._disks.disk)
-        self._evidence = self._no_evidence(self._servers)  # of the present attempt
+        self._evidence = self._no_evidence(self._servers)  # of the current attempt
         elastic = spec.supervision.elastic
         self._exclusions: WatchedExclusions | None = None
         if elastic is not None:
@@ -82,19 +84,19 @@ class Coordinator:
         )
 
     def run(self) -> int:
-        """Coordinate until nothing of the run is left; its exit code. Blocks. Call once, in the main thread."""
+        """Block until no process of the run is left; return the run's exit code. Call once, in the main thread."""
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_connect)
         self._selector.register(self._files, selectors.EVENT_READ, self._on_files)
         head = identify(self._head.pid)
         self._recorder.record(AgentStarted(identity_of(os.getpid()), head, len(self._spec.ranks)))
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher forks with signals blocked
         self._connections.begin()
         self._start_agents()
         while self._controller.phase is not Phase.OVER:
             self._listen()
-            self._connections.look()  # agents that have gone with a last message
+            self._connections.look()  # process last messages of agents that are gone
             self._step()
         finish = self._controller.outcome.finish
         assert finish is not None, "it is over"
@@ -108,10 +110,10 @@ class Coordinator:
         self._signal_pipe.close()
         return finish.exit_code
 
-    # --- what may happen ---
+    # --- events ---
 
     def _listen(self) -> None:
-        """Sleep until something happens or is due, and take what has."""
+        """Sleep until the next event or deadline, and process pending events."""
         self._connections.beat()
         self._connections.look()
         if news := self._disks.look(self._registration.peers):
@@ -149,12 +151,12 @@ class Coordinator:
                 self._refuse(error)
         elif peer.ready is None and self._registration.takes_back:
             self._take_back(peer, peer.server_index)
-        else:  # also an agent that never got ready before the run ended: what is not read wakes this loop for ever
+        else:  # also for an agent that was not ready when the run ended: unread data would wake this loop forever
             for message in peer.take():
                 self._take(peer, message)
 
     def _take_back(self, peer: AgentConnection, index: int) -> None:
-        """Hear a server that joins an elastic run which goes on without it."""
+        """Process messages of a lost server that joins an elastic run again."""
         if (error := self._registration.take_back(peer)) is not None:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
@@ -170,14 +172,14 @@ class Coordinator:
                 for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._evidence.servers[index], index):
                     self._report(ended)
             case events.EvidenceReport() | events.AttemptEnded() if message.attempt != self._controller.attempt:
-                pass  # it is late
+                pass  # from an earlier attempt
             case events.EvidenceReport():
                 understood = self._evidence.take(message, peer.pings.clock)
                 self._report(message if understood else events.RankFailed(index))
             case events.AttemptEnded() | events.ProbeResult() | events.SignalReceived():
                 peer.over = peer.over or isinstance(message, events.AttemptEnded)
                 self._report(message)
-            case messages.AgentFailed(reason=reason):  # it ends its ranks, and says when that is done
+            case messages.AgentFailed(reason=reason):  # it ends its ranks and then reports
                 peer.given_up = True
                 self._note_loss(index, reason, peer)
             case messages.Stacks():
@@ -213,7 +215,7 @@ class Coordinator:
         if self._controller.phase is Phase.GATHERING:
             if (error := self._starter.turned_back(server_index, peer.lost or "")) is not None:
                 self._refuse(error)
-        elif peer.ready is not None:  # else it was about to join, and has none of the ranks
+        elif peer.ready is not None:  # otherwise it was still joining and has no ranks
             self._report(events.ServerGone(server_index))
             if not peer.done and self._controller.phase is not Phase.LEAVING:
                 self._registration.note_lost(peer, self._spec.supervision.grace_s)
@@ -222,11 +224,11 @@ class Coordinator:
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
         still_s = self._connections.stood_still_s(peer)
         if still_s:
-            reason = f"the launcher's machine stood still for {still_s:.0f} s, and the agent gave it up"
+            reason = f"the launcher's machine was suspended for {still_s:.0f} s, and the agent ended the connection"
         ranks = [device.global_rank for device in self._evidence.servers[server_index].devices]
         exits = self._recorder.progress.current.exits
         loss = events.ServerLost(server_index, reason, is_own_fault=still_s > 0)
-        if not ranks:  # no failure of ranks follows from its loss
+        if not ranks:  # its loss causes no failure of ranks
             self._report(loss)
         elif all(rank in exits and not exits[rank].failed for rank in ranks) and not self._plan.brings_all:
             self._evidence.note_finished(server_index, exits)
@@ -242,11 +244,11 @@ class Coordinator:
                 stood_still_s=still_s,
             )
             self._report(loss)
-        if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
+        if self._spec.supervision.elastic is not None and peer.lost is None:  # it takes part in no further attempt
             peer.send(orders.Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
     def _refuse(self, error: TlaunchError) -> None:
-        """Start nothing, also where an attempt was to be repeated."""
+        """Cancel the start of the run, or any pending restart."""
         self._registration.refusal = error
         self._report(events.CannotBegin(error))
 
@@ -285,7 +287,7 @@ class Coordinator:
                 self._begin_attempt(order)
             case orders.CollectEvidence(server=server):
                 self._registration.peers[server].send(order)
-                self._registration.peers[server].ask()  # an answer shows that it was there after the failure
+                self._registration.peers[server].ask()  # an answer proves that it was alive after the failure
             case orders.ProbeReach(server=server) if server in self._registration.peers:
                 addresses_of = self._registration.addresses_of
                 targets = (replace(target, addresses=addresses_of(target.server)) for target in order.targets)
@@ -303,11 +305,11 @@ class Coordinator:
             case orders.GatherServers():
                 self._registration.unheard.forget()
                 self._start_agents()
-            case _:  # agents learn by `Finish` that nothing is started again
+            case _:  # agents get `Finish`, which ends restarts
                 pass
         return None
 
-    # --- the beginning and the end ---
+    # --- start ---
 
     def _start_agents(self) -> None:
         try:
@@ -316,7 +318,7 @@ class Coordinator:
             self._refuse(error)
 
     def _step_gathering(self) -> None:
-        """Begin once all have come; else say who is missing, from time to time."""
+        """Start the attempt once all servers are ready; until then, report missing servers from time to time."""
         if (error := self._starter.barrier.failure(self._starter.engine)) is not None:
             self._refuse(error)
         elif self._registration.complete:
@@ -343,8 +345,8 @@ class Coordinator:
         for peer in self._registration.peers.values():
             peer.over, peer.has_begun = False, peer.ready is not None
         self._recorder.record(order.event)
-        self._connections.send_all(order, ready=True)  # one that is about to join would take it for its first
+        self._connections.send_all(order, ready=True)  # a server that is still joining would take it for its own start
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
-        """Return the evidence of an attempt that begins. `servers`: with the ranks that they have in it."""
+        """Return empty evidence for a new attempt. `servers` have their ranks in that attempt."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)

@@ -1,4 +1,4 @@
-"""The coordinator's files in the run directory: its endpoint for requests, and its mark on a shared file system."""
+"""The coordinator's files in the run directory: its endpoint, and a mark that detects a shared file system."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MAX_ENDPOINT_BYTES = 1 << 20
 
 @frozen
 class ControlEndpoint:
-    addresses: tuple[tuple[str, int], ...]  # the first that answers as it should is taken
+    addresses: tuple[tuple[str, int], ...]  # tried in order
     key: str
 
 
 def write_endpoint(run_dir: RunDir, endpoint: ControlEndpoint) -> None:
-    """Write it if possible: a run does not need it."""
+    """Write the endpoint file. Errors are ignored, since a run does not need it."""
     fields = {"addresses": [list(address) for address in endpoint.addresses], "key": endpoint.key}
     with suppress(OSError):
         atomic.write_text(run_dir.endpoint, json_text(fields), mode=0o600)
 
 
 def read_endpoint(run_dir: RunDir) -> ControlEndpoint | None:
-    """Return None for a run on one server, one that is over, and one of another user."""
+    """Return the run's endpoint; None if the run is on one server, is over, or belongs to another user."""
     try:
         fields = read_json(run_dir.endpoint, MAX_ENDPOINT_BYTES)
         addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])
@@ -45,11 +45,11 @@ def remove_endpoint(run_dir: RunDir) -> None:
 
 _MARK = ".here."
 LOOKS = 3
-AGAIN_S = 0.1  # a network file system may hold on to what it knew a moment ago
+AGAIN_S = 0.1  # a network file system may serve stale data for a moment
 
 
 def leave_mark(run_dir: RunDir) -> str | None:
-    """Make a file whose name is drawn by lot; its name. None: nothing can be written there, so nothing can be copied."""
+    """Create a mark file with a random name; return the name, or None if the directory is not writable."""
     mark = f"{_MARK}{secrets.token_hex(16)}"
     with suppress(OSError):
         (run_dir.root / mark).touch(exist_ok=False)
@@ -58,7 +58,7 @@ def leave_mark(run_dir: RunDir) -> str | None:
 
 
 def remove_marks(run_dir: RunDir) -> None:
-    """Remove the marks of a coordinator that could not do it itself."""
+    """Remove the marks that a killed coordinator left."""
     for path in run_dir.root.glob(f"{_MARK}*"):
         with suppress(OSError):
             path.unlink()
@@ -71,11 +71,11 @@ def remove_mark(run_dir: RunDir, mark: str | None) -> None:
 
 
 def sees_mark(run_dir: RunDir, mark: str) -> bool:
-    """Return True if the mark file is here. Otherwise blocks for up to `LOOKS` * `AGAIN_S` seconds."""
+    """Return True if the mark file is visible. Blocks for up to `LOOKS` * `AGAIN_S` seconds if it is not."""
     for look in range(LOOKS):
         if look:
             time.sleep(AGAIN_S)
         with suppress(OSError):
-            if mark in os.listdir(run_dir.root):  # noqa: PTH208 - NFS asks its server again when a directory is opened
+            if mark in os.listdir(run_dir.root):  # noqa: PTH208 - opening the directory makes NFS revalidate it
                 return True
     return False

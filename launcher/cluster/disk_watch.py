@@ -1,4 +1,4 @@
-"""Which disks of a run over several servers do not answer, and what is reported of that."""
+"""Detection of disks that do not answer in a run on several servers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from launcher.supervise.disk import Disk
 
 
 class DiskWatch:
-    """Watches the coordinator's own `disk`, and what agents report of theirs."""
+    """A watch over the coordinator's own `disk` and the agents' disks."""
 
     def __init__(self, run_dir: Path, servers: Sequence[Server]) -> None:
         self.disk = Disk(RunDir(run_dir).events)
-        self.stalled: set[int] = set()  # servers whose disks did not answer at the last look
-        self.some_stalls = False  # one of theirs, or the coordinator's own
+        self.stalled: set[int] = set()  # servers whose disks did not answer at the last check
+        self.some_stalls = False  # one of them, or the coordinator's own disk
         self._servers = servers
         self._stalls = DiskStalls(str(run_dir))
 
     def look(self, peers: Mapping[int, AgentConnection]) -> str | None:
-        """Return what to report now: a stall, once for all servers, or its end; else None."""
+        """Return a message if a stall of some disks has started or ended, else None."""
         self.stalled = {index for index, peer in peers.items() if peer.disk_silent_s >= ALSO_S}
         silent_s = {self._servers[index].server_id: peers[index].disk_silent_s for index in self.stalled}
         own_s = self.disk.recent_silence_s()
@@ -37,6 +37,6 @@ class DiskWatch:
         return self._stalls.look(silent_s, time.monotonic())
 
     def remarked(self, found: Diagnosed) -> Diagnosed:
-        """Add to the verdict a disk that does not answer, or did not shortly before."""
+        """Add a remark to the verdict if a disk does not answer, or did not shortly before."""
         remark = self._stalls.remark(time.monotonic())
         return found if remark is None else replace(found, verdict=with_remark(found.verdict, remark))

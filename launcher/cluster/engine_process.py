@@ -1,4 +1,4 @@
-"""The one process by which an engine starts agents, and why the servers that it did not reach cannot be reached."""
+"""The engine's process, which starts agents, and checks of servers that it cannot reach."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from launcher.logs.log_file import tail
 from launcher.logs.terminal import one_line
 from launcher.supervise.spawn import overlaid
 
-LIMIT_S = 8.0  # for all of them together
-KILLED_S = 1.0  # for one that was killed to end
+LIMIT_S = 8.0  # for all checks together
+KILLED_S = 1.0  # for a killed check to end
 MAX_ASKED = 64  # servers
-# Run there by the Python of its agent: all addresses at once, since some may be of networks that this server does not have.
+# Runs on the server with its agent's Python. It tries all addresses at once, since some may be unreachable.
 _WAY_BACK = """
 import errno, os, select, socket, sys, time
 calls, why, ends = {}, {}, time.monotonic() + 3
@@ -56,13 +56,13 @@ sys.exit("it does not reach this machine: " + ", ".join(f"{endpoint}: {why[endpo
 def unreachable(
     shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], endpoints: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return what the remote shell says of those `server_ids` that cannot be reached, or do not reach any of `endpoints` here.
+    """Return the servers that the remote shell cannot reach, or that cannot reach any of `endpoints`, with the reason.
 
-    Blocks, for `LIMIT_S` seconds at most. `shell`: the remote shell with its options: `shell... HOST COMMAND` is what an
-    engine starts. `endpoints`: "HOST:PORT", of this machine. Nothing is asked of more than `MAX_ASKED` servers.
+    Checks up to `MAX_ASKED` servers, and blocks for at most `LIMIT_S` seconds. `shell` is the remote shell with its
+    options, used as `shell... HOST COMMAND`. `endpoints` are "HOST:PORT" of this machine.
     """
     ends = time.monotonic() + LIMIT_S
-    # On one line: a csh takes no line end inside of quotes.
+    # On one line, since csh does not allow line breaks in quotes.
     program = f'import base64; exec(base64.b64decode("{base64.b64encode(_WAY_BACK.encode()).decode()}"))'
     command = shlex.join([sys.executable, "-c", program, *endpoints]) if endpoints else "true"
     asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MAX_ASKED]}
@@ -94,7 +94,7 @@ def _answer(process: subprocess.Popen[str], ends: float) -> str:
     try:
         _, said = process.communicate(timeout=max(0.1, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
-        # With all that it has started; what is left of that may hold its output open.
+        # Kill its children, too: they may hold its output open.
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -113,13 +113,13 @@ TAIL_BYTES = 64 << 10
 
 
 class EngineProcess:
-    """Its output goes to a file: neither an engine nor what it leaves behind can hold the coordinator up."""
+    """An engine's process. Its output goes to a file, so that it never blocks the coordinator."""
 
     def __init__(self, command: EngineCommand, environment: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """Start it.
+        """Start the engine.
 
         Raises:
-            UnreadableError: it cannot be started, or its files cannot be written.
+            UnreadableError: the engine cannot be started, or its files cannot be written.
         """
         self.name = command.engine
         self._command = command
@@ -158,28 +158,28 @@ class EngineProcess:
 
     @property
     def was_killed(self) -> bool:
-        """True if SIGKILL ended the engine itself: some engines exit with 137 when a process of theirs was killed."""
+        """True if SIGKILL ended the engine itself. Some engines exit with 137 if one of their processes was killed."""
         return self._process.poll() == -signal.SIGKILL
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and to all that is still in its process group."""
+        """Send a signal to the engine's process group."""
         with suppress(OSError):
             os.killpg(self._process.pid, number)
 
     def clean_up(self) -> None:
-        """Remove what the engine, which has ended, leaves in the system's temporary directory."""
+        """Remove the files that the ended engine left in the system's temporary directory."""
         directory = Path(gettempdir())
         for path in self._command.files:
             if path.parent == directory:
                 path.unlink(missing_ok=True)
         for path in (directory / f"ompi.{self.pid}", *directory.glob(f"ompi.*.{os.getuid()}/pid.{self.pid}")):
             rmtree(path, ignore_errors=True)
-            with suppress(OSError):  # others of this user's jobs are there, or it is not Open MPI's
+            with suppress(OSError):  # it has directories of other jobs, or is not Open MPI's
                 if path.parent != directory:
                     path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
-        """Return those of these servers that cannot be reached in the engine's way, or cannot reach back, with the reason.
+        """Return the servers that the engine's remote shell cannot reach, or that cannot reach back, with the reason.
 
         Blocks for some seconds.
         """
@@ -189,7 +189,7 @@ class EngineProcess:
         return unreachable(self._command.shell, server_ids, self._environment, endpoints)
 
     def forget_words(self) -> None:
-        """Forget the output until now: it explains nothing that happens later."""
+        """Exclude the output so far from `last_lines`."""
         with suppress(OSError):
             self._begins_at = self.log.stat().st_size
 

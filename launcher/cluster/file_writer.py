@@ -1,4 +1,4 @@
-"""Writes files of other servers' ranks in the thread of a disk: one that does not answer holds up no decision."""
+"""Writing of other servers' files in a disk's thread, so that a stalled disk does not block the coordinator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.supervise.disk import Disk
 
 @frozen
 class Written:
-    """The answer to an agent: how far a file of its ranks has come."""
+    """An answer to an agent: the length of a file that has been written."""
 
     server_index: int
     peer: AgentConnection
@@ -27,7 +27,10 @@ class Written:
 
 
 class FileWriter:
-    """Readable (`fileno`) when `answer` has something to send. Nothing here waits for the disk."""
+    """A writer of files from agents.
+
+    `fileno` is readable when `answer` has something to send. Nothing blocks on the disk.
+    """
 
     def __init__(self, spec: RunSpec, disk: Disk) -> None:
         self._spec = spec
@@ -46,9 +49,9 @@ class FileWriter:
         self._disk.do(lambda: self._write(server_index, message, ahead_ns, peer))
 
     def answer(self) -> Iterator[str]:
-        """Send agents the answers since the last call; yield what to report of files that could not be written.
+        """Send agents the answers since the last call; yield messages about files that could not be written.
 
-        An agent that turns out to share the run directory sends no more files, which is reported, too.
+        An agent that turns out to share the run directory stops sending files; this also yields a message.
         """
         with suppress(OSError):
             while self._bell.recv(4096):
@@ -66,7 +69,7 @@ class FileWriter:
                 yield f"{which} {shares}: its files are no longer copied"
 
     def close(self) -> None:
-        """Call it once the disk is closed."""
+        """Close the notification sockets. Call it after the disk is closed."""
         self._bell.close()
         self._ringer.close()
 
@@ -81,5 +84,5 @@ class FileWriter:
 
     def _put(self, done: Written | str) -> None:
         self._done.append(done)
-        with suppress(OSError):  # it is full, so that it is heard anyway
+        with suppress(OSError):  # a full socket is readable anyway
             self._ringer.send(b"1")

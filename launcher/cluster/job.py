@@ -1,4 +1,4 @@
-"""The plan that the coordinator of a run over several servers gets, and the job that agents of other servers get as text."""
+"""The coordinator's plan for a run on several servers, and the job that it sends to agents as text."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from launcher.engines.assemble import Request
 from launcher.engines.engine_command import EngineCommand
 from launcher.engines.placement import Machine
 
-COMMAND = "command"  # in what servers must have alike
+COMMAND = "command"  # a key of `Plan.agreement`
 
 
 @frozen
 class Plan:
     listener: socket.socket
-    token: str  # of agents that the engine starts: they get everything, values of --env too
-    shared_token: str  # of agents that are started by hand; empty if none was chosen
+    token: str  # for agents that the engine starts; they get all settings, including values of --env
+    shared_token: str  # for agents that are started by hand; empty if none was chosen
     silence_s: float  # the silence after which a server is lost
-    join_timeout_s: float  # in which all servers have to join
-    engine: EngineCommand  # starts an agent on every server, or the one of this server where others are started by hand
-    brings_all: bool  # whether that engine starts all agents
-    job: str  # for agents that have none of their own (launcher/cluster/job.py)
-    agreement: Mapping[str, str]  # what agents that have one of their own must have alike
-    engine_anew: bool = False  # whether an attempt needs the engine's processes anew, and not just its ranks
-    resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # what names of servers mean here
-    same_program: bool = True  # whether all servers must have it
-    key: str = ""  # of those who ask where ranks are (launcher/cluster/coordinator_files.py)
+    join_timeout_s: float  # for all servers to join
+    engine: EngineCommand  # starts an agent on every server, or only on this one if the others are started by hand
+    brings_all: bool  # the engine starts all agents
+    job: str  # for agents that the engine starts
+    agreement: Mapping[str, str]  # settings that must be equal on manually started agents
+    engine_anew: bool = False  # a new attempt needs a new engine, not only new ranks
+    resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # addresses of the servers' names on this machine
+    same_program: bool = True  # all servers must have the same program
+    key: str = ""  # for clients of `tlaunch stacks` (launcher/cluster/coordinator_files.py)
 
 
 lzma: Any = None
 with suppress(ImportError):  # some builds of Python lack it
     import lzma
 
-PRESET = 3  # 2,000 servers of 8 devices: 66 KB in 0.2 s, which zlib makes 420 KB
-_OF_LZMA = b"\xfd7zXZ\x00"  # its texts begin so
-EXAMINATION = "examination"  # in place of a run's job: do what a ProbeHandler is asked to do
+PRESET = 3  # 2,000 servers with 8 devices: 66 KB in 0.2 s; zlib takes 420 KB
+_OF_LZMA = b"\xfd7zXZ\x00"  # magic bytes
+EXAMINATION = "examination"  # sent in place of a run's job: answer a ProbeHandler's questions
 _OF_THIS_MACHINE = ("inherited_env", "machine", "here", "interfaces")
 
 
 @frozen
 class Job:
     request: Request
-    files: Mapping[str, str]  # name: text, wanted in the run directory
-    table_text: str | None  # of the rank table, as the coordinator read it
+    files: Mapping[str, str]  # text by name, for the run directory
+    table_text: str | None  # the rank table that the coordinator read
     table_format: str
-    master_port: int | None  # that the user chose
+    master_port: int | None  # chosen by the user
 
 
 def to_text(job: Job) -> str:
-    """Return a job as one line, the same for every agent. It holds the values of --env, so it travels on connections only, never in a file."""
+    """Return a job as one line, the same for every agent. It has values of --env, so never write it to a file."""
     request = {
         field.name: encode(getattr(job.request, field.name))
         for field in fields(job.request)
@@ -70,13 +70,13 @@ def to_text(job: Job) -> str:
         "master_port": job.master_port,
     }
     data = json.dumps({**plain, "request": request}).encode()
-    # It holds a table up to three times, farther apart than zlib looks back, and every agent gets it.
+    # It has the table up to three times, at distances beyond zlib's window, and is sent to every agent.
     packed = zlib.compress(data) if lzma is None else lzma.compress(data, preset=PRESET)
     return base64.b64encode(packed).decode()
 
 
 def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
-    """Return the job of `text` for another `machine`, with the environment `inherited` there.
+    """Parse a job for this `machine` with the environment `inherited`.
 
     Raises:
         ValueError: the text is not a job of this version.
@@ -94,8 +94,8 @@ def _unpacked(packed: bytes) -> bytes:
     if not packed.startswith(_OF_LZMA):
         return zlib.decompress(packed)
     if lzma is None:
-        raise ValueError("Python has no lzma here; where the run was started, it has")
+        raise ValueError("Python has no lzma module on this machine, but has one where the run was started")
     try:
         return bytes(lzma.decompress(packed))
     except lzma.LZMAError as error:
-        raise ValueError(f"it is damaged: {error}") from error
+        raise ValueError(f"the data is damaged: {error}") from error

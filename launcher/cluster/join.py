@@ -1,4 +1,4 @@
-"""A server's way into a run over several servers: find the coordinator, authenticate, get ready, wait for the start."""
+"""Joining of a run on several servers: connect to the coordinator, authenticate, prepare, and wait for the start."""
 
 from __future__ import annotations
 
@@ -41,64 +41,65 @@ from launcher.supervise.channel import CLOSED, Channel, ChannelClosedError, Sile
 from launcher.supervise.link import Link
 
 CONNECT_S = 3.0  # for one address to answer
-WELCOME_S = 30.0  # for a coordinator that has answered: thousands may say hello at once
+WELCOME_S = 30.0  # for a connected coordinator, since thousands of agents may connect at once
 AGAIN_S = 0.5  # between two rounds through all addresses
 SAME_VALUE_HINT = (
-    "set the same TLAUNCH_COORDINATOR_TOKEN on all servers, or none if they share --runs-dir or the home directory"
+    "set the same TLAUNCH_COORDINATOR_TOKEN on all servers, or leave it unset if they share --runs-dir or the "
+    "home directory"
 )
-MAX_SHOWN = 80  # characters of a name that is refused
+MAX_SHOWN = 80  # characters of an invalid name in a message
 Word = TypeVar("Word")
 
 
 class PassingRefusalError(TlaunchError):
-    """The coordinator does not take this machine in yet: another try may succeed."""
+    """The coordinator refuses this machine for now; another try may succeed."""
 
 
 class RunOverError(TlaunchError):
-    """The run ended while this server, which had joined it, waited for ranks; `exit_code` is the run's."""
+    """The run ended while this server had joined and was waiting for ranks. `exit_code` is the run's."""
 
 
 @frozen
 class Endpoint:
-    """The addresses of the coordinator, and the token that proves that it is the right one."""
+    """The addresses of the coordinator, and the token for mutual authentication."""
 
-    addresses: tuple[tuple[str, int], ...]  # the first that answers as it should is taken
+    addresses: tuple[tuple[str, int], ...]  # tried in order
     token: str
 
 
 @frozen
 class AgentInfo:
-    """The words in which this machine describes itself to the coordinator."""
+    """This machine's description for the coordinator."""
 
     host: str
     addresses: tuple[str, ...]
-    said: str | None = None  # the id of its server, as given by --server
-    index: int | None = None  # which server it is by the engine's count, if nothing else says so
-    agreement: Mapping[str, str] | None = None  # what it was started with by hand
+    said: str | None = None  # the server id from --server
+    index: int | None = None  # the server index by the engine's count, if nothing else identifies it
+    agreement: Mapping[str, str] | None = None  # settings of a manually started agent, which must match the run's
 
 
 class Session:
-    """A connection on which this machine has been welcomed. `close`, or hand it on by `link`."""
+    """An authenticated connection to the coordinator. Close it, or pass it on with `link`."""
 
     def __init__(self, channel: Channel, welcome: Welcome, nonce: str = "") -> None:
-        """`nonce`: which the coordinator knows this agent by."""
+        """`nonce`: identifies this agent to the coordinator."""
         self.welcome = welcome
         self.nonce = nonce
-        self.address = channel.peer_address  # at which the coordinator was found
+        self.address = channel.peer_address  # the coordinator's address
         self._channel = channel
         self._shares_files = True
-        self._has_joined = False  # a run that goes on without this server
+        self._has_joined = False  # it has joined a run that already runs
 
     def refuse(self, error: TlaunchError) -> None:
-        """Send why this server cannot take part; then the run is over for all."""
+        """Report why this server cannot take part. This ends the run on all servers."""
         with suppress(ChannelClosedError):
             self._channel.send(Refused(error.message, error.hint, error.exit_code))
             self._channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Find out if the run directory here is the coordinator's own. Call it before `wait_for_start`, which reports it.
+        """Return True if the coordinator's run directory is shared with this server. Call it before `wait_for_start`.
 
-        If it is not, the coordinator's endpoint is written to it.
+        If it is not shared, this writes the coordinator's endpoint to the local run directory.
         """
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
@@ -106,7 +107,7 @@ class Session:
         return self._shares_files
 
     def forget_endpoint(self, run_dir: RunDir) -> None:
-        """Remove the copy of the coordinator's endpoint file, never the coordinator's own."""
+        """Remove the local copy of the coordinator's endpoint file. The coordinator's own file is kept."""
         if not self._shares_files:
             remove_endpoint(run_dir)
 
@@ -117,33 +118,36 @@ class Session:
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
     ) -> BeginAttempt:
-        """Report that all is in place here, and wait until it is everywhere. Blocks. `on_waiting` gets the missing servers.
+        """Report that this server is ready, and block until all are. `on_waiting` gets the missing servers.
 
-        `program`: digests of its files, which have to be the same everywhere. `meeting`: addresses of MASTER_ADDR here.
+        `program` has digests of the program's files, which must be the same on all servers. `meeting` has the
+        addresses of MASTER_ADDR on this server.
 
         Raises:
-            TlaunchError: it will never be, or the coordinator is lost.
+            TlaunchError: the run cannot start, or the coordinator is lost.
         """
         try:
             self._channel.send(Ready(master_port, self._shares_files, program or {}, meeting))
-            silence = Silence(self._channel, self.welcome.silence_s)  # nothing was received while it got ready
+            silence = Silence(self._channel, self.welcome.silence_s)  # nothing was received during the preparation
             while not silence.is_too_long():
                 with suppress(TimeoutError):
                     for message in self._channel.wait_for(time.monotonic() + silence.timeout_s):
                         if (begin := self._on_message(message, on_waiting)) is not None:
                             return begin
-                        break  # silence is counted from each message anew
+                        break  # restart the silence timeout after each message
         except ChannelClosedError as error:
-            raise TlaunchError(f"the run's coordinator is lost: {error}") from error
-        raise TlaunchError(f"the run's coordinator is lost: nothing was heard for {self.welcome.silence_s:g} s")
+            raise TlaunchError(f"lost the connection to the run's coordinator: {error}") from error
+        raise TlaunchError(
+            f"lost the connection to the run's coordinator: nothing was heard for {self.welcome.silence_s:g} s"
+        )
 
     def link(self) -> Link:
-        """Return the link of an agent to its coordinator, which uses this connection from now on."""
+        """Return an agent's link to the coordinator, which takes over this connection."""
         by_hand = self.welcome.job is None
         return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
 
     def channel(self) -> Channel:
-        """Return the channel of this connection, for an examination that uses nothing else of it from now on."""
+        """Return the channel of this connection, which an examination takes over."""
         return self._channel
 
     def close(self) -> None:
@@ -164,12 +168,12 @@ class Session:
                 raise _error_of(message)
             case Finish() if self._has_joined or message.exit_code == EXIT_OK:
                 why = f": {message.reason}" if message.reason else ""
-                over = RunOverError(f"the run has ended before ranks began here{why}")
+                over = RunOverError(f"the run ended before ranks started on this server{why}")
                 over.exit_code = message.exit_code
                 raise over
             case Finish():
-                reason = message.reason or "the first server's launcher says why"
-                ended = TlaunchError(f"the run has ended before ranks began here: {reason}", hint=message.hint)
+                reason = message.reason or "see the launcher's output on the first server"
+                ended = TlaunchError(f"the run ended before ranks started on this server: {reason}", hint=message.hint)
                 ended.exit_code = message.exit_code
                 raise ended
             case _:
@@ -186,12 +190,13 @@ def join(
     *,
     tokens: Callable[[], Sequence[str]] | None = None,
 ) -> Session:
-    """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `on_delay` gets each reason why it takes long.
+    """Connect to the coordinator and authenticate; return the session. Blocks at most until `until` (monotonic).
 
-    `whom`: the coordinator's name in messages. `tokens` returns the tokens to try; None: that of the endpoint.
+    `on_delay` gets reasons of a delay. `whom` is the coordinator's name in messages. `tokens` returns the tokens to
+    try; the default is the endpoint's token.
 
     Raises:
-        TlaunchError: there is no answer in time, or this machine is refused.
+        TlaunchError: there is no answer in time, or the coordinator refuses this machine.
     """
     reported: set[str] = set()
     former = None
@@ -215,7 +220,7 @@ def join(
                 f"{whom} cannot be reached: {why}",
                 hint=f"start the same command there, and open its port to this machine; {SAME_VALUE_HINT}",
             )
-        # Another reason is reported when it lasts: the first server draws the token after its port is open.
+        # A different reason is reported once it occurs twice: the first server opens its port before it has a token.
         if not reported or (why == former and why not in reported):
             on_delay(why)
             reported.add(why)
@@ -224,16 +229,16 @@ def join(
 
 
 def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> None:
-    """Have the run's directory here with what belongs to this server; on a shared file system it is there already.
+    """Create the run directory with this server's files, unless it exists on a shared file system.
 
     Raises:
-        UnreadableError: the directory in which ranks start is missing here, or this one cannot be made or filled.
-        UsageError: the directory belongs to another user.
+        UnreadableError: the ranks' working directory is missing, or the run directory cannot be created or written.
+        UsageError: the run directory belongs to another user.
     """
     if not spec.cwd.is_dir():
         raise UnreadableError(
-            f"the directory {spec.cwd}, in which ranks start, is not here",
-            hint="the program and its directory have to be at the same path on every server",
+            f"the working directory of the ranks, {spec.cwd}, does not exist on this server",
+            hint="put the program and its directory at the same path on every server",
         )
     run_dir = RunDir(spec.run_dir, server_index)
     with filling(run_dir):
@@ -245,7 +250,7 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
                 made.append(run_dir.device(rank.global_rank))
         for directory in made:
             check_own_directory(directory)
-        if not run_dir.run_json.exists():  # of thousands of ranks it takes seconds to write
+        if not run_dir.run_json.exists():  # with thousands of ranks it takes seconds to write
             with suppress(FileExistsError):
                 atomic.write_text(run_dir.run_json, spec_to_json(spec), replace=False)
         for name, text in files.items():
@@ -254,11 +259,11 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
 
 
 def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:
-    """Return the session with the coordinator at this address, or why it cannot be had."""
+    """Join the coordinator at `address`; return the session, or the reason that it failed."""
     patience_s = max(0.1, min(CONNECT_S, until - time.monotonic()))
     try:
         channel = Channel(socket.create_connection(address, timeout=patience_s))
-    except (OSError, UnicodeError) as error:  # a name may be none
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid name
         return getattr(error, "strerror", None) or str(error) or "no answer"
     try:
         return _introduce(channel, token, member)
@@ -288,25 +293,25 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
         )
     )
     if challenge.protocol != PROTOCOL:
-        with suppress(ChannelClosedError, TimeoutError):  # it reads our version, refuses it, and tells its user
+        with suppress(ChannelClosedError, TimeoutError):  # wait until it has read this version
             _first_message(channel, Welcome)
         raise RefusedLayoutError(
-            "the run's coordinator is of another version of tlaunch", hint="install the same one on every server"
+            "the run's coordinator has another version of tlaunch", hint="install the same version on every server"
         )
     try:
         welcome = _first_message(channel, Welcome, WELCOME_S)
     except ChannelClosedError as error:
         if str(error) != CLOSED:
             raise
-        # A coordinator says nothing to a connection whose proof is wrong, so that an unauthenticated connection learns nothing.
+        # A coordinator does not answer a wrong proof, so that unauthenticated connections learn nothing.
         raise ChannelClosedError(
             "another tlaunch run, or this one with another token, listens there and closed the connection"
         ) from error
     if not is_proof(welcome.proof, token, nonce, challenge.nonce):
-        raise ChannelClosedError("what answers there does not know this run")
+        raise ChannelClosedError("the process at this address does not know this run")
     if not is_run_name(welcome.run_name):
         raise ChannelClosedError(
-            f"what answers there calls its run {welcome.run_name[:MAX_SHOWN]!r}, which is not a directory's name"
+            f"the coordinator's run name {welcome.run_name[:MAX_SHOWN]!r} is not a valid directory name"
         )
     return Session(channel, welcome, nonce)
 
@@ -315,18 +320,18 @@ def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNE
     """Return the next message, which must be of this kind.
 
     Raises:
-        TlaunchError: the one that a refusal holds.
-        PassingRefusalError: this machine may be taken in later.
-        ChannelClosedError: another message came.
+        TlaunchError: the coordinator refused this machine.
+        PassingRefusalError: the coordinator refused it for now.
+        ChannelClosedError: the message is of another kind.
     """
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message
         if isinstance(message, Refused) and message.passing:
-            raise PassingRefusalError(message.message, hint="--join-timeout gives them more time")
+            raise PassingRefusalError(message.message, hint="use a longer --join-timeout")
         if isinstance(message, Refused):
             raise _error_of(message)
-        raise ChannelClosedError("what answers there is no coordinator")
+        raise ChannelClosedError("the process at this address is not a coordinator")
     raise TimeoutError
 
 

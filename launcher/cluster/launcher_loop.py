@@ -1,4 +1,4 @@
-"""The launcher process during a run: it passes signals and events on, and ends what a killed agent leaves."""
+"""The launcher process during a run: it forwards signals and events, and ends the processes of a killed agent."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from launcher.supervise.tree import Ending, RunGroup, something_left
 
 
 class OrphanCleanup:
-    """Ends every descendant of this process, which adopted them as a subreaper, and writes the missing report.
+    """The cleanup after an agent died without a report: end its processes, and write the report in its place.
 
-    Bystanders, which were there before the agent, live on.
+    As a subreaper, this process has adopted the agent's descendants. Processes that existed before the agent are left
+    alone.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class OrphanCleanup:
         report: Callable[[TimestampedEvent], None],
         server_index: int | None = None,
     ) -> None:
-        """`server_index`: of the server whose agent it was, where there are several."""
+        """`server_index`: the server of the agent, if the run has several."""
         self._server_index = server_index or 0
         self._coordinates = server_index is None
         self._spec = spec
@@ -50,11 +51,11 @@ class OrphanCleanup:
         self._report = report
         self._run_dir = RunDir(spec.run_dir, server_index)
         self._event_log = EventLog(self._run_dir.events, self._server_index)
-        self._group = group  # of all that the agent had started
+        self._group = group  # of all processes that the agent started
         self._ending: Ending | None = None
 
     def run(self) -> AgentEnded:
-        """Blocks until nothing is left, or what is left cannot be killed. Call after the agent has been reaped."""
+        """Block until no killable process is left; return the last event. Call it after the agent has been reaped."""
         grace_s = self._spec.supervision.grace_from(time.time())
         started_ns = self._record(Stopping(Cause.AGENT_LOST, grace_s))
         signal_pipe = SignalPipe([signal.SIGCHLD])
@@ -74,7 +75,7 @@ class OrphanCleanup:
         finally:
             signal_pipe.close()
         recorder = RunRecorder(self._spec.name, self._server_index, self._run_dir, self._event_log, started_ns)
-        progress = Progress(len(self._spec.ranks))  # as far as the agent had reported it
+        progress = Progress(len(self._spec.ranks))  # up to the agent's last report
         for stamped in EventReader(self._run_dir.events).read():
             progress.take(stamped)
         recorder.write_report(Cause.AGENT_LOST, self._exit_code, progress.attempts)
@@ -87,7 +88,7 @@ class OrphanCleanup:
         return ended
 
     def kill_now(self) -> None:
-        """Let no grace period pass. Safe in a signal handler, at any time."""
+        """Skip the grace period. Safe to call from a signal handler at any time."""
         if self._ending:
             self._ending.hurry()
 
@@ -98,34 +99,40 @@ class OrphanCleanup:
 
 
 TICK_S = 0.1
-STUCK_S = 2.0  # for a tick
+STUCK_S = 2.0  # a tick that takes longer is late
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # unless they are forwarded
 _ACT_AFTERWARDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
 
 
 class Observer(Protocol):
-    """Shows a run to the user. One that raises is not called again; the run continues."""
+    """An interface that shows a run to the user. After an exception it is not called again; the run continues."""
 
     def event(self, stamped: TimestampedEvent) -> None: ...
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
-        """Take note of a signal that was passed down; `at_once` if it ends the run without grace."""
+        """Handle a signal that was forwarded to the run; `at_once` if it ends the run without grace."""
 
     def tick(self) -> bool:
-        """Do what is due about every TICK_S seconds. Return True to be called again at once. Events wait meanwhile."""
+        """Do periodic work, about every TICK_S seconds.
+
+        Return True to be called again at once. Events wait meanwhile.
+        """
 
 
 class _Shelter:
-    """Shields the launcher from its observer: an exception is printed to stderr, and the observer is dropped.
+    """A wrapper that protects the launcher from its observer.
 
-    Ticks read logs, so a thread does them: the disk may not answer. While a tick takes longer than `STUCK_S`, the
-    observer gets only signals and trouble, which may be that of the disk. It gets other events after the tick.
+    After an exception it prints the traceback and drops the observer.
+
+    Ticks read logs and may block on a stalled disk, so they run in a thread. While a tick takes longer than
+    `STUCK_S`, the observer gets only signals and `Trouble` events, which may be about the disk. It gets other events
+    after the tick.
     """
 
     def __init__(self, observer: Observer) -> None:
         self._observer: Observer | None = observer
         self._ticks: SimpleQueue[bool] = SimpleQueue()  # True: tick; False: end the thread
-        self._ticked: SimpleQueue[bool] = SimpleQueue()  # what `tick` is to return
+        self._ticked: SimpleQueue[bool] = SimpleQueue()  # results of ticks
         self._thread: threading.Thread | None = None
         self._is_ticking = False
         self._late: list[TimestampedEvent] = []
@@ -140,9 +147,9 @@ class _Shelter:
         self._try(lambda observer: observer.interrupted(number, at_once=at_once))
 
     def tick(self, patience_s: float | None = STUCK_S) -> bool:
-        """Have the observer do what is due; return whether it wants to be called again at once.
+        """Run a tick; return True if the observer wants to be called again at once.
 
-        Waits at most `patience_s` (None: without limit), and only `TICK_S` for a tick that is late already.
+        Waits at most `patience_s` (None: without limit), and only `TICK_S` for a tick that is already late.
         """
         if self._thread is None:
             self._thread = start_thread(self._tick, "observer")
@@ -162,7 +169,7 @@ class _Shelter:
         return again
 
     def close(self) -> None:
-        """Wait for a tick that is under way, and end the thread."""
+        """Wait for a running tick, and end the thread."""
         if self._is_ticking:
             self.tick(None)
         if self._thread is not None:
@@ -176,7 +183,7 @@ class _Shelter:
     def _try(self, call: Callable[[Observer], bool | None]) -> bool | None:
         try:
             return call(self._observer) if self._observer else None
-        except Exception:  # noqa: BLE001 - whatever it is, ranks need their head
+        except Exception:  # noqa: BLE001 - the ranks need their launcher
             self._observer = None
             with suppress(OSError, ValueError):  # stderr is closed
                 traceback.print_exc()
@@ -184,10 +191,13 @@ class _Shelter:
 
 
 class LauncherLoop:
-    """Attends one local agent, or a coordinator. Made inside `signals_held_back`, right after `start_agent`."""
+    """The loop that attends a local agent or a coordinator.
+
+    Create it inside `signals_held_back`, right after `start_agent`.
+    """
 
     def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer, server_index: int | None = None) -> None:
-        """`server_index`: of this machine, where the run has several servers and its agent is attended here."""
+        """`server_index`: this machine's, if the run has several servers and the loop attends its agent."""
         self._server_index = server_index
         self._spec = spec
         self._agent = agent
@@ -210,10 +220,10 @@ class LauncherLoop:
         }
 
     def attend(self) -> int:
-        """Block until nothing of the run is left; return its exit code.
+        """Block until no process of the run is left; return the run's exit code.
 
-        Afterwards signals that would end this process are ignored, so that the caller can show how the run ended, until
-        `restore_signals`. SIGINT, SIGQUIT and SIGTSTP act as before the run.
+        Afterwards SIGINT, SIGQUIT and SIGTSTP act as before the run. Other signals that would end this process are
+        ignored until `restore_signals`, so that the caller can print the result.
         """
         try:
             with selectors.DefaultSelector() as selector:
@@ -221,7 +231,7 @@ class LauncherLoop:
                 is_open, hurry = True, False
                 while is_open:
                     if selector.select(0 if hurry else TICK_S):
-                        self._show_interrupts()  # what the agent did because of them comes after
+                        self._show_interrupts()  # before the events that they caused
                         events = self._agent.read()
                         is_open = events is not None
                         for stamped in events or ():
@@ -231,7 +241,7 @@ class LauncherLoop:
                     hurry = self._tick()
             agent_exit_code = self._agent.wait()
             if self._ended is None:
-                # The agent went away without a report: end what it left, and write one in its place.
+                # The agent died without a report: end its processes, and write the report in its place.
                 sweep = OrphanCleanup(
                     self._spec, self._agent.group, agent_exit_code, self._observer.event, self._server_index
                 )
@@ -250,17 +260,17 @@ class LauncherLoop:
         return self._ended.exit_code
 
     def restore_signals(self, numbers: Collection[int] | None = None) -> None:
-        """Have signals act as before the run: these, or all."""
+        """Restore the signal handlers from before the run, for `numbers` or for all."""
         for number in self._former.keys() if numbers is None else self._former.keys() & numbers:
             signal.signal(number, self._former[number])
 
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
-        """Acts here, not in the loop: the loop may hang in a write to a terminal that takes nothing."""
+        """Forward a signal to the agent. Not done in the loop, which may hang while writing to a blocked terminal."""
         self._interrupts += number == signal.SIGINT
         second = number == signal.SIGINT and self._interrupts > 1
         at_once = second or number == signal.SIGQUIT
         if second:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third ends the head itself; the agent finishes alone
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one ends the launcher; the agent finishes without it
         if at_once:
             self._kill_now()
         else:
@@ -268,7 +278,7 @@ class LauncherLoop:
         self._news.append((number, at_once))
 
     def _pause(self, number: int, _frame: FrameType | None) -> None:
-        """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it continues here."""
+        """Handle Ctrl-Z: stop the ranks, then this process. Continue both after SIGCONT."""
         self._agent.signal(number)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._agent.signal(signal.SIGCONT)

@@ -1,13 +1,12 @@
-"""Agents that are lost: their ranks may live on for a while, where no other may start.
+"""Lost agents. Their ranks may still be running for a while, and a restart must wait for them to end.
 
-That a connection was closed or reset does not prove that its other end has gone: a firewall that has lost its state, or
-a machine that translates addresses, resets connections of two that live.
+A closed or reset connection does not prove that the other end is gone: firewalls and NAT gateways that lose their
+state reset connections between two live ends.
 
-An agent that loses its coordinator ends its ranks by itself: it notices within the time after which a server is lost
-(--lost-after), and then its ranks have their grace. So after both, and some more, none of them lives, whatever the
-network does. If it can before, the agent connects once more when nothing of its ranks is left, and says so, or the
-process that attended it, where the agent itself was killed; then the wait is over. That is proved by the
-run's token, and names the one agent that is meant.
+An agent that loses its coordinator ends its ranks. It notices the loss within --lost-after, and its ranks then have
+their grace period. After both times and a margin none of its ranks is left. If possible, the agent (or its parent, if
+the agent was killed) connects again earlier and reports that its ranks have ended, and the wait is over. The report
+names the agent, and is authenticated by the run's token.
 """
 
 from __future__ import annotations
@@ -20,37 +19,40 @@ from contextlib import closing
 from launcher.control.messages import PROTOCOL, Challenge, Freed, is_proof, proof_of
 from launcher.supervise.channel import Channel, ChannelClosedError
 
-MARGIN_S = 5.0  # for an agent to find out that it has lost us, beyond what it may take
+MARGIN_S = 5.0  # added to the time in which an agent detects that it has lost the coordinator
 CONNECT_S = 1.0
 AGAIN_S = 0.5
 MAX_INHERITED = 1024  # descriptors
-_PURPOSE = "freed"  # a proof of this is good for nothing else
+_PURPOSE = "freed"  # binds a proof to this message
 
 
 def longest_s(silence_s: float, grace_s: float) -> float:
-    """After a loss: until nothing of the ranks of that server can be left."""
+    """Return the seconds after a loss until no rank of that server can be left."""
     return silence_s + grace_s + MARGIN_S
 
 
 class LostAgents:
-    """The coordinator's account of agents that are lost and may have ranks yet."""
+    """The lost agents that may still have running ranks."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}  # monotonic, by what the agent goes by: the nonce of its Hello
-        self._freed: set[str] = set()  # that have reported it, perhaps before their loss was noticed here
+        self._until: dict[str, float] = {}  # monotonic time, by agent: the nonce of its Hello
+        self._freed: set[str] = set()  # agents that reported the end of their ranks
 
     @property
     def until(self) -> float:
-        """The monotonic time before which ranks of one of them may live; 0 without any."""
+        """The monotonic time until which a lost agent's ranks may run; 0 if there are none."""
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
-        """Note that an agent is lost, whose ranks end within `seconds`."""
+        """Record a lost agent, whose ranks end within `seconds`."""
         if agent not in self._freed:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Return whether one of them reports it, with proof; `drawn`: our own nonce."""
+        """Record that an agent's ranks have ended; return True if its proof is valid.
+
+        `drawn`: the coordinator's nonce.
+        """
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)
@@ -62,9 +64,9 @@ class LostAgents:
 
 
 def report_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
-    """Report to the coordinator that nothing of this server's ranks is left; return whether it got that.
+    """Report to the coordinator that this server's ranks have ended; return True if it received the report.
 
-    Blocks until it can be reached, `seconds` at most.
+    Blocks until the coordinator can be reached, at most `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -72,11 +74,11 @@ def report_freed(address: tuple[str, int], token: str, agent: str, seconds: floa
             with closing(Channel(socket.create_connection(address, timeout=CONNECT_S))) as channel:
                 message = next(iter(channel.wait_for(time.monotonic() + CONNECT_S)), None)
                 if not isinstance(message, Challenge) or message.protocol != PROTOCOL:
-                    return False  # another program has the port by now
+                    return False  # another program has the port
                 channel.send(Freed(proof_of(token, _PURPOSE, message.nonce, agent), agent))
                 channel.drain(time.monotonic() + CONNECT_S)
                 return True
-        except ConnectionRefusedError:  # the machine is there, and the coordinator has ended
+        except ConnectionRefusedError:  # the coordinator has ended
             return False
         except (OSError, ChannelClosedError):
             pass
@@ -86,10 +88,10 @@ def report_freed(address: tuple[str, int], token: str, agent: str, seconds: floa
 
 
 def report_freed_in_background(address: tuple[str, int], token: str, agent: str, seconds: float) -> None:
-    """Do as `tell_freed`, in a process of its own; returns at once.
+    """Run `report_freed` in a separate process; return at once.
 
-    What is left of an engine whose run has lost this server ends the agents here as soon as the network is back. So it
-    must not know of that process, nor wait for what holds its outputs. Call it as the last act, where no thread exists.
+    An engine's remaining daemon kills its processes as soon as the network is back, and may wait for open outputs. So
+    the process leaves the session and closes all descriptors. Call it last, when no threads are running.
     """
     if os.fork():
         return

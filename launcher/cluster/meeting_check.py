@@ -1,6 +1,6 @@
-"""Checks that every server can resolve MASTER_ADDR, the name at which ranks meet, before ranks start.
+"""A check before the start that every server can resolve MASTER_ADDR, the rendezvous address of the ranks.
 
-Agents find the coordinator by its addresses, so a server can join even if its ranks cannot resolve MASTER_ADDR.
+Agents connect to the coordinator by its addresses, so a server can join even if its ranks cannot resolve MASTER_ADDR.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from launcher.logs.terminal import escaped
 
 LOOKS = 3  # a name server may be busy when thousands of servers ask it at once
 AGAIN_S = 1.0
-HINT = "name it in /etc/hosts or DNS there, or use addresses in the rank table; `tlaunch doctor` checks all names of the table"
+HINT = (
+    "add it to /etc/hosts or DNS there, or use addresses in the rank table; `tlaunch doctor` checks all names "
+    "of the table"
+)
 
 
 def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
     """Return the addresses of MASTER_ADDR on this server, empty if it cannot be resolved; None if ranks do not resolve it.
 
-    Blocks for at most `patience_s(1)` and a few seconds. Ranks of MPI do not need MASTER_ADDR.
+    Ranks do not resolve it if it is an address, or if they use MPI. Blocks for at most `patience_s(1)` and a few
+    seconds.
     """
     name = spec.master_addr
     if request.mpi_ranks or address_of(name):
@@ -42,10 +46,10 @@ def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
 def unresolved(
     name: str, found: Mapping[int, tuple[str, ...]], hosts: Mapping[int, str], first: int, server_ids: Sequence[str]
 ) -> RefusedLayoutError | None:
-    """Return the error if some servers cannot reach `name`, the server `first`; None if all can, or none can resolve it.
+    """Return an error if some servers cannot reach `name`, the server `first`; None if all can.
 
-    A name that no server can resolve is only a label in the rank table. By server index, `found` has the addresses of
-    `name`, and `hosts` has hostnames.
+    Also return None if no server can resolve it: then the name is only a label in the rank table. `found` has the
+    addresses of `name`, and `hosts` the hostnames, by server index.
     """
     unknown = [server_ids[index] for index in sorted(found) if not found[index]]
     own = [
@@ -53,7 +57,7 @@ def unresolved(
         for index, addresses in sorted(found.items())
         if addresses
         and all(one.is_loopback for one in addresses_of(addresses))
-        and hosts.get(index) != hosts.get(first)  # several servers of a trial may be one machine
+        and hosts.get(index) != hosts.get(first)  # in a trial run several servers may be one machine
     ]
     if unknown and len(unknown) < len(found):
         return RefusedLayoutError(

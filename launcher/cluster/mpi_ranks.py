@@ -1,11 +1,11 @@
-"""Ranks that MPI shall know: the engine starts a process for each of them, and tlaunch's own ranks take their place.
+"""Ranks in MPI_COMM_WORLD: the engine starts a placeholder process for each rank, and ranks take over its identity.
 
-    head      mpirun -n 4 tlaunch agent, with TLAUNCH_MEMBERS=0x2,1x2: two processes on server 0, then two on server 1
-    server 0  process 0: forks this server's agent in a session of its own, then waits as process 1 does: hand_over
-              the agent's guard: collects who the processes are, then does what the agent of any server does
+    launcher  runs `mpirun -n 4 tlaunch agent` with TLAUNCH_MEMBERS=0x2,1x2: two processes on server 0, two on server 1
+    server 0  process 0 forks this server's agent in a new session, then waits like process 1: `hand_over`
+              the agent's guard collects the identities of the processes, then works like any server's agent
 
-So MPI_COMM_WORLD has a rank for each device, and yet a rank is a child of its server's agent, with its log, its grace
-and its evidence. A process of the engine that stood for a rank cannot stand for another one: a restart takes a new engine.
+So MPI_COMM_WORLD has a rank for each device, but a rank is a child of its server's agent, with a log, a grace period
+and evidence. A placeholder cannot be used twice, so a restart starts a new engine.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from launcher.core.text import ranges
 from launcher.supervise.mpi_member import hand_over, meeting_name
 from launcher.supervise.mpi_proxy import MemberLeft, MpiProxies
 
-GATHER_S = 60.0  # for all of a server's processes to come; an engine starts them at about the same time
-# An engine sends SIGTERM and then, a second later, SIGKILL, when a rank calls MPI_Abort: that rank's own end is to be
-# seen as the cause. Whoever wants the run to end otherwise gives it more time.
+GATHER_S = 60.0  # for all of a server's placeholders to connect; an engine starts them at about the same time
+# If a rank calls MPI_Abort, the engine sends SIGTERM, and SIGKILL a second later. The signal is delayed, so that the
+# exit of that rank is seen first and counts as the cause. Other sources of SIGTERM give a run more time.
 ABORT_S = 2.0
-_AT_ONCE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)  # nothing that ends a run
+_AT_ONCE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)  # signals that do not end a run
 
 
 @frozen
@@ -45,11 +45,11 @@ class Stretch:
 
 @frozen
 class ProcessPlace:
-    """The place of one of the engine's processes in the run."""
+    """The rank and server of one of the engine's processes."""
 
     global_rank: int
     server_index: int
-    global_ranks: frozenset[int]  # all of its server
+    global_ranks: frozenset[int]  # all ranks of its server
 
     @property
     def is_lowest(self) -> bool:
@@ -58,7 +58,10 @@ class ProcessPlace:
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """Return the stretches of ranks of each server, in the order of global ranks: a table may deal them out in turn."""
+    """Return the ranges of ranks on the same server in order.
+
+    A server has several if ranks alternate between servers.
+    """
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
     return tuple(Stretch(index, sum(1 for _ in same)) for index, same in found)
@@ -69,28 +72,32 @@ def members_text(stretches: Sequence[Stretch]) -> str:
 
 
 def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> ProcessPlace | None:
-    """Return None where the engine starts nothing but an agent on each server.
+    """Return this placeholder's rank and server; None if the engine starts only one agent on each server.
 
     Raises:
-        UsageError: no engine has started this process, or not as was meant.
+        UsageError: no engine started this process, or it started a wrong number of processes.
     """
     text = environment.get(env.TLAUNCH_MEMBERS, "")
     if not text:
         return None
     if re.fullmatch(r"\d+x\d+(,\d+x\d+)*", text) is None:
-        raise UsageError(f"{env.TLAUNCH_MEMBERS} is {text[:80]!r}", hint="`tlaunch run` sets it; it is not for people")
+        raise UsageError(
+            f"{env.TLAUNCH_MEMBERS} is {text[:80]!r}, which is not a list of ranges",
+            hint="do not set it; `tlaunch run` does",
+        )
     counted = [(int(index), int(count)) for index, _, count in (part.partition("x") for part in text.split(","))]
     servers = [index for index, count in counted for _ in range(count)]  # by global rank
     if engine_rank is None:
-        raise UsageError("neither mpirun nor srun says which of its processes this is", hint="use --no-mpi-ranks")
+        raise UsageError("mpirun or srun has not set the rank of this process", hint="use --no-mpi-ranks")
     if engine_rank.world_size not in {None, len(servers)}:
         raise UsageError(
-            f"{engine_rank.engine} has started {engine_rank.world_size} processes, and {len(servers)} are wanted",
+            f"{engine_rank.engine} started {engine_rank.world_size} processes, but the run needs {len(servers)}",
             hint="leave the number of processes out of --engine-option",
         )
-    if engine_rank.global_rank >= len(servers):  # some do not say how many there are
+    if engine_rank.global_rank >= len(servers):  # some engines do not set the world size
         raise UsageError(
-            f"{engine_rank.engine} has started a process {engine_rank.global_rank}, and {len(servers)} from 0 on are wanted",
+            f"{engine_rank.engine} started a process {engine_rank.global_rank}, but the run needs {len(servers)}, "
+            "counted from 0",
             hint="leave the number of processes out of --engine-option",
         )
     here = servers[engine_rank.global_rank]
@@ -98,13 +105,13 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
     return ProcessPlace(engine_rank.global_rank, here, mates)
 
 
-# --- a process that stands for a rank ---
+# --- placeholder processes ---
 
 
 def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], guard: int | None) -> None:
-    """Hand this process's identity over to its server's agent and wait for the end of the run. Blocks.
+    """Hand over this process's MPI identity to its server's agent, and block until the run has ended.
 
-    `guard`: the agent's, where it is a child of this process. It gets the signals that the engine sends.
+    `guard`: the pid of the agent's guard, if it is a child of this process. The engine's signals are passed on to it.
 
     Raises:
         TlaunchError: no agent listened in time.
@@ -123,7 +130,10 @@ def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], g
 
 
 def fork_guard() -> int:
-    """Fork the process that becomes the agent's guard, out of the engine's reach: 0 in it, its pid in this process."""
+    """Fork the agent's guard in a new session, out of the engine's reach.
+
+    Return 0 in the guard, and its pid in the parent.
+    """
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -134,25 +144,25 @@ def fork_guard() -> int:
 
 
 def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
-    """Open the socket at which the processes of this server are awaited.
+    """Open the socket to which this server's placeholders connect.
 
     Raises:
-        TlaunchError: an agent of this run and server is here already.
+        TlaunchError: another agent of this run and server is running.
     """
     try:
         return MpiProxies(_name(place, token), place.global_ranks)
     except OSError as error:
         raise TlaunchError(
             f"another agent of this run serves the ranks of this server: {error.strerror}",
-            hint="it is left from a server that was lost, and has to end first",
+            hint="wait until it has ended; it is left from a server that was lost",
         ) from error
 
 
 def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
-    """Wait until each process of this server has said who it is. Blocks.
+    """Block until every placeholder of this server has connected and sent its identity.
 
     Raises:
-        TlaunchError: one of them did not come in time, or has ended already.
+        TlaunchError: a placeholder did not connect in time, or has ended.
     """
     deadline = time.monotonic() + patience_s
     poll = select.poll()
@@ -160,8 +170,8 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
     while members.missing:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise TlaunchError(
-                f"the engine's processes of ranks {ranges(members.missing)} did not come within {patience_s:g} s",
-                hint="engine.log in the run directory says what the engine has to say",
+                f"the engine's processes of ranks {ranges(members.missing)} did not connect within {patience_s:g} s",
+                hint="see the engine's output in engine.log in the run directory",
             )
         left = [one.global_rank for one in members.step() if isinstance(one, MemberLeft)]
         if left:
@@ -169,16 +179,17 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
 
 
 def check_server(place: ProcessPlace, server_index: int, servers: Sequence[Server]) -> None:
-    """Check that an engine's process is on the server whose ranks it stands for.
+    """Raise if the engine placed a process on the wrong server.
 
     Raises:
         RefusedLayoutError: the engine uses another order of servers.
     """
     if server_index != place.server_index:
         raise RefusedLayoutError(
-            f"the engine's process of rank {place.global_rank} is on server {servers[server_index].server_id}, and that "
+            f"the engine's process of rank {place.global_rank} is on server {servers[server_index].server_id}, "
+            "but that "
             f"rank belongs to {servers[place.server_index].server_id}",
-            hint="leave what places processes out of --engine-option",
+            hint="leave options for process placement out of --engine-option",
         )
 
 

@@ -1,6 +1,6 @@
-"""The server's side of an examination: an agent that answers the coordinator's messages, until it is to finish.
+"""The server's side of an examination by `tlaunch doctor`: an agent that answers the coordinator's questions.
 
-What is asked for may hang for ever, as a file system of a dead server does. So it is done in a thread, and the
+A question may hang forever, for example on the file system of a dead server. It is answered in a thread, and the
 connection is served meanwhile.
 """
 
@@ -22,12 +22,12 @@ from launcher.core.errors import TlaunchError
 from launcher.doctor.probe_handler import ProbeHandler
 from launcher.supervise.channel import Channel, ChannelClosedError, Silence
 
-# Given a message, and what returns whether the next one waits already: the answer, or None for the ProbeHandler's.
+# Takes a question, and a function that returns True if the next one is waiting. None: the ProbeHandler must answer.
 Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]
 
 
 def serve_probes(membership: Session, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Answer until the coordinator has finished, and return its last message. Blocks. `also` is asked first.
+    """Block and answer questions until the coordinator finishes; return its last message. `also` may answer first.
 
     Raises:
         TlaunchError: the coordinator is lost.
@@ -68,7 +68,7 @@ class _ProbeServer:
                 raise ChannelClosedError(f"nothing was heard for {self._silence.limit_s:g} s")
 
     def close(self) -> None:
-        """Close the connection. The pipe stays open while a thread that hangs may still write to it."""
+        """Close the connection. The pipe stays open if a hanging thread may still write to it."""
         self._channel.close()
         if not self._is_answering:
             self._handler.close()
@@ -76,7 +76,7 @@ class _ProbeServer:
             os.close(self._waker)
 
     def _wait(self) -> None:
-        """Wait until something has come. The handler's listener is served here, unless a thread does it."""
+        """Wait for an event. Serve the handler's listener, unless a thread is using the handler."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
         poll.register(self._wakes, select.POLLIN)
@@ -88,7 +88,7 @@ class _ProbeServer:
             self._handler.serve()
 
     def _answer(self) -> None:
-        """Send the answers that the thread has found, then begin with the next message."""
+        """Send the thread's answer, then start on the next question."""
         while not self._answers.empty():
             os.read(self._wakes, 1)
             self._is_answering = False
@@ -103,7 +103,7 @@ class _ProbeServer:
             if found is None and ask.content.get("do") == program_check.QUESTION:
                 found = program_check.answer_to(ask.content)
             content = self._handler.answer(ask.content) if found is None else found
-        except Exception as error:  # noqa: BLE001 - a thread that ends without an answer leaves this server mute
+        except Exception as error:  # noqa: BLE001 - without an answer this server would be silent
             content = {"trouble": f"{type(error).__name__}: {error}"}
         self._answers.put(ProbeAnswer(ask.number, content))
         os.write(self._waker, b".")

@@ -1,10 +1,10 @@
-"""The coordinator's side of an examination: an agent on every server, messages and answers, and who did not join.
+"""The coordinator's side of an examination by `tlaunch doctor`: agents on every server, questions and answers.
 
     gather ──> ask ... ask ──> finish
 
-A run is over when one server does not join. Here every other server is examined nevertheless, and engines end all of
-their agents when they cannot start one. So servers that do not join with the others are started once more, each by an
-engine of its own, whose output concerns that server alone.
+A run ends if one server does not join, but an examination continues with the others. An engine that cannot start one
+agent ends all of them. So missing servers are started once more, each by a separate engine, whose output then
+concerns only that server.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from launcher.engines.engine_command import EngineCommand
 from launcher.supervise.spawn import become_subreaper
 from launcher.supervise.tree import Ending, something_left, spare_bystanders
 
-ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to join
+ENGINE_LAST_S = 1.0  # time for agents to join that an engine started just before it ended
 MAX_OUTPUT_LINES = 60
 POLL_S = 0.05
 
 
 class ProbeEngines:
-    """Starts engines, by the index of the server for which each is, None being all of them. `close` it."""
+    """Engines by the index of their server; None is the engine for all servers. Call `close` at the end."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory`: for what engines print."""
+        """`directory`: for the engines' output."""
         self._directory = directory
         self._engines: dict[int | None, EngineProcess] = {}
         self._ended_at: dict[int | None, float] = {}
@@ -62,7 +62,10 @@ class ProbeEngines:
 
     @contextmanager
     def usual_limits(self) -> Iterator[None]:
-        """Start processes with the limit of open files that the user has set; this process needs many."""
+        """Restore the user's limit of open files in the context, to start processes.
+
+        This process has a higher limit.
+        """
         own = own_limit()
         limit_to(self._usual_files)
         try:
@@ -74,36 +77,36 @@ class ProbeEngines:
         """Start an engine.
 
         Raises:
-            UnreadableError: it cannot be started at all.
+            UnreadableError: the engine cannot be started.
         """
         log = self._directory / f"engine{'' if index is None else index}.log"
         with self.usual_limits():
             self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
 
     def has_ended(self, index: int | None) -> bool:
-        """Return whether an engine ended long enough ago for its last lines and agents to have come."""
+        """Return True if an engine has ended, and its last agents have had time to join."""
         if not self._engines[index].ended:
             return False
         return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
 
     def failure(self, index: int | None) -> JoinFailure:
-        """Return why an engine that has ended did not start an agent."""
+        """Return the reason that an ended engine did not start an agent."""
         engine = self._engines[index]
         return diagnose_output(
             engine.last_lines(MAX_OUTPUT_LINES), f"{engine.name} ended with exit code {engine.exit_code}"
         )
 
     def give_up(self, index: int, seconds: float) -> JoinFailure:
-        """End an engine that has not started an agent within so many seconds, and return why."""
+        """End an engine that has not started an agent within `seconds`; return the failure."""
         engine = self._engines[index]
         failure = engine_hangs(engine.name, round(seconds, 1), engine.last_lines(MAX_OUTPUT_LINES))
         engine.signal(signal.SIGTERM)
         return failure
 
     def close(self, patience_s: float) -> None:
-        """Let engines end by themselves for `patience_s`, then end them and all that they have left. Blocks meanwhile.
+        """Wait up to `patience_s` for engines to end, then end them and all their remaining processes. Blocks.
 
-        They start ssh in process groups of its own, which outlives them if a server does not answer.
+        Engines start ssh in separate process groups, which survive them if a server does not answer.
         """
         deadline = time.monotonic() + patience_s
         while any(self._running()) and time.monotonic() < deadline:
@@ -120,36 +123,36 @@ class ProbeEngines:
         return (engine for engine in self._engines.values() if not engine.ended)
 
 
-# Given the index of a server, and how long its agent may look for the coordinator: what starts that agent alone.
+# Takes a server's index and the seconds for its agent to find the coordinator; returns the command for only that agent.
 Alone = Callable[[int, float], EngineCommand]
 NAME = "examination"
 SILENCE_S = 60.0
 STEP_S = 0.2
 BEAT_S = 5.0
-MAX_BEHIND_S = 20.0  # the time after all others, or half of --join-timeout, after which a server is started once more
-MIN_ALONE_S = 10.0  # for that, however little time is left: --join-timeout may last so much longer
+MAX_BEHIND_S = 20.0  # a server this long behind the last one (or half of --join-timeout) is started once more
+MIN_ALONE_S = 10.0  # minimum time for that, even beyond --join-timeout
 MAX_ENGINES = 16  # at the same time
 ANSWER_S = 30.0
-PER_SERVER_S = 0.1  # of patience, for each server that a server has to reach
+PER_SERVER_S = 0.1  # additional time for each server that a server has to reach
 
 
 class ProbeSession:
-    """A Transport of launcher/doctor/examine.py. `close` it, whatever happens."""
+    """A Transport of launcher/doctor/examine.py. Always call `close`, also after errors."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
-        """`alone`: None where servers are started by hand. `directory`: for what engines print."""
+        """`alone` is None if servers are started by hand. `directory`: for the engines' output."""
         self.join_failures: dict[int, JoinFailure] = {}
-        self.objections: list[tuple[int | None, TlaunchError]] = []  # servers that joined and do not fit
+        self.objections: list[tuple[int | None, TlaunchError]] = []  # errors of servers that joined but do not fit
         self._plan = plan
         self._servers = servers
         self._alone = alone
         self._registration = Registration(plan, servers, NAME)
         self._engines = ProbeEngines(directory)
         self.usual_limits = self._engines.usual_limits
-        self._left: dict[int, str] = {}  # why connections were lost before all had joined
+        self._left: dict[int, str] = {}  # reasons of connections that were lost before all had joined
         self._has_gathered = False
-        self._answers: dict[int, Any] = {}  # to the present messages
-        self._number = 0  # of the present messages
+        self._answers: dict[int, Any] = {}  # to the current questions
+        self._number = 0  # of the current questions
         self._last_joined = 0.0  # monotonic
         self._next_beat = 0.0
 
@@ -159,19 +162,19 @@ class ProbeSession:
         return [index for index in range(len(self._servers)) if index not in known]
 
     def gather(self, on_missing: Callable[[Sequence[str]], None]) -> None:
-        """Have an agent on every server, or know why not. `on_missing` gets once which are missing.
+        """Start an agent on every server; record in `join_failures` why some did not join.
 
-        Blocks as long as all servers may take to join (--join-timeout), and `MIN_ALONE_S` more for each `MAX_ENGINES`
-        servers that are started once more.
+        `on_missing` is called once with the missing servers. Blocks for at most --join-timeout, plus `MIN_ALONE_S`
+        for each `MAX_ENGINES` servers that are started once more.
 
         Raises:
-            UnreadableError: the engine cannot be started at all.
+            UnreadableError: the engine cannot be started.
         """
         spare_bystanders()
-        become_subreaper()  # to end what an engine leaves behind
+        become_subreaper()  # to end the engines' remaining processes
         try:
             make_room_for_servers(len(self._servers))
-        except UnreadableError as error:  # a run would fail of it, too; some servers will join nevertheless
+        except UnreadableError as error:  # a run would fail, too, but some servers can still join
             self.objections.append((None, error))
         began = self._last_joined = time.monotonic()
         deadline = began + self._plan.join_timeout_s
@@ -185,7 +188,7 @@ class ProbeSession:
         self._has_gathered = True
 
     def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
-        """Send all messages at once, and return the answers that came in time. Blocks until then."""
+        """Send all questions at once; block, and return the answers that arrive in time."""
         patience_s = ANSWER_S + PER_SERVER_S * len(self._servers)
         deadline = time.monotonic() + patience_s
         asked = self.begin_to_ask(messages)
@@ -196,7 +199,10 @@ class ProbeSession:
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
-        """Send all messages without waiting; return the servers that got one: those that have always answered."""
+        """Send all questions without waiting; return the servers that were asked.
+
+        Servers that failed before are left out.
+        """
         self._number += 1
         self._answers = {}
         asked = [index for index in messages if index in self._registration.peers and index not in self.join_failures]
@@ -206,7 +212,7 @@ class ProbeSession:
         return asked
 
     def troubles(self) -> Iterator[str]:
-        """Yield what servers that have answered the present messages by now could not do."""
+        """Yield the errors in the answers to the current questions so far."""
         for index, answer in sorted(self._answers.items()):
             if isinstance(answer, dict) and "trouble" in answer:
                 yield f"server {self._servers[index].server_id}: {answer['trouble']}"
@@ -217,9 +223,9 @@ class ProbeSession:
         return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
 
     def step(self, until: float) -> None:
-        """Receive what comes, for a moment, until `until` (monotonic) at most. Call it while waiting for other things."""
+        """Process messages for a moment, at most until `until` (monotonic). Call it regularly while waiting."""
         now = time.monotonic()
-        if now >= self._next_beat:  # agents that hear nothing leave
+        if now >= self._next_beat:  # agents that hear nothing disconnect
             self._next_beat = now + BEAT_S
             for peer in self._registration.peers.values():
                 peer.ask()
@@ -239,16 +245,16 @@ class ProbeSession:
             peer.send(Finish(Cause.FINISHED, exit_code))
 
     def close(self) -> None:
-        """Close all connections, and end the engines. Blocks for a few seconds at most."""
+        """Close all connections and end the engines. Blocks for a few seconds at most."""
         for peer in (*self._registration.unauthenticated, *self._registration.peers.values()):
             peer.close(ENGINE_LAST_S)
         self._plan.listener.close()
         self._engines.close(PATIENCE_S if self._registration.peers else 0.0)
 
     def _gather_together(self, began: float, deadline: float, on_missing: Callable[[Sequence[str]], None]) -> None:
-        """Wait for the agents that the first engine starts, or that are started by hand."""
+        """Wait for agents that the first engine starts, or that are started by hand."""
         max_behind_s = min(MAX_BEHIND_S, self._plan.join_timeout_s / 2)
-        # Where servers are started by hand, the engine is this server's own agent.
+        # If servers are started by hand, the engine is this server's own agent.
         own_id = None if self._plan.brings_all else self._plan.engine.env.get(env.TLAUNCH_SERVER)
         own = next((index for index, server in enumerate(self._servers) if server.server_id == own_id), None)
         has_reported = False
@@ -263,9 +269,9 @@ class ProbeSession:
                 has_reported = True
 
     def _gather_alone(self, alone: Alone, deadline: float) -> None:
-        """Start the missing servers once more, each with a time of its own: an engine that hangs keeps no other waiting."""
+        """Start the missing servers once more, each with a separate time limit. A hanging engine delays no other."""
         waiting = self.missing
-        running: dict[int, tuple[float, float]] = {}  # until when, and how many seconds that were
+        running: dict[int, tuple[float, float]] = {}  # deadline, and its distance in seconds
         while waiting or running:
             while waiting and len(running) < MAX_ENGINES:
                 index = waiting.pop(0)
@@ -274,7 +280,7 @@ class ProbeSession:
                     continue
                 self._left.pop(index, None)
                 try:
-                    # Its agent looks for this machine for half of the time, so that it can still report why it failed.
+                    # The agent tries for half of the time, so that it can still report an error.
                     self._engines.start(index, alone(index, patience_s / 2))
                     running[index] = time.monotonic() + patience_s, patience_s
                 except TlaunchError as error:
@@ -300,7 +306,7 @@ class ProbeSession:
             with suppress(TlaunchError):
                 index = self._registration.place_of(hello)
             if index is not None and index in self._engines:
-                continue  # this session has started it twice
+                continue  # this session started it twice
             if index is not None and index not in self._registration.peers:
                 self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
             else:
@@ -316,7 +322,7 @@ class ProbeSession:
                 self.join_failures[index] = JoinFailure("refused", message.message, message.hint)
         if peer.lost is not None:
             self._left[index] = peer.lost
-            if self._has_gathered:  # before that it may join again
+            if self._has_gathered:  # earlier it could join again
                 self.join_failures.setdefault(index, connection_lost(peer.lost))
             peer.close()
             del self._registration.peers[index]

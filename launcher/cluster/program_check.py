@@ -1,4 +1,4 @@
-"""Checks that all servers have the same program: compares digests of its files (launcher/program/digests.py)."""
+"""A check that all servers have the same program, by digests of its files (launcher/program/digests.py)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from launcher.engines.assemble import Request
 from launcher.logs.terminal import escaped
 from launcher.program.digests import digests_of
 
-QUESTION = "program"  # of an examination
+QUESTION = "program"  # the name of this question in an examination
 _FOR_PYTHON = ("PATH", "PYTHONPATH", PYTHONSAFEPATH)
-SHOWN = 3  # files in a message; the others are counted
+SHOWN = 3  # files that a message lists; the others are counted
 Digests = Mapping[str, str]  # by file name
 
 
 @frozen
 class Odd:
-    """Servers whose program is another one than that of most."""
+    """Servers whose program differs from the program on most servers."""
 
     servers: tuple[int, ...]  # their indices, ascending
     message: str
@@ -32,7 +32,7 @@ class Odd:
 
 
 def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Odd | None:
-    """Return the servers whose program differs from most; None where all of `programs`, digests by server index, are alike."""
+    """Return the servers whose program differs from most others, or None. `programs` has digests by server index."""
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for index in sorted(programs):
         alike.setdefault(tuple(sorted(programs[index].items())), []).append(index)
@@ -43,7 +43,7 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
     usual = programs[most[0]]
     differing = sorted(
         {name for index in odd for name in {*programs[index], *usual} if programs[index].get(name) != usual.get(name)},
-        # What all have says more than what some lack.
+        # Files that all servers have come first.
         key=lambda name: (not all(name in one for one in programs.values()), name),
     )
     shown, more = ", ".join(map(escaped, differing[:SHOWN])), len(differing) - SHOWN
@@ -53,7 +53,7 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
         odd,
         f"the program is not the same on {listed([ids[index] for index in odd])} as on {listed([ids[most[0]]])}: "
         f"{shown}{differ}",
-        "copy it to every server; --allow-different-program of `tlaunch run` starts it all the same",
+        "copy the program to every server, or start the run with --allow-different-program",
     )
 
 
@@ -63,7 +63,10 @@ def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Refus
 
 
 def question(words: Sequence[str], request: Request) -> dict[str, Any]:
-    """Return the question for the digests of the program that those words start. Only PYTHONPATH of its variables is sent."""
+    """Return the question for digests of the program that `words` start.
+
+    Of the user's variables only PATH, PYTHONPATH and PYTHONSAFEPATH are sent.
+    """
     variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
     return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
 

@@ -1,4 +1,4 @@
-"""The record of a run over several servers: the coordinator's decisions, and the events and files of all ranks."""
+"""The record of a run on several servers: the coordinator's events, and the events and files of all ranks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.file_upload import GROWING, OF_ALL_RANKS, REWRITTEN
 
 MODE, SECRET_MODE = 0o644, 0o600
-SECRET = frozenset({"env.log"})  # as on its own server
+SECRET = frozenset({"env.log"})  # has the same mode as on its own server
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# What an agent reports of attempts, verdicts and ends comes from the coordinator itself.
+# The coordinator itself records attempts, verdicts and ends.
 _PASSED_ON = (
     AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, NotExiting, Leftovers,
     Killing, Unkillable,
@@ -50,7 +50,7 @@ _PASSED_ON = (
 
 
 class ServersRecorder(RunRecorder):
-    """Keeps what happens, on whichever server, and knows how the run stands: `progress`."""
+    """The recorder of events on all servers, which also tracks the run's `progress`."""
 
     def __init__(self, spec: RunSpec, head: LauncherLink, disk: Disk) -> None:
         run_dir = RunDir(spec.run_dir)
@@ -58,7 +58,7 @@ class ServersRecorder(RunRecorder):
         super().__init__(spec.name, COORDINATOR, run_dir, event_log)
         self._head = head
         self._unkillable: set[int] = set()
-        self._events_lost = 0  # on servers
+        self._events_lost = 0  # events that servers could not record
         self.progress = Progress(len(spec.ranks))
 
     def keep(self, stamped: TimestampedEvent) -> None:
@@ -66,7 +66,7 @@ class ServersRecorder(RunRecorder):
         super().keep(stamped)
 
     def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[RankEnded]:
-        """Keep what an agent has reported, with our time instead of its own; return the ends of ranks among that."""
+        """Record an agent's event with the coordinator's time; return a list with it if it is the end of a rank."""
         kept = list(passed_on(line, ahead_ns, server, server_index))
         for stamped in kept:
             self.keep(stamped)
@@ -77,7 +77,7 @@ class ServersRecorder(RunRecorder):
         self._events_lost += done.events_lost
 
     def close(self, cause: Cause, exit_code: int) -> None:
-        """Write the report and the last event, and wait until the head has taken everything."""
+        """Write the report and the last event, and wait until the launcher has read all events."""
         self.write_report(
             cause,
             exit_code,
@@ -91,9 +91,9 @@ class ServersRecorder(RunRecorder):
 
 
 def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[TimestampedEvent]:
-    """Yield the event of an agent's line with the coordinator's time, where it belongs into the record of all servers.
+    """Yield the event of an agent's line with the coordinator's time, if it belongs in the run's record.
 
-    `ahead_ns`: how far the server's clock is ahead. Lines that are no events, and events of other servers' ranks, are dropped.
+    `ahead_ns`: how far the server's clock is ahead. Invalid lines and events of other servers' ranks are dropped.
     """
     try:
         stamped = from_line(line)
@@ -117,24 +117,24 @@ def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> It
 
 
 class FileReceiver:
-    """Writes what agents send of their ranks' files (launcher/supervise/file_upload.py). Never raises; waits for the disk alone.
+    """A receiver that writes the files of other servers' ranks (launcher/supervise/file_upload.py). It never raises.
 
-    The path follows from a known kind and a rank of the server that sent it: no path ever comes over a connection. What
-    cannot be written is asked for again later; a run does not end for it.
+    A path is derived from a known kind and a rank of the sending server; paths are never received over a connection.
+    If a write fails, the data is requested again later, and the run continues.
 
-    A file that holds more than was written here is the file that the agent reads: its server shares the run directory,
-    which it could not see at first. Such a copy would grow without end, so nothing is written.
+    If a file has more data than this receiver wrote, the agent reads the same file: its server shares the run
+    directory, but could not see it at first. The copy would grow without end, so nothing is written.
     """
 
     def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
-        """Take the files of `ranks`, each from its server. Their numbers are the same in every attempt.
+        """Accept the files of `ranks`, each from its server. `report` is called once for each reason of a failed write.
 
-        An elastic run, whose ranks are numbered anew, sends no files: its servers share the run directory. `report` is
-        called with the reason for which something could not be written, once for each reason.
+        Ranks must have the same numbers in every attempt. Elastic runs, which renumber ranks, send no files, since
+        their servers share the run directory.
         """
         self._run_dir = run_dir
         self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
-        self._ends: dict[tuple[str, int], int] = {}  # how far each file has come, by kind and rank
+        self._ends: dict[tuple[str, int], int] = {}  # received length of each file, by kind and rank
         self._left: dict[
             tuple[str, int], tuple[int, ...]
         ] = {}  # the size, or `_state`, of each file after our last write
@@ -142,9 +142,9 @@ class FileReceiver:
         self._reported: set[str] = set()
 
     def take(self, server_index: int, message: FileChunk | FileSnapshot, ahead_ns: int) -> ChunkAck | None:
-        """Write it and return the answer; None for what no agent of that server sends.
+        """Write the message's data and return the answer; None if the message is invalid.
 
-        `ahead_ns`: how far that server's clock is ahead of ours.
+        `ahead_ns`: how far that server's clock is ahead of the coordinator's.
         """
         if self._server_of.get(message.global_rank) != server_index:
             return None
@@ -166,7 +166,7 @@ class FileReceiver:
             if data is None:
                 path.unlink(missing_ok=True)
             else:
-                if message.kind == "strategy":  # whose directory no other file makes
+                if message.kind == "strategy":  # the only file in its directory
                     path.parent.mkdir(exist_ok=True)
                 mode = SECRET_MODE if message.kind in SECRET else MODE
                 _replace(path, data, message.written_ns - ahead_ns, mode)
@@ -178,12 +178,12 @@ class FileReceiver:
     def _append(self, path: Path, piece: FileChunk, data: bytes) -> ChunkAck:
         key = (piece.kind, piece.global_rank)
         end = self._ends.get(key, 0)
-        if not piece.anew and (piece.offset != end or not data):  # without data: a question
+        if not piece.anew and (piece.offset != end or not data):  # without data it asks for the length
             return ChunkAck(*key, end)
         written = 0
         empty_first = piece.anew and not (piece.stays or piece.kind in OF_ALL_RANKS)
         try:
-            if piece.kind == "scheduler.log":  # whose directory no other file makes
+            if piece.kind == "scheduler.log":  # the only file in its directory
                 path.parent.mkdir(exist_ok=True)
             descriptor = os.open(path, _APPEND, MODE)
             try:
@@ -199,7 +199,7 @@ class FileReceiver:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            if empty_first:  # it comes once more, and empties the file once more
+            if empty_first:  # the piece will be sent again, and empties the file again
                 written = 0
             self._ends[key] = piece.offset + min(written, piece.end - piece.offset)
             return ChunkAck(*key, self._ends[key], self._is_trouble(path, error))
@@ -208,14 +208,14 @@ class FileReceiver:
 
     def _is_trouble(self, path: Path, error: OSError | OverflowError) -> bool:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        if reason not in self._reported:  # of a thousand logs on a full disk one is enough
+        if reason not in self._reported:  # on a full disk one message is enough for a thousand logs
             self._reported.add(reason)
-            self._report(f"what ranks of other servers write is late: {path}: {reason}")
+            self._report(f"cannot write files of other servers' ranks, will retry: {path}: {reason}")
         return True
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file is rewritten; None if there is no file."""
+    """Return a tuple that changes when the file is rewritten, or None if there is no file."""
     try:
         found = path.lstat()
     except OSError:
@@ -224,7 +224,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def _replace(path: Path, data: bytes, written_ns: int, mode: int) -> None:
-    """Replace a file as launcher.core.atomic does, without fsync: heartbeats come every second, from every rank."""
+    """Replace a file atomically, without fsync: every rank writes a heartbeat each second."""
     aside = path.with_name(f".{path.name}.mirrored")
     try:
         aside.touch(mode=mode)

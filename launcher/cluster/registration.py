@@ -1,4 +1,4 @@
-"""The way from a connection's first byte to an agent of a known server, or to a refusal with its reason."""
+"""Registration of agents: authentication of new connections, and their assignment to servers or refusal."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ MAX_UNAUTHENTICATED = 128  # connections, beyond one for each server
 
 
 class DuplicateServerError(RefusedLayoutError):
-    """An agent claims to be a server that has joined already."""
+    """An agent claims to be a server that has already joined."""
 
 
 class NotYetError(RefusedLayoutError):
-    """An agent claims to be a server of which the run has another one, which is about to go or to get ready."""
+    """An agent claims to be a server whose previous agent is still ending or still preparing. It may try again."""
 
 
 class Registration:
-    """Accepts connections and keeps the agents of servers, `peers`. Refuses agents that do not fit, with the reason."""
+    """The connections of a run and the registered agents, `peers`. Agents that do not fit are refused with a reason."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
         """`mark`: see launcher/cluster/coordinator_files.py."""
@@ -65,59 +65,64 @@ class Registration:
         self._resolved = dict(plan.resolved)
         resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
         self._register = ServerIndex(servers, resolved)
-        self.refusal: TlaunchError | None = None  # why nothing begins, for agents that join after that
-        self.takes_back = False  # an elastic run goes on, and servers that were lost may join it again
-        self.has_begun = False  # the run: an attempt
-        self.noticed: set[AgentConnection] = set()  # lost, or with something that waits to be sent
+        self.refusal: TlaunchError | None = None  # why the run cannot start, for agents that join later
+        self.takes_back = False  # lost servers may join this elastic run again
+        self.has_begun = False  # an attempt has started
+        self.noticed: set[AgentConnection] = set()  # connections that are lost or have unsent data
         self.unauthenticated: list[AgentConnection] = []
-        self.mistaken: set[str] = set()  # addresses from which servers started by hand came with another token
-        # By server_index. Who finds that one is lost takes it out.
+        self.mistaken: set[str] = set()  # addresses of manually started servers with a wrong token
+        # By server_index. Whoever detects that an agent is lost removes it.
         self.peers: dict[int, AgentConnection] = {}
         self.unheard = LostAgents()
         self.stacks_relay = StacksRelay(plan.key, servers, self.peers)
 
     @property
     def complete(self) -> bool:
-        """True once all servers are ready. Quick while one has not joined."""
+        """True once all servers are ready."""
         return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
 
     @property
     def has_agents_left(self) -> bool:
-        """True while an agent has not sent its last message; of a run that has begun, servers that are about to join have none."""
+        """True while an agent has not sent its last message.
+
+        Servers that are just joining a started run do not count.
+        """
         return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
-        """Return the error if the servers, which are all ready, have different programs."""
+        """Return an error if the servers have different programs. All must be ready."""
         if not self._plan.same_program:
             return None
         programs = {index: peer.ready.program for index, peer in self.peers.items() if peer.ready is not None}
         return refusal(programs, self._servers)
 
     def unresolved(self, first: int) -> TlaunchError | None:
-        """Return the error if ranks of some servers, which are all ready, would not find `first`, the server of rank 0."""
+        """Return an error if ranks on some servers could not reach `first`, the server of rank 0. All must be ready."""
         ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
         found = {index: one.meeting for index, one in ready.items() if one.meeting is not None}
         hosts = {index: peer.hello.host for index, peer in self.peers.items() if peer.hello is not None}
         return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
 
     def unshared(self) -> TlaunchError | None:
-        """Return the error if an elastic run has a server, which is ready, that does not see the run directory of this one."""
+        """Return an error if a ready server does not share the run directory, as elastic runs require."""
         for index, peer in self.peers.items():
             if peer.ready is not None and not peer.ready.shares_files:
                 return UsageError(
-                    f"server {self._servers[index].server_id} does not see the run directory of {self._run_name} here",
-                    hint="an elastic run needs one that all servers share, by --runs-dir: any of them may be lost",
+                    f"server {self._servers[index].server_id} does not see the run directory of {self._run_name}, "
+                    "which elastic "
+                    "runs must share",
+                    hint="set --runs-dir to a directory that all servers share",
                 )
         return None
 
     @property
     def held_ports(self) -> dict[int, int]:
-        """The ports that servers hold for ranks to meet there."""
+        """The rendezvous port that each server has reserved, by server index."""
         ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
         return {index: one.master_port for index, one in ready.items() if one.master_port is not None}
 
     def addresses_of(self, server_index: int) -> tuple[str, ...]:
-        """Return where other servers may reach this one, as `launcher.cluster.agent_connection.addresses_to_try`."""
+        """Return addresses at which other servers may reach this one; see `addresses_to_try`."""
         return addresses_to_try(self._servers[server_index], self.peers.get(server_index), self._resolved)
 
     def is_ready(self, server_index: int) -> bool:
@@ -125,13 +130,13 @@ class Registration:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The servers that have not come yet, or not got ready."""
+        """The servers that have not joined, or are not ready."""
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def hears_others(self, silence_s: float) -> bool:
-        """Return True if an agent of another machine is heard, so that this machine's network works.
+        """Return True if an agent on another machine was heard recently, so that this machine's network works.
 
-        `silence_s`: an agent that is not heard for so many seconds is lost.
+        `silence_s`: seconds of silence after which an agent counts as lost.
         """
         return any(
             one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
@@ -142,7 +147,7 @@ class Registration:
         return {index for index, peer in self.peers.items() if peer.silent_s > limit_s}
 
     def accept(self) -> Iterator[AgentConnection]:
-        with suppress(OSError):  # none waits any more, or no descriptors are left for now
+        with suppress(OSError):  # no connection is waiting, or no descriptors are left
             while True:
                 connection, _ = self._plan.listener.accept()
                 peer = AgentConnection(connection, self.noticed)
@@ -150,21 +155,23 @@ class Registration:
                 yield peer
         silent = [peer for peer in self.unauthenticated if peer.server_index is None]
         for peer in silent[: max(0, len(silent) - len(self._servers) - MAX_UNAUTHENTICATED)]:
-            peer.lose("too many unauthenticated connections")  # the oldest: an agent authenticates at once
+            peer.lose("too many unauthenticated connections")  # the oldest, since agents authenticate at once
 
     def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
-        """Take the messages of an unauthenticated connection. Return an error if an agent with the run's token does not fit.
+        """Process messages of an unauthenticated connection.
 
-        `joining`: servers are awaited.
+        Return an error if an agent with the run's token does not fit.
+
+        `joining`: the run is waiting for servers.
         """
         for message in peer.take():
             if peer.lost is not None and isinstance(message, Hello):
-                continue  # it has connected again meanwhile, or will
+                continue  # the agent connects again
             if isinstance(message, AskStacks) and self.stacks_relay.begin(message, peer, running=not joining):
                 continue
             if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
                 continue
-            # Where the engine brings all, no agent is started by hand, and no secret protects that way in.
+            # If the engine starts all agents, manually started ones are refused: `shared_token` is no protection then.
             if (
                 not isinstance(message, Hello)
                 or (message.agreement is not None and self._plan.brings_all)
@@ -187,7 +194,10 @@ class Registration:
         return None
 
     def take_first_words(self, peer: AgentConnection, pass_on: Callable[[Message], object]) -> TlaunchError | None:
-        """Take the first messages of an agent that has been welcomed. Return its error, if any; `pass_on` takes other messages."""
+        """Process the first messages of a registered agent; return its error, or None.
+
+        `pass_on` gets other messages.
+        """
         assert peer.server_index is not None, "it has been welcomed"
         for message in peer.take():
             if isinstance(message, Ready):
@@ -204,7 +214,7 @@ class Registration:
         return None
 
     def take_back(self, peer: AgentConnection) -> TlaunchError | None:
-        """Take the first messages of a server that joins an elastic run again. Return why it cannot, if so."""
+        """Process the first messages of a server that joins an elastic run again; return why it is refused, or None."""
         error = self.take_first_words(peer, lambda _message: None)
         if error is None and peer.ready is not None:
             error = self.unlike() or self.unshared()
@@ -217,20 +227,20 @@ class Registration:
         """Return the index of the server that sent `hello`.
 
         Raises:
-            UsageError, RefusedLayoutError: as `launcher.cluster.agent_connection.server_of`.
+            UsageError, RefusedLayoutError: the server is unknown or ambiguous; see `server_of`.
         """
         return server_of(hello, self._register)
 
     def note_lost(self, lost: AgentConnection, grace_s: float) -> None:
-        """Note an agent whose connection is gone while its attempt was not over. `grace_s`: its ranks'.
+        """Record that an agent was lost before its attempt was over. `grace_s` is the grace period of its ranks.
 
-        Ranks may live on unheard: connections are reset between living ends, too.
+        The ranks may still be running: a connection can be reset while both ends are alive.
         """
         if not lost.over:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
     def dismiss(self) -> Iterator[AgentConnection]:
-        """Yield unauthenticated connections that are lost or took too long, and stop listening to them."""
+        """Remove and yield unauthenticated connections that are lost or timed out."""
         now = time.monotonic()
         unknown = [peer for peer in self.unauthenticated if peer.server_index is None]
         self.unauthenticated = [one for one in unknown if one.lost is None and now - one.since <= UNAUTHENTICATED_S]
@@ -238,7 +248,7 @@ class Registration:
         yield from (peer for peer in unknown if peer not in staying)
 
     def _token_of(self, hello: Hello) -> str:
-        """Return the token for an agent. One started by hand has a job of its own, and gets no more than the run's name."""
+        """Return the token for an agent. A manually started agent has its own job, and only gets the run's name."""
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
     def _take_in(self, hello: Hello, peer: AgentConnection, *, joining: bool) -> None:
@@ -251,20 +261,22 @@ class Registration:
             raise error
         former = self.peers.get(index)
         if former is not None and self.takes_back and former.given_up:
-            raise NotYetError(f"the ranks that server {server_id} had before are still being ended")
+            raise NotYetError(f"the previous ranks of server {server_id} are still ending")
         if former is not None and self.takes_back and former.ready is None:
-            raise NotYetError(f"another start of server {server_id} is just getting ready")
-        if former is not None and (former.lost is None or self.takes_back):  # whose loss has yet to be told
+            raise NotYetError(f"another agent of server {server_id} is still preparing")
+        if former is not None and (former.lost is None or self.takes_back):  # its loss has not been reported yet
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(
                 f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-                hint="--server names another one on one of them, or one machine has been started twice; "
-                "one that was here before is taken for lost after --lost-after",
+                hint="set a different --server on one of them, and start each machine only once; to replace a "
+                "lost agent, "
+                "wait for --lost-after",
             )
         if not joining and not self.takes_back:
             raise UsageError(
-                f"{described(hello)} comes too late: run {self._run_name} has already begun without server {server_id}",
-                hint="wait until it is over, then start the command on every server",
+                f"{described(hello)} comes too late: run {self._run_name} has already started without server "
+                f"{server_id}",
+                hint="wait until the run is over, then start the command on every server",
             )
         peer.hello, peer.server_index = hello, index
         peer.channel.longest_line_bytes = MAX_LINE_BYTES
@@ -278,18 +290,19 @@ class Registration:
 def _check_version(hello: Hello, code: str) -> None:
     if hello.version != __version__:
         raise RefusedLayoutError(
-            f"{described(hello)} has tlaunch {hello.version}, this machine {__version__}",
+            f"{described(hello)} has tlaunch {hello.version}, and this machine has {__version__}",
             hint="install the same version on every server",
         )
     if hello.code != code:
         raise RefusedLayoutError(
-            f"{described(hello)} has other code of tlaunch {__version__} than this machine",
-            hint="install the same one on every server, or bring checkouts to the same commit",
+            f"{described(hello)} has different code of tlaunch {__version__} than this machine",
+            hint="install the same build on every server, or check out the same commit",
         )
     ours = ".".join(platform.python_version_tuple()[:2])
     theirs = ".".join(hello.python.split(".")[:2])
     if ours != theirs:
         raise RefusedLayoutError(
-            f"{described(hello)} runs tlaunch with Python {hello.python}, this machine with {platform.python_version()}",
-            hint="use the same Python on every server",
+            f"{described(hello)} runs tlaunch with Python {hello.python}, and this machine with "
+            f"{platform.python_version()}",
+            hint="use the same Python version on every server",
         )

@@ -1,4 +1,4 @@
-"""The evidence of all servers of one attempt that failed, and the verdict on it beside what was lost."""
+"""The evidence of all servers for a failed attempt, and the verdict, which also considers lost servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 
 
 class ServerEvidence:
-    """Keeps what servers report of one attempt, and which of them were lost. Servers are named by their index."""
+    """The servers' reports for one attempt, and the lost servers. Servers are identified by index."""
 
     def __init__(
         self,
@@ -48,26 +48,26 @@ class ServerEvidence:
         hang_timeout_s: float | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`hang_timeout_s`: the time without progress after which ranks hang. `now_ns`: the wall clock."""
+        """`hang_timeout_s`: the time without progress after which ranks count as hung. `now_ns`: the wall clock."""
         self._now_ns = now_ns
         self.servers = servers
         self._event_log = event_log
         self._hang_timeout_s = hang_timeout_s
         self._reports: dict[int, Evidence] = {}
-        self._ahead_ns: dict[int, int] = {}  # of the clocks of those that have reported
+        self._ahead_ns: dict[int, int] = {}  # clock offsets of servers that have reported
         self._error_ns: dict[int, int] = {}
-        self._stalled_ns: int | None = None  # since when, at the latest, ranks that hang have made no progress
-        self._losses: dict[int, Loss] = {}  # when
-        self.lost: dict[int, str] = {}  # why, by server
+        self._stalled_ns: int | None = None  # the latest time at which hung ranks stopped making progress
+        self._losses: dict[int, Loss] = {}  # times of losses, by server
+        self.lost: dict[int, str] = {}  # reasons of losses, by server
 
     def take(self, report: EvidenceReport, clock: Clock) -> bool:
-        """Keep a server's report, and what is known of its clock; return whether it was evidence at all."""
+        """Store a server's report and its clock offset; return False if the report cannot be decoded."""
         server_index = report.server
         try:
             reported = decode(Evidence, report.evidence)
         except ValueError:
             return False
-        # A server reports on its own ranks only.
+        # A server only reports on its own ranks.
         ranks = set(self._ranks_of([server_index]))
         own = self._reports[server_index] = replace(
             reported,
@@ -90,9 +90,9 @@ class ServerEvidence:
         alone: bool,
         stood_still_s: float = 0.0,
     ) -> None:
-        """Note that a server is lost, or gives itself up, as is found now. `silence_s`: the silence after which it is.
+        """Record now that a server is lost or gives up. `silence_s`: the silence after which a server is lost.
 
-        `failed`, `stood_still_s`: as in `lose`; `alone`: agents of no other machine are heard.
+        `failed` and `stood_still_s` are described in `lose`. `alone`: no agent on another machine is heard.
         """
         now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
 
@@ -121,12 +121,11 @@ class ServerEvidence:
         alone: bool = False,
         stood_still_s: float = 0.0,
     ) -> None:
-        """Note that a server is lost, as is found now. `failed`: those ranks of all servers that are known to have failed.
+        """Record now that a server is lost.
 
-        `alone`: no other machine is heard either. `stood_still_s`: how long this machine was suspended, if the server
-        gave it up for that.
-
-        Wall clock, in nanoseconds: `since_ns`: not before; `probably_ns`: then, as far as is known.
+        `since_ns` and `probably_ns` are the earliest and the most likely time of the loss, by the wall clock in
+        nanoseconds. `failed` has the failed ranks of all servers. `alone`: no other machine is heard.
+        `stood_still_s`: how long this machine was suspended, if the server disconnected because of that.
         """
         self.lost[server_index] = why
         own = set(self._ranks_of([server_index]))
@@ -137,7 +136,10 @@ class ServerEvidence:
         )
 
     def note_finished(self, server_index: int, exits: Mapping[int, RankExit]) -> None:
-        """Record that a server left after all its ranks had succeeded. Their exits, by our clock, are its evidence."""
+        """Record that a server left after all its ranks had succeeded.
+
+        Their exits, by the coordinator's clock, are its evidence.
+        """
         ranks = self._ranks_of([server_index])
         self._reports[server_index] = Evidence(
             tuple(
@@ -146,11 +148,11 @@ class ServerEvidence:
         )
 
     def awaited(self, server_indices: Collection[int]) -> list[int]:
-        """Return those of these servers that have not reported and still can."""
+        """Return the servers that have not reported and are not lost."""
         return [index for index in server_indices if index not in self._reports and index not in self.lost]
 
     def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:
-        """Return the verdict on what is known by now. `apart`: servers that do not reach each other."""
+        """Return the verdict on the evidence so far. `apart`: servers that cannot reach each other."""
         unheard = self._ranks_of(index for index in range(len(self.servers)) if index not in self._reports)
         evidence = merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
         verdict = judged(evidence, self._event_log.record)
@@ -159,12 +161,12 @@ class ServerEvidence:
                 verdict = self._with_partition(verdict, evidence, apart)
             if self.lost:
                 verdict = self._with_losses(verdict, evidence)
-        except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
-            self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - as in `judged`: the ranks must be ended in any case
+            self._event_log.record(Trouble(f"cannot evaluate the lost servers: {error!r}"))
             verdict = with_remark(verdict, self._losses_text()) if self.lost else verdict
         late = self.awaited([index for index, server in enumerate(self.servers) if server.devices])
         if late and verdict.confidence is Confidence.CERTAIN:
-            # A rank of a server that was too busy to report in time may have failed first.
+            # A rank on a server that did not report in time may have failed first.
             more = f" and {len(late) - 1} more were" if len(late) > 1 else " was"
             doubted = replace(verdict, confidence=Confidence.LIKELY)
             verdict = with_remark(doubted, f"{self._described(late[0])}{more} not heard in time")
@@ -179,7 +181,7 @@ class ServerEvidence:
         )
 
     def _asks_reach(self, evidence: Evidence) -> bool:
-        """Return whether no rank failed by itself: a network that parts servers would look the same."""
+        """Return True if no rank failed by itself, so that a network partition may be the cause."""
         if self.lost or len(self._reports) < 2:
             return False
         try:
@@ -189,7 +191,7 @@ class ServerEvidence:
             return False
 
     def _named_pairs(self) -> Iterator[Pair]:
-        """Yield servers with another one whose address the words of a failure name."""
+        """Yield pairs of a server and another server whose address is in the first one's failure messages."""
         places = {name: index for index, server in enumerate(self.servers) for name in names_of(server)}
         for index, report in self._reports.items():
             texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
@@ -198,7 +200,10 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return a verdict that blames no rank, unless one is stopped, which no network does: between servers nothing arrives."""
+        """Return the verdict for servers that cannot reach each other.
+
+        It blames no rank, unless the culprit is stopped.
+        """
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]
@@ -209,10 +214,10 @@ class ServerEvidence:
             for (one, other), (port, other_port) in ((each.pair, each.ports),)
         ]
         more = f" and between {len(apart) - SHOWN} more pairs" if len(apart) > SHOWN else ""
-        found = f"no connection can be made either way {', '.join(tried)}{more}"
+        found = f"no connection can be made in either direction {', '.join(tried)}{more}"
         if loses_large:
             check = CHECK_MTU.format(ids[apart[0].pair[1]])
-            found = f"small packets arrive, and large ones do not {', '.join(tried)}{more}; {check}"
+            found = f"small packets arrive, but large ones do not {', '.join(tried)}{more}; {check}"
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
             return with_remark(replace(verdict, confidence=at_most_likely(verdict)), found)
         where = f"{sentence(verdict.stacks)}; " if verdict.stacks else ""
@@ -231,7 +236,7 @@ class ServerEvidence:
         )
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
-        """Return the verdict beside losses: what ranks failed of followed from one, unless one failed by itself before it."""
+        """Return the verdict with lost servers. Failures follow from a loss, unless a rank failed by itself earlier."""
         told = self._losses_text()
         found = weigh(verdict, evidence, list(self._losses.values()), self._stalled_ns)
         if found.why:
@@ -239,7 +244,7 @@ class ServerEvidence:
         if found.loss is None:
             return with_remark(replace(verdict, confidence=found.confidence), told)
         followed = {one.global_rank: one.symptom.consequence for one in summaries_of(evidence.ranks)}
-        failures = tuple(  # a rank that is missed has not failed
+        failures = tuple(  # without missing ranks, which have not failed
             replace(one, role=Role.CONSEQUENCE) if followed[one.global_rank] else one
             for one in verdict.failures
             if one.global_rank in followed

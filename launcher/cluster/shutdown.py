@@ -1,4 +1,4 @@
-"""The end of the agents of a run, of the engine that started them, and of every process that it leaves."""
+"""The shutdown of a run's agents, of the engine that started them, and of the engine's remaining processes."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from launcher.cluster.registration import Registration
 from launcher.control.outcome import Outcome
 from launcher.supervise.tree import Ending, something_left
 
-FAREWELL_S = 30.0  # for the last messages of agents: they may have logs to send yet
+FAREWELL_S = 30.0  # for the agents' last messages, since they may still send logs
 PATIENCE_S = 3.0  # for an engine to end by itself after its agents
-WORDS_PATIENCE_S = 10.0  # where only its end shows what ended them, on a busy machine too
+WORDS_PATIENCE_S = 10.0  # the same if only the engine's end explains what ended the agents
 GRACE_S = 2.0
 LOOK_S = 0.1
 
 
 class Shutdown:
-    """First the agents go, then the engine, by itself or not; then whatever it left. Nothing here waits."""
+    """A shutdown in steps: first the agents, then the engine, then its remaining processes. Nothing blocks."""
 
     def __init__(self, outcome: Outcome, registration: Registration, engine: EngineProcess | None) -> None:
         self._outcome = outcome
         self._registration = registration
         self._engine = engine
-        self._engine_due_s: float | None = None  # when the engine is ended; None while agents are there
+        self._engine_due_s: float | None = None  # when to end the engine; None while agents are left
         self._ending: Ending | None = None
-        self.by_itself = False  # whether the engine ended before it got a signal
-        self.due_s = time.monotonic() + FAREWELL_S  # when to step at the latest
+        self.by_itself = False  # the engine ended without a signal
+        self.due_s = time.monotonic() + FAREWELL_S  # the latest time of the next step
 
     def extend(self) -> None:
-        """Wait for the rest of what an agent sends: while that comes, it has not gone."""
+        """Extend the wait for agents, since one of them is still sending data."""
         if self._engine_due_s is None:
             self.due_s = time.monotonic() + FAREWELL_S
 
     def step(self) -> bool:
-        """Do what is due; return whether all have gone."""
+        """Do the next step; return True if the shutdown is complete."""
         now_s = time.monotonic()
         if self._registration.has_agents_left and now_s < self.due_s:
             return False
         if self._outcome.restarts and now_s < self._registration.unheard.until:
-            # The engine's end would take agents that end their ranks yet.
+            # Ending the engine would kill lost agents that are still ending their ranks.
             self.due_s = self._registration.unheard.until
             return False
         if self._engine_due_s is None:
-            # An engine that has lost a server may never end by itself; one that ended the agents says so when it ends.
+            # An engine that lost a server may never end by itself. One that ended its agents then prints the reason.
             patience_s = WORDS_PATIENCE_S if self._outcome.stopped_by_server else PATIENCE_S
             self._engine_due_s = now_s + (0.0 if self._outcome.lost else patience_s)
         return self._end_engine(now_s, self._engine_due_s)

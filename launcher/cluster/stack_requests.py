@@ -1,4 +1,4 @@
-"""The requests of `tlaunch stacks` to a run on several servers: the client, and the coordinator's relay to all agents."""
+"""Requests of `tlaunch stacks` to a run on several servers: the client, and the coordinator's relay to all agents."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from launcher.core.records import Server
 from launcher.supervise.channel import Channel, ChannelClosedError
 from launcher.supervise.stack_collection import SurveyAnswer, answer_from
 
-ANSWER_LIMIT_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
-PURPOSE = "stacks"  # a proof of this is good for nothing else
+ANSWER_LIMIT_S = 4.0  # for all servers to answer; each takes less than two seconds
+PURPOSE = "stacks"  # binds a proof to this message
 
 
 @dataclass
@@ -43,10 +43,13 @@ class _Request:
 
 
 class StacksRelay:
-    """Relays requests of clients that know the run's key. Nothing here blocks."""
+    """A relay for requests of clients that know the run's key. Nothing blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
-        """`key`: empty if requests are not allowed. `peers`: the connected agents by server index, kept up to date by others."""
+        """`key` is empty if requests are not allowed.
+
+        `peers` is the live mapping of connected agents by server index.
+        """
         self._key = key
         self._servers = servers
         self._peers = peers
@@ -54,7 +57,10 @@ class StacksRelay:
         self._number = 0
 
     def begin(self, asked: AskStacks, client: AgentConnection, *, running: bool) -> bool:
-        """Ask all servers, and return whether `client` may have that. `running`: agents have been ordered to start ranks."""
+        """Send a request to all servers; return False if the client's proof is invalid.
+
+        `running`: agents have been ordered to start ranks.
+        """
         if not self._key or not is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
             return False
         self._number += 1
@@ -66,15 +72,15 @@ class StacksRelay:
                 request.awaited.add(index)
                 self._peers[index].send(TakeStacks(self._number, asked.ranks))
             elif index in self._peers:
-                request.silent[server.server_id] = "it has joined, and has no ranks yet"
+                request.silent[server.server_id] = "it has joined, but has no ranks yet"
             else:
-                request.silent[server.server_id] = "it is lost, or has ended"
+                request.silent[server.server_id] = "it is lost or has ended"
         self._open[self._number] = request
         self.step()
         return True
 
     def take(self, server_index: int, found: Stacks) -> None:
-        """Add what a server has found, unless its request is over."""
+        """Add a server's stacks to its request, unless the request is over."""
         request = self._open.get(found.number)
         if request is not None and server_index in request.awaited:
             request.awaited.discard(server_index)
@@ -82,15 +88,15 @@ class StacksRelay:
             self.step()
 
     def step(self) -> None:
-        """Answer the requests that all servers have answered, or that are out of time."""
+        """Answer the requests that are complete or timed out."""
         now = time.monotonic()
         for number, request in list(self._open.items()):
             for index in request.awaited - self._peers.keys():
-                self._miss(request, index, "it was lost while it was asked")
+                self._miss(request, index, "it was lost during the request")
             if request.awaited and now < request.deadline:
                 continue
             for index in sorted(request.awaited):
-                self._miss(request, index, f"it gave no answer within {ANSWER_LIMIT_S:g} s")
+                self._miss(request, index, f"it did not answer within {ANSWER_LIMIT_S:g} s")
             proof = proof_of(self._key, PURPOSE, request.nonce, request.client.nonce)
             request.client.send(AllStacks(proof, tuple(request.content), request.silent))
             del self._open[number]
@@ -106,18 +112,18 @@ Word = TypeVar("Word")
 
 
 class CoordinatorUnreachableError(TlaunchError):
-    """The coordinator, which knows of all servers, cannot be asked."""
+    """The run's coordinator cannot be reached, or does not answer."""
 
 
 def ask_stacks(
     endpoint: ControlEndpoint, ranks: tuple[tuple[int, int], ...] | None
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
-    """Return what every server reports of its ranks, and by its id why a server does not.
+    """Return the stacks of every server's ranks, and the reasons of servers without an answer by server id.
 
-    Blocks, for `CONNECT_S` seconds for each address and `ANSWER_S` for the answer at most.
+    Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer.
 
     Raises:
-        CoordinatorUnreachableError: it cannot be reached, or does not answer.
+        CoordinatorUnreachableError: the coordinator cannot be reached, or does not answer.
     """
     reasons = []
     for host, port in endpoint.addresses:
@@ -127,18 +133,18 @@ def ask_stacks(
             return tuple(map(answer_from, answer.content)), answer.silent
         except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # noqa: PERF203 - few addresses; a timeout is an OSError
             reasons.append(f"{host} port {port}: {getattr(error, 'strerror', None) or str(error) or 'no answer'}")
-    raise CoordinatorUnreachableError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")
+    raise CoordinatorUnreachableError(f"the run's coordinator cannot be reached: {'; '.join(reasons)}")
 
 
 def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> AllStacks:
     challenge = _word(channel, Challenge, CONNECT_S)
     if challenge.protocol != PROTOCOL:
-        raise ChannelClosedError("it is of another version of tlaunch")
+        raise ChannelClosedError("it has another version of tlaunch")
     nonce = os.urandom(16).hex()
     channel.send(AskStacks(proof_of(key, PURPOSE, challenge.nonce, nonce), nonce, ranks))
     answer = _word(channel, AllStacks, ANSWER_S)
     if not is_proof(answer.proof, key, PURPOSE, nonce, challenge.nonce):
-        raise ChannelClosedError("what answers there does not know this run")
+        raise ChannelClosedError("the process at this address does not know this run")
     return answer
 
 
@@ -147,5 +153,5 @@ def _word(channel: Channel, kind: type[Word], patience_s: float) -> Word:
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message
-        raise ChannelClosedError("what answers there is no coordinator of this run")
+        raise ChannelClosedError("the process at this address is not this run's coordinator")
     raise TimeoutError

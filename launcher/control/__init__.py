@@ -1,4 +1,4 @@
-"""The run controller, which decides what happens next, apart from what makes it happen; the messages between servers.
+"""The run controller, which decides the next step of a run, and the messages between servers.
 
 To change when ranks are ended or restarted: controller.py, evidence_collection.py, outcome.py (no side effects; add a
     history to tests/control/histories/).

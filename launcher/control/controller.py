@@ -1,29 +1,30 @@
-"""The run controller: what happens next in a run, on one server or many. Events in, orders out.
+"""The run controller: decides the next step of a run on one or more servers. It takes events and returns orders.
 
-    gathering ──> running ──> every rank ended well ─────────────────────────────────┐
+    gathering ──> running ──> every rank succeeded ──────────────────────────────────┐
         ^            ├── a rank failed or hangs, a server is lost ──> judging ──> ending ──> leaving ──> over
-        │            └── the end is wanted ───────────────────────────────────────┘  │          │
-        ├──────────────── another attempt, by the same agents ───────────────────────┘          │
-        └──────────────── another attempt, by agents that are started anew ─────────────────────┘
+        │            └── a stop is requested ────────────────────────────────────────┘  │          │
+        ├──────────────── another attempt, by the same agents ──────────────────────────┘          │
+        └──────────────── another attempt, by newly started agents ────────────────────────────────┘
 
-Nothing here reads a clock, a file, a socket or a process: the two times come with every event. Its driver (the agent of
-a single server in its own process, the coordinator of several) reports what happens, carries out the orders in their
-sequence, and calls it with `Tick` once everything that had happened has been reported.
+The controller reads no clocks, files, sockets or processes; every event comes with the time. Its driver reports
+events, carries out orders in their sequence, and sends `Tick` after it has reported all pending events. The driver is
+the agent for a single server, and the coordinator for several servers.
 
 Decisions, by phase:
 
-| event                | gathering   | running                | judging                     | ending, leaving              |
-|----------------------|-------------|------------------------|-----------------------------|------------------------------|
-| a rank failed        | -           | ask the others         | wait for all, then judge    | -                            |
-| a server is lost     | -           | ask the others**       | it is not waited for        | a restart needs new agents   |
-| a signal, as the end | finish      | end ranks, 128 + it    | judge at once, no restart   | no restart                   |
-| the launcher is lost | finish      | end ranks              | judge at once, no restart   | no restart                   |
-| devices come or go   | -           | end ranks, restart***  | the next attempt has others | the next attempt has others  |
-| all attempts ended   | -           | finish, 0              | -                           | restart, or finish           |
+| event                | gathering | running               | judging                   | ending, leaving            |
+|----------------------|-----------|-----------------------|---------------------------|----------------------------|
+| a rank failed        | -         | ask other servers     | wait for all, then judge  | -                          |
+| a server is lost     | -         | ask other servers**   | do not wait for it        | a restart needs new agents |
+| a stop is requested  | finish    | end ranks, 128 + sig  | judge at once, no restart | no restart                 |
+| the launcher is lost | finish    | end ranks             | judge at once, no restart | no restart                 |
+| devices change       | -         | end ranks, restart*** | for the next attempt      | for the next attempt       |
+| all attempts ended   | -         | finish, 0             | -                         | restart, or finish         |
 
-** unless all its ranks have ended well: nothing of the run was there any more.
-*** unless a rank has ended: after a failure the next attempt has others, and ranks that end well are left alone. After a
-server's return the restart waits for others to return too, longer after each loss of that server.
+** unless all its ranks have succeeded, so nothing of the run was left on it.
+*** unless a rank has ended. After a failure the next attempt uses the new devices. If ranks have succeeded, the others
+continue. After a server returns, the restart is delayed so that other servers can return too. Each loss of the server
+makes the delay longer.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, Ra
 from launcher.core.records import DeviceAssignment
 from launcher.core.verdict import Verdict
 
-NO_LAYOUT = "no layout fits the devices that are left"
+NO_LAYOUT = "no layout fits the remaining devices"
 
 
 class Phase(Enum):
@@ -54,28 +55,28 @@ class Phase(Enum):
 
 
 class RunController:
-    """Takes events and gives orders; `phase`, `attempt` and `outcome` say how the run stands."""
+    """The state machine of a run. It takes events and returns orders."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._orders: list[orders.Order] = []
-        self._there = set(range(len(setup.server_ids)))  # servers that are heard
-        self._running_on = set(self._there)  # those on which something of the attempt is left
-        self._ending_leftovers: set[int] = set()  # those on which every rank has ended well
-        self._inquiry = EvidenceCollection(setup, setup.first_server)  # into the present attempt
-        self._wish: StopRequest | None = None  # that a diagnosis has to come before
+        self._there = set(range(len(setup.server_ids)))  # connected servers
+        self._running_on = set(self._there)  # servers that still run processes of the attempt
+        self._ending_leftovers: set[int] = set()  # servers whose ranks have all succeeded
+        self._inquiry = EvidenceCollection(setup, setup.first_server)  # for the current attempt
+        self._wish: StopRequest | None = None  # waits for a diagnosis
         self._now_s = 0.0
-        self.master_port = 0  # where the ranks of the next attempt meet
+        self.master_port = 0  # rendezvous port of the next attempt
         self._paused = False
         self.phase = Phase.GATHERING
         self.attempt = 0
         elastic = setup.supervision.elastic
         self._membership = None if elastic is None else Membership(elastic)
-        self._last_failed: frozenset[int] = frozenset()  # devices, of the last failure
+        self._last_failed: frozenset[int] = frozenset()  # devices of the last failure
         self.outcome = Outcome(setup, self._orders)
 
     def take(self, event: events.Event, now_s: float, wall_s: float) -> Sequence[orders.Order]:
-        """Return what to do now. `now_s`: the monotonic clock, `wall_s`: the time since 1970, both in seconds."""
+        """Return the orders for `event`. `now_s` is the monotonic clock, `wall_s` the wall clock, in seconds."""
         self._now_s = now_s
         self.outcome.wall_s = wall_s
         match event:
@@ -108,7 +109,7 @@ class RunController:
 
     @property
     def next_tick_s(self) -> float | None:
-        """The moment at which an events.Tick is due at the latest, by the monotonic clock; None if none is."""
+        """The latest time for the next events.Tick (monotonic clock); None if none is scheduled."""
         if self.phase is Phase.RUNNING and self._membership is not None:
             return self._membership.restart_for_returned_s
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
@@ -160,7 +161,7 @@ class RunController:
 
     def _on_loss(self, loss: events.ServerLost) -> None:
         self.outcome.note_loss(loss)
-        if self._membership is not None:  # another attempt does without it
+        if self._membership is not None:  # the next attempt runs without it
             self._there.discard(loss.server)
             name = self._setup.server_ids[loss.server]
             if (change := self._membership.note_loss(loss, name, self._there, self._now_s)) is not None:
@@ -209,7 +210,7 @@ class RunController:
         self._begin(allotment)
 
     def _begin(self, allotment: DeviceAssignment | None) -> None:
-        """Begin an attempt; `allotment`: that of an elastic run."""
+        """Start an attempt. `allotment` is its device assignment in an elastic run."""
         self._running_on = set(self._there)
         self._ending_leftovers = set()
         self.outcome.begin_attempt()
@@ -227,12 +228,12 @@ class RunController:
 
     @property
     def _reporting(self) -> set[int]:
-        """The servers that can report evidence of the present attempt: of an elastic run, those that have ranks of it."""
+        """The servers that can report evidence of the current attempt. In an elastic run, these have ranks of it."""
         heard = self._there - self.outcome.lost
         return heard if self._membership is None else set(filter(self._membership.has_ranks, heard))
 
     def _ask_others(self, server: int | None) -> None:
-        """Ask the other servers what they know of a failure that `server` has noticed, or of its loss."""
+        """Request evidence from the other servers, after `server` reported a failure or was lost."""
         if self.phase is not Phase.RUNNING:
             return
         self.phase = Phase.JUDGING
@@ -242,7 +243,7 @@ class RunController:
 
     def _on_diagnosis(self, found: events.Diagnosed) -> None:
         wish, self._wish = self._wish, None
-        if self.phase is not Phase.JUDGING:  # of a loss that the engine was the first to notice
+        if self.phase is not Phase.JUDGING:  # for a loss that the engine noticed first
             self.outcome.judge_loss(found)
             self._settle()
         elif wish is None and found.asks_reach and not self._inquiry.checks_reach:
@@ -250,13 +251,13 @@ class RunController:
         elif wish is None:
             self.outcome.judge(found, is_left_out=self._leave_out_culprit(found.verdict))
             self.phase = Phase.ENDING
-        else:  # a failure stays one although the end is wanted
+        else:  # a failure still counts as a failure if a stop is requested later
             self.outcome.judge(found, may_restart=self.outcome.is_by_engine(wish.by_server))
             self.phase = Phase.ENDING
             self._stop(wish)
 
     def _settle(self) -> None:
-        """Restart or leave, since nothing of the attempt is left on any server that is there."""
+        """Restart or finish, after the attempt's processes have ended on all connected servers."""
         if self.outcome.stopped_by_server and self.outcome.lost:
             self._orders.append(orders.Diagnose())
             return
@@ -271,27 +272,27 @@ class RunController:
             self._leave()
 
     def _next_allotment(self, membership: Membership) -> DeviceAssignment | None:
-        """Return the allotment of the next attempt; refuse the restart, and return None, where no layout fits what is left.
+        """Return the device assignment of the next attempt. If no layout fits, cancel the restart and return None.
 
-        Ranks that ended for other devices, and not of a failure, go on with those that they had then.
+        If ranks ended only for a change of devices and no layout fits, they continue on their previous devices.
         """
         following = membership.next(self._there)
         if following is None and self.outcome.is_resizing and membership.keeps_present(self._there):
-            self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on with those that they had"))
+            self.outcome.record(Trouble(f"{NO_LAYOUT}; ranks continue on their previous devices"))
             return membership.present
         if following is None:
             self.outcome.refuse_restart(NO_LAYOUT)
         return following
 
     def _leave(self) -> None:
-        assert self.outcome.finish is not None, "it is decided"
+        assert self.outcome.finish is not None, "the outcome is decided before the agents leave"
         self.phase = Phase.LEAVING
         self._orders.append(self.outcome.finish)
 
     # --- devices come and go ---
 
     def _leave_out_culprit(self, verdict: Verdict) -> bool:
-        """Leave out the device of the rank that failed, if it has failed often enough; return whether that is so."""
+        """Exclude the device of the failed rank if it has failed often enough. Return True if it was excluded."""
         if self._membership is None or not self.outcome.budget.left:
             return False
         failed = self._membership.failed_devices(verdict)
@@ -304,7 +305,7 @@ class RunController:
 
     def _on_join(self, joined: events.ServerJoined, membership: Membership) -> None:
         self._there.add(joined.server)
-        self._running_on.discard(joined.server)  # of the present attempt nothing is there
+        self._running_on.discard(joined.server)  # it has no processes of the current attempt
         if joined.master_port is not None:
             membership.note_ports([(joined.server, joined.master_port)])
         pause_s = membership.note_return(joined.server, self._now_s)
@@ -318,26 +319,26 @@ class RunController:
             self._resize(membership)
 
     def _resize(self, membership: Membership) -> None:
-        """Have running ranks start again if the devices that there are now make another allotment."""
-        # What follows from a failure takes the devices that there are then.
+        """Restart running ranks if the available devices lead to a different assignment."""
+        # A failure leads to a new assignment anyway.
         if self.phase is not Phase.RUNNING or any(self.outcome.exits.values()):
             return
         following = membership.next(self._there)
         if following is None:
-            self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on as they are for now"))
+            self.outcome.record(Trouble(f"{NO_LAYOUT}; ranks continue on their current devices for now"))
         elif following != membership.present and self.outcome.exits:
-            self.outcome.record(Trouble("ranks have begun to end well: the others go on as they are"))
+            self.outcome.record(Trouble("some ranks have succeeded; the others continue on their current devices"))
         elif following != membership.present:
             self._orders.append(self.outcome.resize())
             self.phase = Phase.ENDING
 
-    # --- the end is wanted ---
+    # --- stop requests ---
 
     def _stop(self, wish: StopRequest) -> None:
         match self.phase:
             case Phase.JUDGING:
                 self._wish = wish
-                self._orders.append(orders.Diagnose(self._inquiry.apart))  # of what is known by now
+                self._orders.append(orders.Diagnose(self._inquiry.apart))  # with the evidence received so far
             case Phase.GATHERING:
                 self.outcome.end_as_wanted(wish)
                 self._leave()

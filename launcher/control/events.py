@@ -1,6 +1,6 @@
-"""The inputs of the run controller: the setup of a run, and one record for each event that may happen to it.
+"""The inputs of the run controller: the setup of a run, and a record for each kind of event.
 
-Agents of several servers send some of them to the coordinator as they are (launcher/control/messages.py).
+The agents of several servers send some of these records to the coordinator (launcher/control/messages.py).
 """
 
 from __future__ import annotations
@@ -22,137 +22,137 @@ PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
 
 def ends_run(number: int, supervision: Supervision) -> bool:
-    """Return whether a signal ends the run: SIGQUIT, and those that are not forwarded to its ranks."""
+    """Return True if a signal ends the run: SIGQUIT, and signals that are not forwarded to ranks."""
     return number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(supervision.forward_signals)
 
 
-Pair = tuple[int, int]  # the servers of a connection, by index: from, to
+Pair = tuple[int, int]  # the server indices of a connection: from, to
 
 
 @frozen
 class Setup:
     server_ids: tuple[str, ...]
     supervision: Supervision = field(default_factory=Supervision)
-    first_server: int = 0  # the index of that of rank 0
-    brings_all: bool = True  # an engine starts every agent, and can start them anew; else a person starts each
-    engine_anew: bool = False  # another attempt needs the engine's processes anew
-    evidence_limit_s: float = 0.0  # for all servers to report, from the first report on; 0: no limit
-    look_again_s: float = 0.0  # how much longer a server is waited for that may be lost
+    first_server: int = 0  # index of the server with rank 0
+    brings_all: bool = True  # True: an engine starts and restarts every agent; False: a person starts each one
+    engine_anew: bool = False  # True: the engine must be restarted for another attempt
+    evidence_limit_s: float = 0.0  # time limit for all servers to report, after the first report; 0: no limit
+    look_again_s: float = 0.0  # extra waiting time for a server that may be lost
 
 
 @frozen
 class ServersReady:
-    """Every server can begin an attempt."""
+    """All servers are ready for an attempt."""
 
     master_port: int
-    ports: tuple[tuple[int, int], ...] = ()  # of an elastic run: by server, where ranks would meet if rank 0 were there
+    ports: tuple[tuple[int, int], ...] = ()  # in an elastic run: server and its rendezvous port, if rank 0 runs there
 
 
 @frozen
 class CannotBegin:
-    """The next attempt cannot begin, on any server."""
+    """The next attempt cannot start on any server."""
 
     error: TlaunchError
 
 
 @frozen
 class RankFailed:
-    """A rank failed or hangs, and its server has not sent valid evidence yet."""
+    """A rank failed or hangs, and its server has not yet sent valid evidence."""
 
     server: int
 
 
 @frozen
 class EvidenceReport:
-    """A server's evidence of a failed attempt is complete."""
+    """The evidence of one server about a failed attempt."""
 
     server: int
     attempt: int
-    evidence: Any = None  # see launcher.supervise.diagnosis.servers; None: who drives the controller has it
-    port: int | None = None  # on which this server can be reached for a moment, for a check of whether it can
+    evidence: Any = None  # see launcher.supervise.diagnosis.servers; None: the driver has it already
+    port: int | None = None  # listens for reachability checks for a short time
 
 
 @frozen
 class ProbeResult:
-    """The answer of a server to `ProbeReach`."""
+    """The response of a server to `ProbeReach`."""
 
     server: int
     number: int
-    unreached: tuple[tuple[int, str], ...]  # servers, and why
-    ports: tuple[int, ...] = ()  # on which ranks of the server listen
-    lossy: tuple[int, ...] = ()  # servers that are reached, and with whom large packets are lost
+    unreached: tuple[tuple[int, str], ...]  # servers with the reason
+    ports: tuple[int, ...] = ()  # ports on which the server's ranks listen
+    lossy: tuple[int, ...] = ()  # reachable servers to which large packets are lost
 
 
 @frozen
 class Diagnosed:
-    """The answer to `Diagnose`, which is to come before any other event."""
+    """The response to `Diagnose`. It comes before any other event."""
 
     verdict: Verdict
     cause: Cause = Cause.FAILED
-    highest_step: int | None = None  # that any rank reported
-    asks_reach: bool = False  # the verdict depends on which servers reach each other
-    named: tuple[Pair, ...] = ()  # servers of which a failure's own words name another one
+    highest_step: int | None = None  # the highest step reported by any rank
+    asks_reach: bool = False  # True if the verdict depends on which servers can reach each other
+    named: tuple[Pair, ...] = ()  # pairs of servers where a failure message on the first names the second
 
 
 @frozen
 class EndingLeftovers:
-    """Every rank of a server has ended well, and the processes that they left are being ended."""
+    """Every rank of a server has succeeded, and their leftover processes are being ended."""
 
     server: int
 
 
 @frozen
 class AttemptEnded:
-    """Nothing of the attempt is left on a server, or nothing that can be killed."""
+    """All processes of the attempt on a server have ended, except any that cannot be killed."""
 
     server: int
     attempt: int
-    left: bool = False  # something cannot be killed
-    master_port: int | None = None  # held for the next attempt's rank 0, on its server
+    left: bool = False  # True if some processes cannot be killed
+    master_port: int | None = None  # reserved for the next attempt's rank 0, on its server
 
 
 @frozen
 class ServerLost:
-    """A server is given up: its connection was lost, or its agent ends its ranks by itself."""
+    """A server is considered lost: its connection failed, or its agent ends its ranks on its own."""
 
     server: int
     why: str
-    finished: bool = False  # every rank there had ended well: no failure follows
-    is_own_fault: bool = False  # this machine stood still, so that the server had to give it up
+    finished: bool = False  # True if all ranks on it had succeeded, so its loss is not a failure
+    is_own_fault: bool = False  # True if this machine was suspended, so the server had to give up the connection
 
 
 @frozen
 class ServerGone:
-    """A server's connection has ended, as expected or not: nothing more is heard of it."""
+    """A server's connection has closed, expected or not. It sends nothing more."""
 
     server: int
 
 
 @frozen
 class SignalReceived:
-    """A signal that concerns the whole run came to the launcher, or to the launcher or agent of a server."""
+    """A signal for the whole run, received by the launcher or by the launcher or agent of a server."""
 
     number: int
-    server: int | None = None  # None: to the process that drives the controller
+    server: int | None = None  # None: received by the controller's process
 
 
 @frozen
 class EndWanted:
-    """The run has to end: its launcher is lost."""
+    """The run has to end because its launcher is lost."""
 
     cause: Cause
 
 
 @frozen
 class ExclusionsChanged:
-    """A person has changed which devices an elastic run is to leave out."""
+    """The user has changed which devices an elastic run excludes."""
 
-    excluded: frozenset[int]  # the ranks that the whole rank table gives them
+    excluded: frozenset[int]  # their ranks in the full rank table
 
 
 @frozen
 class ServerJoined:
-    """A server has come to an elastic run that goes on without it."""
+    """A server has joined an elastic run that is running without it."""
 
     server: int
     master_port: int | None = None  # as in ServersReady.ports
@@ -160,25 +160,25 @@ class ServerJoined:
 
 @frozen
 class EngineExited:
-    """The reasons that the end of an engine gives, by its exit status and its own words."""
+    """Reasons for the end of an engine, from its exit status and its output."""
 
-    cancelled: str | None = None  # the words of a person, a limit or another job that ended it
+    cancelled: str | None = None  # how a user, a time limit or another job ended it
     killed: Verdict | None = None
     gave_up: Verdict | None = None
 
 
 @frozen
 class ServersLeft:
-    """After `Finish` every agent has gone, and so has what started them."""
+    """After `Finish`, every agent and the engine that started them have exited."""
 
-    engine: EngineExited | None = None  # None: there is none, or it did not end by itself
+    engine: EngineExited | None = None  # None: there is no engine, or it did not end by itself
 
 
 @frozen
 class Tick:
-    """All that had happened has been reported: the controller takes its next step."""
+    """All pending events have been reported; the controller can take its next step."""
 
-    quiet: Collection[int] = ()  # servers of which nothing was heard for so long that they may be lost
+    quiet: Collection[int] = ()  # servers that have been silent for long enough to be possibly lost
 
 
 Event = (

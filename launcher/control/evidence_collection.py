@@ -1,13 +1,14 @@
-"""Between a failure and its verdict: which servers have reported their evidence, and which reach each other.
+"""Collects evidence between a failure and its verdict: reports of servers, and checks of their connections.
 
-Before a rank is blamed only because others miss it, servers check their connections:
+Before a rank is blamed only because others wait for it, servers check their connections in two rounds:
 
-    first   every pair of few servers, one way; of many each with the next one, with the first, and as failures name them
-    then    of a pair that failed the other way too, and both ways by ports on which the ranks themselves listen
+    1. With few servers: every pair, in one direction. With many: each with the next one, each with the first one, and
+       pairs named in failure messages.
+    2. Failed pairs again, in both directions, also on the ranks' own ports.
 
-Two servers are apart if none of these connections stood. So a firewall that lets ranks through parts no servers, nor
-does one that refuses new connections in one direction only: packets of those that stand pass both ways. Two servers are
-also apart if connections stand and large packets are lost on them, as both find that answer in the second round.
+Two servers are apart if all these connections failed. A firewall that allows ranks' ports or only refuses connections
+in one direction does not separate servers, since established connections work both ways. Two servers are also apart
+if they can connect but lose large packets, and both report this in the second round.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from launcher.control.events import Diagnosed, EvidenceReport, Pair, ProbeResult, Setup
 from launcher.control.orders import Apart, Order, ProbeReach, ProbeTarget
 
-ALL_PAIRS = 16  # servers of which every pair is tried
-MAX_TWICE = 64  # pairs that are looked at again
-TRY_S = 2.0  # enough for a first packet that was lost to be sent again
-ANSWER_S = 1.5  # beyond that, for agents that are busy
+ALL_PAIRS = 16  # up to this number of servers, every pair is tried
+MAX_TWICE = 64  # maximum number of pairs in the second round
+TRY_S = 2.0  # long enough to retransmit a lost first packet
+ANSWER_S = 1.5  # extra time for busy agents
 
 
 class EvidenceCollection:
-    """The inquiry into one attempt. A report may come before it is opened, and after it is closed."""
+    """The evidence collection for one attempt. Reports may also arrive before it is opened and after it is closed."""
 
     def __init__(self, setup: Setup, first_server: int) -> None:
-        """`first_server`: that of the attempt's rank 0."""
+        """Initialize without reports. `first_server` has the attempt's rank 0."""
         self._setup = setup
         self._first_server = first_server
         self._reported: set[int] = set()
-        self._ports: dict[int, int] = {}  # where these servers can be reached
+        self._ports: dict[int, int] = {}  # by server: its port for reachability checks
         self._reach: ReachCheck | None = None
-        self.due_s: float | None = None  # when to step at the latest, monotonic
+        self.due_s: float | None = None  # latest time of the next step, monotonic
 
     def open(self, now_s: float) -> None:
         self.due_s = now_s + self._setup.evidence_limit_s if self._setup.evidence_limit_s else None
@@ -49,16 +50,16 @@ class EvidenceCollection:
         self._reported.add(event.server)
 
     def awaited(self, able: Collection[int]) -> set[int]:
-        """Return those of the servers that are `able` to report which have not."""
+        """Return the servers in `able` that have not reported yet."""
         return set(able) - self._reported
 
     def step(
         self, there: Collection[int], able: Collection[int], quiet: Collection[int], now_s: float
     ) -> Sequence[Order] | None:
-        """Return what to order meanwhile; None once the evidence is as complete as it gets.
+        """Return the next orders, or None once the evidence is as complete as possible.
 
-        A server that is silent may be lost, and then that is the cause: it is waited for until that is seen.
-        `there`: the servers that are heard; `able`: those of them that can still report; `quiet`: those that are silent.
+        A silent server may be lost, which would be the cause. It is waited for until that is known. `there` are
+        connected servers, `able` are servers that can still report, and `quiet` are silent servers.
         """
         if self._reach is not None:
             orders = self._reach.step(there, now_s)
@@ -74,11 +75,11 @@ class EvidenceCollection:
 
     @property
     def checks_reach(self) -> bool:
-        """True once it has been asked which servers reach each other."""
+        """True once servers have been asked to check their connections."""
         return self._reach is not None
 
     def check_reach(self, found: Diagnosed, there: Collection[int], master_port: int, now_s: float) -> Sequence[Order]:
-        """Return what to order first to find out which servers reach each other."""
+        """Start to check which servers reach each other; return the first orders."""
         ports = {server: port for server, port in self._ports.items() if server in there}
         self._reach = ReachCheck(ports, first_server=self._first_server, master_port=master_port, named=found.named)
         orders = self._reach.begin(now_s)
@@ -87,32 +88,32 @@ class EvidenceCollection:
 
     @property
     def apart(self) -> tuple[Apart, ...]:
-        """The servers that are known not to reach each other."""
+        """The servers that cannot reach each other, as far as known."""
         return () if self._reach is None else self._reach.apart
 
 
 class ReachCheck:
-    """One check: `begin` it, `take` answers, `step` until it is `over`, which takes a few seconds at most."""
+    """One check of connections. Call `begin`, `take` for each answer, and `step` until `over`, for a few seconds."""
 
     def __init__(
         self, ports: Mapping[int, int], *, first_server: int, master_port: int, named: Iterable[Pair] = ()
     ) -> None:
-        """Check the servers in `ports`, each of which can be reached at its port. `named`: pairs that failures name.
+        """Check the servers in `ports`, each at its port.
 
-        `first_server`: that of rank 0, where ranks meet at `master_port`.
+        `named` are pairs that failure messages name. `first_server` has rank 0, where ranks meet at `master_port`.
         """
         self._ports = dict(ports)
         self._first, self._master_port = first_server, master_port
         self._pairs = pairs_of(sorted(ports), first_server, named)
-        self._failed: dict[Pair, str] = {}  # of this round
-        self._lossy: set[Pair] = set()  # of this round
-        self._suspects: dict[Pair, str] = {}  # of the first round
-        self._rank_ports: dict[int, tuple[int, ...]] = {}  # on which ranks listen, by server
+        self._failed: dict[Pair, str] = {}  # in this round
+        self._lossy: set[Pair] = set()  # in this round
+        self._suspects: dict[Pair, str] = {}  # failures of the first round
+        self._rank_ports: dict[int, tuple[int, ...]] = {}  # by server: ports on which its ranks listen
         self._number = 0
         self._asked: set[int] = set()  # in this round
-        self._awaited: set[int] = set()  # those of them that have not answered
-        self._tried: dict[int, set[int]] = {}  # the servers that each of those that are asked is to try, in this round
-        self.due_s = 0.0  # when to step at the latest
+        self._awaited: set[int] = set()  # asked, but have not answered
+        self._tried: dict[int, set[int]] = {}  # by asked server: its targets in this round
+        self.due_s = 0.0  # latest time of the next step
         self.over = False
         self.apart: tuple[Apart, ...] = ()
 
@@ -124,7 +125,7 @@ class ReachCheck:
         return self._ask(asked, now_s)
 
     def take(self, answer: ProbeResult) -> None:
-        """Take what a server has found; of servers that it was not to try, nothing counts."""
+        """Record the answer of a server. Results for servers that it was not asked about are ignored."""
         if answer.number != self._number or answer.server not in self._awaited:
             return
         self._awaited.discard(answer.server)
@@ -134,7 +135,7 @@ class ReachCheck:
         self._lossy |= {(answer.server, to) for to in answer.lossy if to in tried}
 
     def step(self, there: Collection[int], now_s: float) -> list[ProbeReach]:
-        """Return what to ask next, if anything. `there`: the servers that can still answer."""
+        """Return the next orders, if any. `there` are the servers that can still answer."""
         if any(index in there for index in self._awaited) and now_s < self.due_s:
             return []
         if self._number == 1 and (self._failed or self._lossy):
@@ -150,7 +151,7 @@ class ReachCheck:
             return self._ask({source: targets for source, targets in asked.items() if source in there}, now_s)
         if self._number > 1:
             unreached = [pair for pair in self._suspects if {pair, pair[::-1]} <= self._failed.keys()]
-            # Its requests may be lost on the way to a server that large packets do not reach.
+            # If large packets are lost on the way to a server, requests to it may be lost too.
             answered = self._asked - self._awaited
             lossy = [
                 pair
@@ -179,7 +180,7 @@ class ReachCheck:
 
 
 def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs to try: as many as there are servers, or a few times that."""
+    """Return the pairs to try. Their number grows linearly with the number of servers."""
     if len(indices) <= ALL_PAIRS:
         return list(itertools.combinations(indices, 2))
     known = set(indices)
@@ -190,9 +191,9 @@ def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[
 
 
 def cut_off(pairs: Sequence[Pair], count: int) -> int | None:
-    """Return the one server that reaches none of the others that it was to try; None where it is not one alone.
+    """Return the only server that cannot reach any server it tried; None if there is not exactly one.
 
-    `count`: how many servers there are.
+    `count` is the number of servers.
     """
     shared = set(pairs[0]).intersection(*pairs[1:]) if pairs else set()
     enough = count - 1 if count <= ALL_PAIRS else 2

@@ -1,4 +1,4 @@
-"""The devices of an elastic run: which are left out, and which each attempt has."""
+"""The devices of an elastic run: exclusions, and the assignment for each attempt."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from launcher.core.events import DevicesChanged
 from launcher.core.records import DeviceAssignment, Elastic
 from launcher.core.verdict import Role, Verdict
 
-FAILURES = 2  # of a device's ranks, after which the device is left out
-LOSSES = 3  # of a server within `LOSSES_COUNT_S`, after which its devices are
+FAILURES = 2  # a device is excluded after this number of failures of its ranks
+LOSSES = 3  # a server's devices are excluded after this number of losses within `LOSSES_COUNT_S`
 LOSSES_COUNT_S = 3600.0
-PAUSE_S = 5.0  # between a server's return and the restart for it, after its first loss; each further one doubles it
+PAUSE_S = 5.0  # delay of the restart after a server's return; doubled with each further loss of the server
 MAX_PAUSE_S = 300.0
 
 
 class Membership:
-    """Devices are called by the rank that the whole rank table gives them."""
+    """The devices available to an elastic run. A device is identified by its rank in the full rank table."""
 
     def __init__(self, elastic: Elastic) -> None:
         self._elastic = elastic
         self._excluded = set(elastic.excluded)
         self._failures: Counter[int] = Counter()
-        self._losses: dict[int, list[float]] = {}  # when each server was lost lately
-        self._returned: dict[int, float] = {}  # by server that has come back: when ranks are restarted for it
-        self.present: DeviceAssignment | None = None  # of the attempt that runs
-        self._ports: dict[int, int] = {}  # by server: held there for ranks to meet, where the next rank 0 is on it
+        self._losses: dict[int, list[float]] = {}  # by server: times of recent losses
+        self._returned: dict[int, float] = {}  # by returned server: time of the restart to include it
+        self.present: DeviceAssignment | None = None  # of the running attempt
+        self._ports: dict[int, int] = {}  # by server: port reserved for the rendezvous, if rank 0 will be on it
 
     def next(self, servers: Collection[int]) -> DeviceAssignment | None:
-        """Return what the next attempt gets of the devices of these servers; None where no layout fits so few."""
+        """Return the assignment of the next attempt on these servers' devices; None if no layout fits them."""
         free = [
             device
             for device, server in enumerate(self._elastic.servers)
@@ -42,31 +42,30 @@ class Membership:
         return DeviceAssignment(tuple(free[: layout.world_size]), layout, spare=tuple(free[layout.world_size :]))
 
     def keeps_present(self, servers: Collection[int]) -> bool:
-        """Return whether these servers have all devices of the present attempt."""
+        """Return True if these servers have all devices of the current attempt."""
         return self.present is not None and all(self.server_of(device) in servers for device in self.present.devices)
 
     def has_ranks(self, server: int) -> bool:
-        """Return whether the present attempt has ranks there."""
+        """Return True if the current attempt has ranks on this server."""
         return self.present is not None and any(self.server_of(device) == server for device in self.present.devices)
 
     def server_of(self, device: int) -> int:
-        """Return the index of the server that has the device."""
         return self._elastic.servers[device]
 
     @property
     def ports(self) -> Mapping[int, int]:
-        """The port that each server holds for ranks to meet there, by server; one that holds none is missing."""
+        """The rendezvous port that each server has reserved. Servers without one are missing."""
         return self._ports
 
     def note_ports(self, ports: Iterable[tuple[int, int]]) -> None:
-        """Note which ports servers hold for the next attempt."""
+        """Record the ports that servers have reserved for the next attempt."""
         self._ports.update(ports)
 
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
-        """Note whose ranks have failed; return the change if devices are left out for it.
+        """Record the failed ranks of an attempt. Return the change if their devices are now excluded.
 
-        They stay where no layout fits the others. All ranks that fail alike say nothing of single devices. `servers`: those
-        that are there.
+        Devices are not excluded if no layout would fit the others, or if all ranks failed in the same way. `servers`
+        are the connected servers.
         """
         failed = self.failed_devices(verdict)
         if self.present is None or len(failed) == len(self.present.devices) > 1:
@@ -81,9 +80,9 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
 
     def note_loss(self, loss: ServerLost, name: str, servers: Collection[int], now_s: float) -> DevicesChanged | None:
-        """Record the loss of a server, called `name`; return the change if its devices are left out for that.
+        """Record the loss of the server `name`. Return the change if its devices are now excluded.
 
-        They are not left out if no layout fits the other devices. `servers`: those that are connected.
+        They are not excluded if no layout fits the other devices. `servers` are the connected servers.
         """
         server = loss.server
         self._returned.pop(server, None)
@@ -99,30 +98,30 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"server {name} was lost {count} times")
 
     def note_return(self, server: int, now_s: float) -> float:
-        """Record that a server has come back; return the seconds until ranks are restarted for it."""
+        """Record the return of a server. Return the delay in seconds until ranks are restarted to include it."""
         losses = len(self._losses.get(server, ()))
         pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0 ** max(0, losses - 1))
         self._returned[server] = now_s + pause_s
         return pause_s
 
     def forget_returns(self) -> None:
-        """Plan no restart for returned servers: an attempt begins with all servers that are connected."""
+        """Cancel restarts for returned servers, because a new attempt includes all connected servers."""
         self._returned.clear()
 
     @property
     def restart_for_returned_s(self) -> float | None:
-        """When ranks are restarted for all servers that have come back by then (monotonic); None: not."""
+        """The time of the next restart for returned servers (monotonic); None if no restart is scheduled."""
         return min(self._returned.values(), default=None)
 
     def failed_devices(self, verdict: Verdict) -> frozenset[int]:
-        """Return the devices of the culprit, and of the ranks that failed like it; none where no rank is to blame."""
+        """Return the devices of the culprit and of ranks that failed in the same way. Empty if no rank is to blame."""
         if verdict.culprit is None or self.present is None:
             return frozenset()
         alike = {failure.global_rank for failure in verdict.failures if failure.role is Role.CAUSE}
         return frozenset(self.present.devices[rank] for rank in {verdict.culprit, *alike})
 
     def exclude(self, wanted: frozenset[int]) -> DevicesChanged | None:
-        """Leave out these devices and no others, as a person has asked; return the change, if it is one."""
+        """Exclude exactly these devices, as requested by the user. Return the change, or None if nothing changes."""
         left_out, taken_back = wanted - self._excluded, self._excluded - wanted
         self._excluded = set(wanted)
         for device in taken_back:

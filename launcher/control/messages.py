@@ -1,42 +1,43 @@
-"""The messages between the coordinator of a run over several servers and the agent of each server, one JSON line each.
+"""The messages between the coordinator of a run on several servers and each server's agent, one JSON line each.
 
     agent                                  coordinator
-                     <───────────  Challenge        a nonce, which the agent's proof has to contain
-    Hello            ───────────>                   the agent's host; proves that it knows the run's token
-                     <───────────  Welcome          which server it is, and what to start there; or Refused
-    Ready            ───────────>                   everything is in place on this server; or Refused
+                     <───────────  Challenge        a nonce that the agent's proof must include
+    Hello            ───────────>                   the agent's host, with a proof that it knows the run's token
+                     <───────────  Welcome          the agent's server and what to start there; or Refused
+    Ready            ───────────>                   this server is ready; or Refused
                      <───────────  BeginAttempt     all servers are ready: start the ranks of attempt 0
-    EventReport ...  ───────────>                   events, as they are written to the server's own events.jsonl
-    EvidenceReport   ───────────>                   a rank failed or hangs here, with what is known of all ranks
-                     <───────────  CollectEvidence  ... to all other servers, which answer with their EvidenceReport
-                     <───────────  ProbeReach       if no rank failed by itself: which servers reach which?
-    ProbeResult      ───────────>                   the servers that this one does not reach
-                     <───────────  EndRanks         with the root cause; ranks are perhaps started again
+    EventReport ...  ───────────>                   events, as written to the server's own events.jsonl
+    EvidenceReport   ───────────>                   a rank failed or hangs on this server; evidence about all its ranks
+                     <───────────  CollectEvidence  ... to all other servers, which respond with EvidenceReport
+                     <───────────  ProbeReach       if no rank failed by itself: check connections between servers
+    ProbeResult      ───────────>                   the servers that this one cannot reach
+                     <───────────  EndRanks         with the root cause; ranks may be restarted
     AttemptEnded     ───────────>                   no process of the ranks is left on this server
                      <───────────  BeginAttempt     the next attempt, once all servers have sent AttemptEnded; or Finish
     Done             ───────────>                   the agent closes the connection
 
-What the run controller takes and orders travels as it is: its events (launcher/control/events.py) from an agent, which
-speaks for its own server alone, and its orders (launcher/control/orders.py) from the coordinator. Both sides keep the
-sequence, so an order concerns the attempt that the agent was told to begin last.
+Events of the run controller (launcher/control/events.py) travel unchanged from an agent, which reports only on its own
+server. Orders (launcher/control/orders.py) travel unchanged from the coordinator. Both sides keep the sequence, so an
+order refers to the last attempt that the agent was ordered to start.
 
-An agent that does not see the coordinator's run directory sends it what ranks write, and waits for each answer:
-    FileChunk        ───────────>                   new bytes of a file that grows
-    FileSnapshot     ───────────>                   a file that is rewritten as a whole
-                     <───────────  ChunkAck         how much of it has been written
+If the agent cannot see the coordinator's run directory, it sends files of ranks and waits for each acknowledgement:
+    FileChunk        ───────────>                   new bytes of a growing file
+    FileSnapshot     ───────────>                   the full content of a file that is rewritten
+                     <───────────  ChunkAck         the position up to which the file is written
 
-An agent that has lost the coordinator connects once more when its ranks have ended, and sends only `Freed`.
+An agent that has lost the coordinator reconnects once after its ranks have ended, and sends only `Freed`.
 
-The coordinator sends `Ping` at intervals, which the agent answers with `Pong`, and may send `EndRanks` without a verdict and
-`ForwardSignal`. An agent whose launcher got a signal for all servers sends `SignalReceived`; one that has lost its launcher sends `GivingUp`.
+The coordinator sends `Ping` at intervals, and the agent responds with `Pong`. The coordinator may also send
+`EndRanks` without a verdict, and `ForwardSignal`. An agent sends `SignalReceived` if its launcher got a signal for
+all servers, and `AgentFailed` if it cannot continue.
 
-A client that has the key of an active run (launcher/cluster/stack_requests.py) may ask for the stacks of its ranks:
+A client with the key of an active run (launcher/cluster/stack_requests.py) can request the stacks of its ranks:
     client                         coordinator                    agents
     AskStacks        ───────────>               TakeStacks ───────────>
                      <───────────  AllStacks               <───────────  Stacks
 
-An agent that takes part in an examination by the doctor gets `ProbeQuestion` messages instead, answers each with `ProbeAnswer`, and
-ends at `Finish`.
+For the doctor, an agent gets `ProbeQuestion` messages instead, responds to each with `ProbeAnswer`, and ends at
+`Finish`.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ from launcher.control.orders import BeginAttempt, CollectEvidence, EndRanks, Fin
 from launcher.core.codec import decode, encode
 from launcher.core.frozen import frozen
 
-PROTOCOL = 6  # another number: the two sides do not understand each other
+PROTOCOL = 6  # both sides must have the same number
 MAX_LINE_BYTES = 256 << 20
-MAX_FIRST_LINE_BYTES = 1 << 20  # before the sender has proved that it knows the token
+MAX_FIRST_LINE_BYTES = 1 << 20  # until the sender has proved that it knows the token
 
 
 @frozen
 class Challenge:
-    """The coordinator's first message: the agent's answer proves that it knows the run's token, which itself is never sent."""
+    """The coordinator's first message. The agent responds with a proof that it knows the run's token."""
 
     protocol: int
     nonce: str
@@ -69,15 +70,15 @@ class Challenge:
 @frozen
 class Hello:
     proof: str  # see `proof_of`
-    nonce: str  # the agent's own: the coordinator proves itself too
+    nonce: str  # the agent's nonce, for the coordinator's proof
     version: str  # of tlaunch
     code: str  # see launcher.core.resources
     python: str  # "3.11.2"
     host: str  # its name
-    addresses: tuple[str, ...]  # of its interfaces
-    said: str | None = None  # the id of the server that this machine is, whatever it looks like
-    index: int | None = None  # which of the engine's processes this is
-    agreement: Mapping[str, str] | None = None  # what it was started with; None: it follows the coordinator
+    addresses: tuple[str, ...]  # of its network interfaces
+    said: str | None = None  # the server id that the user gave to this machine, which overrides detection
+    index: int | None = None  # index of this process among the engine's processes
+    agreement: Mapping[str, str] | None = None  # the options it was started with; None: it follows the coordinator
 
 
 @frozen
@@ -85,28 +86,28 @@ class Welcome:
     proof: str
     server_index: int
     run_name: str
-    silence_s: float  # of silence after which the other side is lost
-    job: str | None = None  # see launcher.cluster.job; None for an agent that knows by itself what to do
-    mark: str | None = None  # a file's name: who finds it in the run directory shares that with the coordinator
-    key: str = ""  # of clients that ask where ranks are; empty where none may
+    silence_s: float  # the connection counts as lost after this time without a message
+    job: str | None = None  # see launcher.cluster.job; None if the agent already has its job
+    mark: str | None = None  # file name: an agent that finds it in the run directory shares the coordinator's disk
+    key: str = ""  # for clients that request stacks; empty if they are not allowed
 
 
 @frozen
 class Refused:
-    """A refusal to take part: an error of tlaunch, with its exit code."""
+    """The refusal of a server or an agent to take part, with the error and its exit code."""
 
     message: str
     hint: str | None = None
     exit_code: int = 1
-    passing: bool = False  # the reason passes: the machine is to try again
+    passing: bool = False  # True if the reason is temporary and the machine should try again
 
 
 @frozen
 class Ready:
-    master_port: int | None = None  # held for rank 0, on its server
-    shares_files: bool = True  # what is in the run directory here is in the coordinator's
-    program: Mapping[str, str] = field(default_factory=dict)  # digests of its files: see launcher.program.digests
-    meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here: see launcher.cluster.meeting_check
+    master_port: int | None = None  # reserved for rank 0, on its server
+    shares_files: bool = True  # True if the run directory is the coordinator's, on a shared disk
+    program: Mapping[str, str] = field(default_factory=dict)  # digests of program files: see launcher.program.digests
+    meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR on this server (launcher.cluster.meeting_check)
 
 
 @frozen
@@ -114,12 +115,12 @@ class Waiting:
     """A notice that not all servers have joined yet."""
 
     missing: tuple[str, ...]  # server ids
-    limit_s: float | None = None  # of waiting in all
+    limit_s: float | None = None  # total waiting time allowed
 
 
 @frozen
 class JoinAccepted:
-    """A notice that the server has joined an elastic run, which goes on without it until it has use for its devices."""
+    """A notice that the server has joined an elastic run. The run continues without it until it can use its devices."""
 
 
 @frozen
@@ -129,36 +130,36 @@ class EventReport:
 
 @frozen
 class FileChunk:
-    """New bytes of a file that grows."""
+    """New bytes of a growing file."""
 
     kind: str  # see launcher.supervise.file_upload
     global_rank: int
     offset: int
-    end: int  # where the next piece begins
+    end: int  # the offset of the next chunk
     data: str  # base64
-    anew: bool = False  # the file was emptied or made again: what was sent before is no part of it
-    stays: bool = False  # although it is anew: a server has lost its disk, and what it sent before is nowhere else
+    anew: bool = False  # True if the file was truncated or replaced, so earlier chunks are not part of it
+    stays: bool = False  # True to keep the earlier chunks: the server's disk was lost, and no other copy exists
 
 
 @frozen
 class FileSnapshot:
-    """The present contents of a file that is rewritten."""
+    """The current content of a file that is rewritten."""
 
     kind: str  # as above
     global_rank: int
-    data: str | None  # base64; None: it has been removed
+    data: str | None  # base64; None: the file was removed
     written_ns: int  # by the agent's wall clock
 
 
 @frozen
 class ChunkAck:
-    """The answer to a FileChunk or a FileSnapshot. The agent sends nothing more of that file before it."""
+    """The acknowledgement of a FileChunk or a FileSnapshot. The agent sends no more of that file before it arrives."""
 
     kind: str
     global_rank: int
-    end: int  # of a file that grows: where the next piece has to begin
-    trouble: bool = False  # what was sent could not be written
-    shares: bool = False  # nothing was written: the file there is the one that the agent reads
+    end: int  # for a growing file: the expected offset of the next chunk
+    trouble: bool = False  # True if the data could not be written
+    shares: bool = False  # True if nothing was written because both sides see the same file
 
 
 @frozen
@@ -170,30 +171,30 @@ class AgentFailed:
 
 @frozen
 class Freed:
-    """A notice from an agent that had lost its coordinator: its ranks have ended (launcher/cluster/lost_agents.py)."""
+    """A notice that the ranks of an agent without coordinator have ended (launcher/cluster/lost_agents.py)."""
 
-    proof: str  # that it knows the run's token
+    proof: str  # proves that the agent knows the run's token
     agent: str  # the nonce of its Hello
 
 
 @frozen
 class Ping:
     sent_ns: int  # by the coordinator's monotonic clock
-    disk_stalls: bool = False  # a server's disk does not answer, so that ranks everywhere may wait
+    disk_stalls: bool = False  # True if a server's disk does not respond, so ranks on all servers may wait
 
 
 @frozen
 class Pong:
-    sent_ns: int  # as asked
-    here_ns: int  # the agent's wall clock when it answered
-    disk_silent_s: float = 0.0  # how long the agent's disk with the run directory has not answered
+    sent_ns: int  # copied from the Ping
+    here_ns: int  # the agent's wall clock when it responded
+    disk_silent_s: float = 0.0  # how long the agent's disk with the run directory has not responded
 
 
 @frozen
 class ProbeQuestion:
     """A question for a server's probe handler: see launcher/doctor/probe_handler.py."""
 
-    number: int  # its answer has the same
+    number: int  # repeated in the answer
     content: Any
 
 
@@ -205,7 +206,7 @@ class ProbeAnswer:
 
 @frozen
 class AskStacks:
-    proof: str  # that its sender knows the run's key
+    proof: str  # proves that the sender knows the run's key
     nonce: str
     ranks: tuple[tuple[int, int], ...] | None = None  # first and last of each range; None: all
 
@@ -224,9 +225,9 @@ class Stacks:
 
 @frozen
 class AllStacks:
-    proof: str  # that its sender knows the key too
+    proof: str  # proves that the sender knows the key too
     content: tuple[Any, ...]  # the servers' answers
-    silent: Mapping[str, str]  # why, by the id of each server that has not
+    silent: Mapping[str, str]  # the reason for each server without an answer, by server id
 
 
 @frozen
@@ -235,7 +236,7 @@ class Done:
     events_lost: int = 0
 
 
-AgentEvent = AttemptEnded | EvidenceReport | ProbeResult | SignalReceived  # each says of which server
+AgentEvent = AttemptEnded | EvidenceReport | ProbeResult | SignalReceived  # each has the index of its server
 Message = (
     Challenge | Hello | Welcome | Refused | Ready | Waiting | JoinAccepted | BeginAttempt | EventReport | CollectEvidence | ProbeReach | EndRanks
     | AgentEvent | ForwardSignal | AgentFailed | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
@@ -249,10 +250,10 @@ def to_line(message: Message) -> bytes:
 
 
 def from_line(line: bytes) -> Message:
-    """Return the message of a line that `to_line` wrote.
+    """Parse a line that `to_line` wrote.
 
     Raises:
-        ValueError: the line is no message of this version.
+        ValueError: the line is not a message of this version.
     """
     try:
         name, value = json.loads(line)
@@ -264,10 +265,10 @@ def from_line(line: bytes) -> Message:
 
 
 def proof_of(token: str, *nonces: str) -> str:
-    """Return the proof that its sender knows `token`: an HMAC of the random nonces of both sides."""
+    """Return a proof that the sender knows `token`: an HMAC of the nonces of both sides."""
     secret, drawn = (
         text.encode(errors="surrogatepass") for text in (token, ":".join(nonces))
-    )  # an unauthenticated sender's nonce
+    )  # a nonce from an unauthenticated sender may hold surrogates
     return hmac.new(secret, drawn, hashlib.sha256).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""The orders of the run controller: one record for each thing that its driver is to do.
+"""The orders of the run controller, one record for each action of its driver.
 
-The coordinator of several servers sends some of them to agents as they are (launcher/control/messages.py).
+The coordinator of several servers sends some of these records to agents (launcher/control/messages.py).
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from launcher.core.verdict import Verdict
 
 @frozen
 class Record:
-    """Write an event of the run to its event log."""
+    """Write an event to the run's event log."""
 
     event: events.Event
 
 
 @frozen
 class BeginAttempt:
-    """Start all ranks on every server that has some."""
+    """Start all ranks on all servers that have ranks in this attempt."""
 
     number: int
     master_port: int
-    allotment: DeviceAssignment | None = None  # of an elastic run
+    allotment: DeviceAssignment | None = None  # in an elastic run
 
     @property
     def event(self) -> events.AttemptStarted:
-        """The event to record when this is carried out."""
+        """The event to record when this order is carried out."""
         return events.AttemptStarted(self.number, self.master_port, self.allotment)
 
 
 @frozen
 class CollectEvidence:
-    """Have a server collect evidence and report it."""
+    """Ask a server to collect and report evidence."""
 
     server: int
 
 
 @frozen
 class Apart:
-    """Two servers that do not reach each other."""
+    """Two servers that cannot reach each other."""
 
     pair: Pair
-    ports: Pair  # that were tried of the one and of the other, beside those of ranks
-    why: str  # what came of it; empty if connections can be made
-    loses_large: bool = False  # packets, while connections can be made
+    ports: Pair  # the port tried on each server, in addition to ports of ranks
+    why: str  # the error of the connection; empty if connections work
+    loses_large: bool = False  # True if connections work but large packets are lost
 
 
 @frozen
 class Diagnose:
-    """Merge the evidence that there is, and answer with `Diagnosed`."""
+    """Merge the available evidence and respond with `Diagnosed`."""
 
     apart: tuple[Apart, ...] = ()
 
@@ -61,15 +61,15 @@ class Diagnose:
 @frozen
 class ProbeTarget:
     server: int
-    ports: tuple[int, ...]  # any of them will do; the first echoes: see launcher.supervise.reach_probes
-    addresses: tuple[str, ...] = ()  # any of them will do; added by who sends the order
+    ports: tuple[int, ...]  # one that accepts is enough; the first one echoes: see launcher.supervise.reach_probes
+    addresses: tuple[str, ...] = ()  # one that accepts is enough; added by the sender of the order
 
 
 @frozen
 class ProbeReach:
-    """Have a server try to connect to all targets at once, and report the result.
+    """Ask a server to connect to all targets at the same time and report the result.
 
-    Nothing is sent to a port that may be a rank's.
+    The server sends no data to ports that may belong to ranks.
     """
 
     server: int
@@ -80,25 +80,25 @@ class ProbeReach:
 
 @frozen
 class EndRanks:
-    """End every rank by the grace rule: of a failure with this verdict, or although none has failed."""
+    """End all ranks, with a grace period. Carries the verdict if the attempt failed."""
 
     cause: Cause
-    verdict: Verdict | None = None  # None: nothing failed
-    restarts: bool = False  # the same agents start the ranks again, perhaps on other devices
-    signal: int | None = None  # that asked for the end
-    server: str | None = None  # to which that signal came
+    verdict: Verdict | None = None  # None: no failure
+    restarts: bool = False  # True if the same agents restart the ranks, possibly on other devices
+    signal: int | None = None  # the signal that requested the end
+    server: str | None = None  # the server that received the signal
 
 
 @frozen
 class CancelRestart:
-    """Keep nothing for another attempt, although one was to follow."""
+    """Cancel any pending restart."""
 
 
 @frozen
 class ForwardSignal:
-    """Hand a signal on to every server: SIGQUIT kills ranks at once, SIGTSTP and SIGCONT pause and continue them.
+    """Forward a signal to every server.
 
-    Others are forwarded to ranks.
+    SIGQUIT kills ranks at once. SIGTSTP and SIGCONT pause and continue them. Other signals are forwarded to ranks.
     """
 
     number: int
@@ -106,22 +106,22 @@ class ForwardSignal:
 
 @frozen
 class Finish:
-    """Have every agent end: nothing of the run is left, and these agents start nothing more."""
+    """End every agent. No process of the run is left, and the agents start nothing more."""
 
     cause: Cause
     exit_code: int
     reason: str | None = None  # why no rank was started
-    hint: str | None = None  # of that reason
+    hint: str | None = None  # for that reason
 
 
 @frozen
 class GatherServers:
-    """Have agents started anew on every server, for another attempt."""
+    """Start new agents on every server for another attempt."""
 
 
 @frozen
 class Close:
-    """The run is over, as the last `Finish` says."""
+    """End the driver. The last `Finish` has the outcome of the run."""
 
 
 Order = (

@@ -1,4 +1,4 @@
-"""The outcome of a run as far as it is decided: how it ends, and whether its ranks are started again."""
+"""The outcome of a run as decided so far: its cause and exit code, and whether the ranks are restarted."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from launcher.core.verdict import Verdict
 
 
 class Restarts:
-    """Counts restarts, and remembers what the last attempt failed of, and how far attempts came.
+    """The remaining restarts, with the last failure and the highest step of all attempts.
 
-    A failure that comes back before the program made progress would come back for ever. An attempt makes progress when
-    it reports a higher step than all attempts before it: one that begins anew repeats theirs first.
+    A failure that repeats without progress would repeat forever, so it is not restarted. An attempt makes progress if
+    it reports a higher step than all earlier attempts. After a restart from scratch, it first repeats their steps.
     """
 
     def __init__(self, allowed: int) -> None:
         self.left = allowed
         self._last_signature: str | None = None
-        self._highest_step = -1  # of all attempts
-        self.refusal: str | None = None  # why restarts that are left are not used
+        self._highest_step = -1  # over all attempts
+        self.refusal: str | None = None  # why the remaining restarts are not used
 
     def forget_failure(self) -> None:
-        """Take the next failure for a new one, since the devices are others."""
+        """Treat the next failure as a new one, because the devices have changed."""
         self._last_signature = None
 
     def note_step(self, step: int | None) -> None:
-        """Note how far an attempt came: the highest step that any rank reported; None if none reported any."""
+        """Record the highest step that any rank reported in an attempt; None if no rank reported a step."""
         if step is not None:
             self._highest_step = max(step, self._highest_step)
 
     def decide(self, verdict: Verdict, step: int | None, *, is_left_out: bool = False) -> bool:
-        """Return whether to start all ranks again after `verdict`; call once for each failed attempt.
+        """Decide if all ranks are restarted after `verdict`. Call once for each failed attempt.
 
-        `step`: the highest that any rank reported in it; None if none reported any. `is_left_out`: the device that failed is
-        left out from now on, so that the failure does not come back.
+        `step` is the highest step that any rank reported in the attempt, or None. `is_left_out` means that the failed
+        device is now excluded, so the failure is not expected to repeat.
         """
         if is_left_out:
             self.forget_failure()
@@ -48,7 +48,7 @@ class Restarts:
         repeated = verdict.signature is not None and verdict.signature == self._last_signature and not further
         self._last_signature = None if is_left_out else verdict.signature
         if self.left and repeated:
-            self.refusal = f"the same failure came back before any progress ({verdict.signature})"
+            self.refusal = f"the same failure occurred again without any progress ({verdict.signature})"
         if not self.left or repeated:
             return False
         self.left -= 1
@@ -57,52 +57,52 @@ class Restarts:
 
 @frozen
 class StopRequest:
-    """The end of a run, as a person, an engine or a loss wants it."""
+    """A request to end the run, by a person, an engine or the loss of the launcher."""
 
     cause: Cause
-    number: int | None = None  # of the signal that asked
-    by_server: int | None = None  # to whose launcher or agent it came
+    number: int | None = None  # the signal, if one requested it
+    by_server: int | None = None  # the server whose launcher or agent received the signal
 
 
 class Outcome:
-    """Decides, and adds what is to be recorded and done of it to `orders`."""
+    """The outcome of a run. Its methods append the resulting orders to `orders`."""
 
     def __init__(self, setup: Setup, orders: list[Order]) -> None:
         self._setup = setup
         self._orders = orders
         self.budget = Restarts(setup.supervision.max_restarts)
         self.wall_s = 0.0  # seconds since 1970
-        self.finish: Finish | None = None  # once the end is certain
-        self.restarts = False  # the ranks are to be started again
-        self.stopped_by_server = False  # perhaps by an engine that gives up
+        self.finish: Finish | None = None  # set once the end is certain
+        self.restarts = False  # True if the ranks will be restarted
+        self.stopped_by_server = False  # True if the stop may come from an engine that gives up
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """Forget what was decided of the attempt before."""
+        """Reset everything that was decided for the previous attempt."""
         self.forget_end()
         self.stopped_by_server = False
-        self.lost: set[int] = set()  # servers
+        self.lost: set[int] = set()  # lost servers
         self.exits: dict[int, int] = {}  # statuses by global rank, in the order in which ranks ended
         self._verdict: Verdict | None = None
-        self._unkillable_on: int | None = None  # a server on which something of the attempt cannot be killed
+        self._unkillable_on: int | None = None  # a server with processes of the attempt that cannot be killed
 
     def forget_end(self) -> None:
-        """Have no end decided: if agents cannot be had for the next attempt, that will be the end."""
+        """Clear the decided outcome. If no agents can be started for the next attempt, a new one is decided."""
         self.finish, self.restarts = None, False
 
     @property
     def is_resizing(self) -> bool:
-        """True while an attempt that has not failed ends for one with other devices."""
+        """True while an attempt without a failure is ended to restart on other devices."""
         return self.restarts and self._verdict is None
 
     @property
     def restarts_on_same_agents(self) -> bool:
-        """True if the same agents start the ranks again."""
+        """True if the same agents restart the ranks."""
         lacks_agents = self.lost and self._setup.supervision.elastic is None
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True, is_left_out: bool = False) -> None:
-        """Decide what follows from a verdict, and have ranks ended. `is_left_out`: as in `Restarts.decide`."""
+        """Record a verdict, decide about a restart, and end the ranks. `is_left_out`: as in `Restarts.decide`."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
         if found.verdict.is_loss and self.lost and self._setup.supervision.elastic is not None:
@@ -120,14 +120,14 @@ class Outcome:
         self.finish = Finish(found.cause, exit_code(found.cause))
 
     def resize(self) -> EndRanks:
-        """Decide that the ranks start again on other devices; return how they are ended."""
+        """Decide to restart the ranks on other devices; return the order to end them."""
         self.restarts = True
         self._record_stopping(Cause.RESIZED)
-        self.finish = Finish(Cause.FAILED, EXIT_FAILURE)  # if they cannot be started again
+        self.finish = Finish(Cause.FAILED, EXIT_FAILURE)  # used if they cannot be restarted
         return EndRanks(Cause.RESIZED, restarts=self.restarts_on_same_agents)
 
     def blame(self, verdict: Verdict, *, restarts: bool) -> None:
-        """Judge as a failure what seemed to be a wish."""
+        """Change the outcome from a stop request to a failure."""
         self.stopped_by_server = False
         self.restarts = restarts
         self._verdict = verdict
@@ -135,19 +135,19 @@ class Outcome:
         self.finish = Finish(Cause.FAILED, EXIT_FAILURE)
 
     def judge_loss(self, found: Diagnosed) -> None:
-        """Blame the loss that the engine was the first to notice, when it asked the other agents to end."""
+        """Record the verdict on a lost server, after the engine noticed the loss first and ended the other agents."""
         self.blame(found.verdict, restarts=self.budget.decide(found.verdict, found.highest_step))
 
     def note_loss(self, loss: ServerLost) -> None:
         self.lost.add(loss.server)
-        how = "has gone after all its ranks had ended well" if loss.finished else "is lost"
+        how = "left after all its ranks succeeded" if loss.finished else "is lost"
         self.record(Trouble(f"server {self._setup.server_ids[loss.server]} {how}: {loss.why}"))
 
     def note_engine_end(self, engine: EngineExited) -> None:
-        """Blame an engine that asked agents to end although it was not asked to itself: it has lost a server."""
+        """Blame the engine if it ended agents without a request: it has lost a server."""
         if not self.stopped_by_server:
             return
-        if engine.cancelled:  # no failure
+        if engine.cancelled:  # not a failure
             self.record(Trouble(engine.cancelled))
         elif engine.killed:
             self.blame(engine.killed, restarts=self.budget.decide(engine.killed, None))
@@ -155,17 +155,17 @@ class Outcome:
             self.blame(verdict, restarts=verdict.server is not None and self.budget.decide(verdict, None))
 
     def refuse(self, error: TlaunchError) -> None:
-        """Start nothing, also if an attempt was to be repeated."""
+        """Record an error that prevents the start of ranks, and cancel any pending restart."""
         self.restarts = False
         self.record(NotBegun(error.message, error.hint))
         self._record_stopping(Cause.FAILED)
         self.finish = Finish(Cause.FAILED, error.exit_code, printable(error.message), error.hint)
 
     def end_as_wanted(self, wish: StopRequest) -> EndRanks:
-        """Decide that the run ends as `wish` says; return how ranks are ended."""
+        """End the run as `wish` requests; return the order to end the ranks."""
         self.restarts = False
         self.stopped_by_server = self.is_by_engine(wish.by_server)
-        # The server of the launcher or agent that got a signal; an engine's launcher may be on any.
+        # The server that received the signal. With an engine, the launcher may run on any server, so it is not named.
         asked_at = self._setup.first_server if wish.by_server is None else wish.by_server
         server = None if self._setup.brings_all and wish.by_server is None else self._setup.server_ids[asked_at]
         stopping = self._record_stopping(wish.cause, wish.number, server)
@@ -174,23 +174,23 @@ class Outcome:
         return EndRanks(wish.cause, signal=wish.number, server=stopping.server)
 
     def stop_restart(self, by_server: int | None) -> bool:
-        """Give up a restart that is under way, and return True; an engine may end agents by then, and gets False."""
+        """Cancel a pending restart and return True. Return False if the request may come from the engine."""
         if by_server is None:
-            self.stopped_by_server = False  # what a person wants is no engine's failure
+            self.stopped_by_server = False  # a person requested it, so it is not an engine failure
         if self.is_by_engine(by_server):
             return False
         if self.restarts:
-            self.refuse_restart("the end was asked for meanwhile")
+            self.refuse_restart("a stop was requested")
         return True
 
     def note_unkillable(self, server: int) -> None:
-        """Restart nothing beside processes that cannot be killed."""
+        """Record that processes on a server cannot be killed, and cancel the restart: nothing may run next to them."""
         self._unkillable_on = server
         self._refuse_impossible_restart()
 
     def settle(self) -> None:
-        """Decide the rest: nothing of the attempt is left on any server that is there."""
-        self._refuse_impossible_restart()  # a server may have been lost while ranks were being ended
+        """Complete the outcome, after the attempt's processes have ended on all connected servers."""
+        self._refuse_impossible_restart()  # a server may have been lost during the shutdown
         if self.finish is None:
             self.finish = Finish(Cause.FINISHED, EXIT_OK)
         elif self.finish.cause is Cause.FAILED:
@@ -198,14 +198,14 @@ class Outcome:
             self.finish = Finish(Cause.FAILED, code)
 
     def is_by_engine(self, by_server: int | None) -> bool:
-        """Return True if it may be an engine that has asked the agent of that server to end."""
+        """Return True if the stop request on this server may come from an engine."""
         return by_server is not None and self._setup.brings_all
 
     def record(self, event: Event) -> None:
         self._orders.append(Record(event))
 
     def refuse_restart(self, reason: str) -> None:
-        """Start the ranks no more, and record why."""
+        """Cancel the restart of the ranks and record the reason."""
         self.restarts = False
         self.record(NotRestarting(reason))
 
@@ -213,9 +213,9 @@ class Outcome:
         ids = self._setup.server_ids
         if self.restarts and self._unkillable_on is not None:
             which = f"on server {ids[self._unkillable_on]}" if len(ids) > 1 else "of the last attempt"
-            self.refuse_restart(f"what is left {which} cannot be killed")
+            self.refuse_restart(f"processes {which} cannot be killed")
         if self.restarts and self.lost and not self._setup.brings_all and self._setup.supervision.elastic is None:
-            self.refuse_restart("a lost server that was started by hand has to be started by hand again")
+            self.refuse_restart("a server that was started by hand has to be started by hand again")
 
     def _record_stopping(self, cause: Cause, number: int | None = None, server: str | None = None) -> Stopping:
         grace_s = self._setup.supervision.grace_from(self.wall_s)
@@ -230,12 +230,13 @@ def exit_code(
     exits: Sequence[tuple[int, int]] = (),
     signal_number: int | None = None,
 ) -> int:
-    """Return the exit code of a run that ended of `cause`.
+    """Return the exit code of a run with this `cause`.
 
-    That of a failed run is the culprit's own or, if that had not ended by itself, that of the first rank that had; not of
-    one that its library ended by a signal that asks to stop, as MindSpore's does: nobody has asked the run to. A culprit
-    that did not exit has the code that it was about to exit with.
-    `exits`: global ranks and statuses, in the order in which they ended. `signal_number`: the first that asked to stop.
+    A failed run has the culprit's exit code. If the culprit did not exit, this is the code that it was about to exit
+    with. If that is unknown, it is the code of the first failed rank. Ranks that their library ended by a termination
+    signal do not count, as MindSpore does: the user did not request it.
+
+    `exits` are global ranks and statuses in the order in which they ended. `signal_number` is the first stop signal.
     """
     match cause:
         case Cause.FINISHED:

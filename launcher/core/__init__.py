@@ -1,4 +1,4 @@
-"""Errors, records, names and paths that every other package shares. Standard library only.
+"""Errors, records, names and paths shared by all other packages. Standard library only.
 
 To change an event: events.py, launcher/cluster/recorder.py (new fields have defaults; raise `SCHEMA`, and `PROTOCOL`
     in launcher/control/messages.py, for incompatible changes).

@@ -1,4 +1,4 @@
-"""Write aside, then rename: a reader sees the old file or the new one, never half of one."""
+"""Atomic writes: write to a temporary path, then rename it. Readers never see a partial file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What a file system says that knows one name per file
+# Errors of file systems without hard links
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
 def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
-    """Give a path beside `path` to write to; rename it into place on success, remove it on any failure.
+    """Yield a temporary path next to `path`. Rename it to `path` on success, remove it on failure.
 
-    The data reach the disk before the name does. Works for one file; may be used again for the same path. Without
-    `replace` whatever is called `path` by then stays, and this fails.
+    Data are synced to disk before the rename. Only for single files. Without `replace`, an existing `path` is kept and
+    FileExistsError is raised.
 
     Raises:
         FileExistsError: `path` exists, and `replace` is false.
@@ -33,18 +33,18 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
                 os.fsync(written.fileno())
             if not replace:
                 _claim(path, aside)
-            aside.replace(path)  # where `_claim` made a second name of the same file, POSIX has this do nothing
+            aside.replace(path)  # does nothing after `_claim` made a hard link, because both names are one file
     finally:
         _remove_aside(aside)
 
 
 def _remove_aside(aside: Path) -> None:
-    with suppress(OSError):  # what has failed before says more
+    with suppress(OSError):  # an earlier error is more useful
         aside.unlink(missing_ok=True)
 
 
 def _claim(path: Path, aside: Path) -> None:
-    """Make `path`, in which only one process succeeds: a second name of `aside`, or an empty file without hard links."""
+    """Create `path` exclusively, as a hard link to `aside` or as an empty file. Only one process can succeed."""
     try:
         path.hardlink_to(aside)
     except FileExistsError:
@@ -57,10 +57,10 @@ def _claim(path: Path, aside: Path) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Give a directory beside `path` to fill; rename it into place on success, remove it on any failure.
+    """Yield a temporary directory next to `path` to fill. Rename it to `path` on success, remove it on failure.
 
-    Its files and their names reach the disk before its own name does, and parents are made. Nothing that exists is ever
-    replaced.
+    Creates parent directories and never replaces an existing path. Files and their names are synced to disk before the
+    rename.
 
     Raises:
         OSError: `path` exists, its parent is not writable, the disk is full, ...
@@ -81,7 +81,9 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def name_directory(aside: Path, path: Path) -> None:
-    """Call a directory `path`, whose files are on the disk: the names in it reach the disk before, its own before this returns.
+    """Rename the directory `aside` to `path`, and sync the names in it before and the new name after.
+
+    Its files must be synced already.
 
     Raises:
         OSError: `path` exists, its parent is not writable, ...
@@ -93,9 +95,9 @@ def name_directory(aside: Path, path: Path) -> None:
 
 @contextmanager
 def renamed_error(path: Path, aside: Path) -> Iterator[None]:
-    """Have an OSError that names `aside`, or a file in it, name `path` or that file there: nobody knows the name of `aside`.
+    """Make an OSError name `path`, or a file below it, instead of the temporary path `aside`.
 
-    One of a full disk, which names no file, names `path`.
+    An error of a full disk without a file name gets `path`.
     """
     try:
         yield
@@ -104,12 +106,12 @@ def renamed_error(path: Path, aside: Path) -> Iterator[None]:
             error.filename = str(path)
         if isinstance(error.filename, str) and (found := Path(error.filename)).is_relative_to(aside):
             error.filename = str(path / found.relative_to(aside))
-            del error.filename2  # of a rename, `path`
+            del error.filename2  # for a rename, this is `path`
         raise
 
 
 def _sync_names(directory: Path) -> None:
-    """Have the names in a directory reach the disk, where its file system knows how, and this process may read them."""
+    """Sync the names in a directory to disk, if the file system supports it and the directory is readable."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except PermissionError:
@@ -128,7 +130,7 @@ def _aside_of(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True) -> None:
-    """Replace `path` by `text` (UTF-8) in one step, with permissions `mode`.
+    """Replace the content of `path` by `text` (UTF-8) atomically, with permissions `mode`.
 
     Raises:
         FileExistsError: `path` exists, and `replace` is false.
@@ -140,7 +142,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True
 
 
 def point_link(link: Path, target: str) -> None:
-    """Make the symbolic link `link` point to `target` (relative to the link) in one step."""
+    """Make the symbolic link `link` point to `target` (relative to the link) atomically."""
     aside = _aside_of(link)
     try:
         with renamed_error(link, aside):

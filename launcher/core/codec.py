@@ -1,8 +1,8 @@
-"""JSON: records as JSON and back, the one codec for files that tlaunch writes and for messages between servers.
+"""Convert records to JSON and back. Files and messages between servers use this codec.
 
-The declared types of a record's fields say what a value becomes again. Fields that another version added are left out,
-and fields that it lacks take their defaults. JSON has no NaN: a `float` that is null is NaN again. Numbers of the values
-in files that other programs write are read one by one, with `whole_number` and `real_number`.
+The type of each field determines how its value is decoded. Unknown fields are ignored and missing fields take their
+defaults, so versions can read each other's records. JSON has no NaN: a `float` that is null is decoded as NaN.
+`integer` and `real_number` check single values in files of other programs.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from launcher.core.regular_files import read_regular
 T = TypeVar("T")
 INDENT = 2
 MAX_ERROR_CHARS = 200
-MAX_WHOLE_NUMBER = (1 << 63) - 1  # as the system's calls take them
-MAX_JSON_BYTES = 64 << 20  # of a file: run.json of 50,000 ranks
+MAX_WHOLE_NUMBER = (1 << 63) - 1  # the largest integer that system calls accept
+MAX_JSON_BYTES = 64 << 20  # of a file; enough for the run.json of 50,000 ranks
 MAX_DIGESTED_BYTES = 1 << 30
-MAX_JSON_VALUES = 2_000_000  # in one text: short text may take 20 times its size in memory
+MAX_JSON_VALUES = 2_000_000  # in one text; parsed JSON may need 20 times the memory of its text
 _NOTHING = type(None)
 _Converter = Callable[[Any], Any]
 
 
 def encode(value: Any) -> Any:
-    """Return `value` as `json.dumps` takes it: records and mappings as objects, tuples as lists, paths as text."""
+    """Convert `value` for `json.dumps`: records and mappings to objects, tuples to lists, paths to text."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: encode(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Enum):
@@ -49,10 +49,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return the record of class `kind` that `encode` turned into `value`.
+    """Convert the output of `encode` back to a record of class `kind`.
 
     Raises:
-        ValueError: `value` was made of something else, or a number in it is beyond 64 bits.
+        ValueError: `value` does not fit `kind`, or a number in it exceeds 64 bits.
     """
     try:
         return cast("T", _converter(cast("Any", kind))(value))
@@ -61,10 +61,10 @@ def decode(kind: type[T], value: Any) -> T:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of JSON that anybody may have written.
+    """Parse untrusted JSON.
 
     Raises:
-        ValueError: it is not JSON, is nested too deep, or holds more than `MAX_JSON_VALUES`.
+        ValueError: `text` is not JSON, is nested too deeply, or has more than `MAX_JSON_VALUES` values.
     """
     if len(text) > MAX_JSON_VALUES:
         text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
@@ -77,24 +77,24 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Return the value of a JSON file that anybody may have written. Does not block.
+    """Parse a JSON file that may be untrusted. Does not block.
 
     Raises:
-        OSError: it is not a regular file, is larger than `max_bytes`, or cannot be read.
+        OSError: the file is not a regular file, is larger than `max_bytes`, or cannot be read.
         ValueError: as `parse_json`.
     """
     return parse_json(read_regular(path, max_bytes))
 
 
 def integer(value: Any) -> int | None:
-    """Return `value` if it is an integer of at most 64 bits, else None."""
+    """Return `value` if it is an integer that fits in 64 bits, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if abs(value) <= MAX_WHOLE_NUMBER else None
 
 
 def real_number(value: Any, *, finite: bool = True) -> float | None:
-    """Return `value` as a float if it is a number, else None. NaN and infinities are numbers only where `finite` is False."""
+    """Return `value` as a float, or None if it is not a number. With `finite=False`, NaN and infinities are numbers."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -104,19 +104,19 @@ def real_number(value: Any, *, finite: bool = True) -> float | None:
 
 
 def json_text(value: Any) -> str:
-    r"""Return `value` as indented JSON with a final newline; null for NaN and infinities, which JSON does not have.
+    r"""Return `value` as indented JSON with a final newline. NaN and infinities become null.
 
     >>> json_text({"loss": float("nan")})
     '{\n  "loss": null\n}\n'
     """
     try:
         return json.dumps(value, indent=INDENT, allow_nan=False) + "\n"
-    except ValueError:  # rare, and a copy of a large value is dear
+    except ValueError:  # rare; copying a large value each time would be expensive
         return json.dumps(finite(value), indent=INDENT, allow_nan=False) + "\n"
 
 
 def digest_of_meaning(content: bytes) -> str:
-    """Return a digest that is equal for texts of equal meaning: white space and the order of keys do not matter.
+    """Return a digest that ignores white space and the order of keys in JSON.
 
     Text that is not JSON is digested byte for byte.
 
@@ -134,13 +134,13 @@ def digest_of_file(path: str | Path) -> str:
     """Return the `digest_of_meaning` of a regular file. Does not block.
 
     Raises:
-        OSError: it cannot be read, is not a regular file, or has more than 1 GiB.
+        OSError: the file cannot be read, is not a regular file, or is larger than 1 GiB.
     """
     return digest_of_meaning(read_regular(path, MAX_DIGESTED_BYTES))
 
 
 def finite(value: Any) -> Any:
-    """Return a copy of `value` that JSON can hold: with None for NaN and infinities at any depth."""
+    """Return a copy of `value` with None in place of NaN and infinities, at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -150,10 +150,10 @@ def finite(value: Any) -> Any:
 
 @cache
 def _converter(declared: Any) -> _Converter:
-    """Return the function that makes a value of the type `declared` out of what JSON holds."""
+    """Return the function that converts a JSON value to the type `declared`."""
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin in {typing.Union, UnionType}:
-        (kind,) = (each for each in arguments if each is not _NOTHING)  # no field holds one of several records
+        (kind,) = (each for each in arguments if each is not _NOTHING)  # fields never hold a union of several records
         convert_it = _converter(kind)
         return lambda value: None if value is None else convert_it(value)
     if origin is typing.Literal:
@@ -177,7 +177,7 @@ def _record(kind: Any) -> _Converter:
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise TypeError(f"{reprlib.repr(value)} is not an object")
-        if not converters:  # made late, for a record may hold others of its own class
+        if not converters:  # built on first use, because a record may contain records of its own class
             converters.update({field.name: _converter(types[field.name]) for field in wanted})
         return kind(
             **{name: convert(value[name]) for name, convert in converters.items() if name in needed or name in value}
@@ -216,5 +216,5 @@ def _checked(fits: Callable[[Any], bool], declared: Any) -> _Converter:
 
 def _fitting(value: Any, fits: bool, declared: Any) -> Any:
     if not fits:
-        raise TypeError(f"{reprlib.repr(value)} is not {declared}")  # a value may be long and deep
+        raise TypeError(f"{reprlib.repr(value)} is not {declared}")  # shortened: a value may be long and deeply nested
     return value

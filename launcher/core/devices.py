@@ -1,4 +1,4 @@
-"""Devices by the names that people give them: SERVER/DEVICE, all of a SERVER, or DEVICE where there is one server."""
+"""Names of devices: SERVER/DEVICE, SERVER for all its devices, or DEVICE if there is only one server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_NAMES = 8  # of servers, in a hint
 
 
 def device_name(global_rank: int, servers: Sequence[Server]) -> str:
-    """Return the name of the device to which the servers' rank table gives this rank."""
+    """Return the name of the device that has this rank in the rank table."""
     for server in servers:
         for device in server.devices:
             if device.global_rank == global_rank:
@@ -21,10 +21,10 @@ def device_name(global_rank: int, servers: Sequence[Server]) -> str:
 
 
 def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
-    """Return the ranks that the servers' rank table gives to the devices of that name.
+    """Resolve a device or server name to ranks in the rank table.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no device has this name.
     """
     for server in servers:
         named = {f"{server.server_id}/{device.device_id}": device.global_rank for device in server.devices}
@@ -38,12 +38,12 @@ def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
 
 
 def _what_is_valid(name: str, servers: Sequence[Server]) -> str:
-    """Return which names there are: of a server's devices where `name` says which server is meant, else of servers."""
+    """Return a hint that lists the device ids of the server in `name`, or all servers if `name` has no known server."""
     forms = "DEVICE_ID or SERVER/DEVICE_ID" if len(servers) == 1 else "SERVER/DEVICE_ID"
     meant = [server for server in servers if len(servers) == 1 or name.startswith(f"{server.server_id}/")]
     if meant:
         ids = ranges(device.device_id for device in meant[0].devices)
-        there = f"server {meant[0].server_id} has DEVICE_ID {ids}"
+        there = f"server {meant[0].server_id} has device ids {ids}"
     else:
         there = f"the servers are {some_of([server.server_id for server in servers], MAX_NAMES)}"
-    return f"name one {forms}, or all of a SERVER; {there}"
+    return f"use {forms}, or SERVER for all its devices; {there}"

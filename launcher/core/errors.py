@@ -1,13 +1,13 @@
-"""Every error that a person can cause, in one tree; each class owns its exit code.
+"""The hierarchy of errors that a user can fix. Each class has its exit code.
 
-TlaunchError                1   something failed that no other class names
-├── UsageError              2   options, configuration or values that make no sense
+TlaunchError                1   any other failure
+├── UsageError              2   invalid options, configuration or values
 ├── UnreadableError         2   a file or directory that is missing, unreadable or unwritable
-└── RefusedError            3   what was read is well understood, and refused
-    ├── RefusedTableError   3   a rank table that HCCL or a launcher could not use
+└── RefusedError            3   valid input that tlaunch refuses
+    ├── RefusedTableError   3   a rank table that HCCL or a launcher cannot use
     └── RefusedLayoutError  3   dp·mp·pp, micro batches or model sizes that do not fit
 
-A failed run has no class here: its exit code is the failing rank's own, or 128 + signal.
+A failed run has no class: its exit code is the failing rank's, or 128 + signal.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 3
-EXIT_HUNG = 124  # as `timeout` says it
+EXIT_HUNG = 124  # as for `timeout`
 EXIT_INTERRUPTED = 130
 
 
 class TlaunchError(Exception):
-    """An error that a user can mend: `message` says what was read and why it is wrong, `hint` what to do about it."""
+    """An error that a user can fix. `message` says what was found and what is wrong, `hint` what to do."""
 
     exit_code = EXIT_FAILURE
-    is_reported = False  # whether another process has printed it
-    has_lines = False  # whether line ends of message and hint are their own, and not those of a name that they show
+    is_reported = False  # True if another process has printed it
+    has_lines = False  # True if message and hint may have several lines; otherwise line breaks are escaped
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class TlaunchError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Return the message, then each hint on a line of its own. No file name in either can look like another line."""
+        """Return the message, then each hint on its own line. Control characters are escaped."""
         message = self.message if self.has_lines else printable(self.message)
         hints = () if self.hint is None else self.hint.split("\n") if self.has_lines else (self.hint,)
         return "\n".join((message, *(f"hint: {printable(hint)}" for hint in hints)))
@@ -57,7 +57,7 @@ class RefusedError(TlaunchError):
 
 class RefusedTableError(RefusedError):
     has_lines = True
-    problems: tuple[Any, ...] = ()  # of launcher.rank_table, for output as data; empty where no rule found them
+    problems: tuple[Any, ...] = ()  # for machine-readable output (launcher.rank_table); empty if no rule applies
 
 
 class RefusedLayoutError(RefusedError):
@@ -65,5 +65,5 @@ class RefusedLayoutError(RefusedError):
 
 
 def exit_code_of(status: int) -> int:
-    """Return the exit code that a shell reports for a `status` as in `subprocess`: -15 (killed by 15) gives 143."""
+    """Convert a `subprocess` status to a shell's exit code: -15 (killed by signal 15) becomes 143."""
     return 128 - status if status < 0 else status

@@ -1,8 +1,8 @@
-"""The events of a run: one a line in events.jsonl and on the way from an agent to its launcher.
+"""The events of a run, as written to events.jsonl and sent from an agent to its launcher.
 
 Every line is one JSON object: {"schema": 2, "time_ns": ..., "server_index": ..., "event": "RankEnded", ...fields}.
-`time_ns` is the server's wall clock (nanoseconds since 1970), read as soon as the agent knew. The classes below are the
-events; their fields are the keys.
+`time_ns` is the server's wall clock (nanoseconds since 1970) when the agent noticed the event. The classes below are
+the events; their fields are the keys.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from launcher.core.verdict import Verdict
 
 SCHEMA = 2
 MAX_RANKS = 1 << 16
-COORDINATOR = -1  # the server_index of events that concern all servers of several
+COORDINATOR = -1  # the server_index of events that concern all servers
 
 
 class Cause(str, Enum):
-    """The reason why an agent ended its ranks, or FINISHED if it did not have to."""
+    """The reason why an agent ended its ranks, or FINISHED if all ranks succeeded."""
 
-    FINISHED = "finished"  # every rank ended well
+    FINISHED = "finished"  # every rank succeeded
     FAILED = "failed"  # a rank failed
     HUNG = "hung"  # a rank made no progress for too long
-    STOPPED = "stopped"  # a signal asked for it
-    RESIZED = "resized"  # an elastic run goes on with other devices
-    HEAD_LOST = "head lost"  # the launcher that the agent reports to is gone
-    COORDINATOR_LOST = "coordinator lost"  # of a run over several servers: the others are silent
-    AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last event
+    STOPPED = "stopped"  # a signal requested it
+    RESIZED = "resized"  # an elastic run continues on other devices
+    HEAD_LOST = "head lost"  # the launcher of this agent is gone
+    COORDINATOR_LOST = "coordinator lost"  # the coordinator of a run on several servers does not respond
+    AGENT_LOST = "agent lost"  # written by the launcher: the agent disappeared without a final event
 
 
 @frozen
@@ -45,22 +45,22 @@ class AgentStarted:
     rank_count: int  # ranks on this server
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank_count <= MAX_RANKS:  # of a file that somebody else wrote; readers look at every rank
+        if not 0 <= self.rank_count <= MAX_RANKS:  # the file may be untrusted, and readers loop over all ranks
             raise ValueError(f"{self.rank_count} ranks")
 
 
 @frozen
 class Awaiting:
-    """The coordinator waits for these servers: no rank starts before all have come."""
+    """The coordinator waits for these servers. Ranks start when all servers have joined."""
 
-    server_ids: tuple[str, ...]  # empty: all have come
-    seconds: float  # of waiting so far
-    limit_s: float | None = None  # of waiting in all
+    server_ids: tuple[str, ...]  # empty: all have joined
+    seconds: float  # waited until now
+    limit_s: float | None = None  # total waiting time allowed
 
 
 @frozen
 class NotBegun:
-    """No rank was started, since not every server could take part. After an attempt: for none of the next one."""
+    """No rank was started, because some servers could not take part. After an attempt, this means the next attempt."""
 
     message: str
     hint: str | None = None
@@ -68,7 +68,7 @@ class NotBegun:
 
 @frozen
 class Preloading:
-    """A process imports modules once, and will be forked for every rank."""
+    """A fork server imports modules once; ranks are forked from it."""
 
     pid: int
     modules: tuple[str, ...]
@@ -76,12 +76,12 @@ class Preloading:
 
 @frozen
 class Preloaded:
-    seconds: float  # from the start of that process
+    seconds: float  # since the start of the fork server
 
 
 @frozen
 class AttemptStarted:
-    """All ranks are started, for the first time (number 0) or again."""
+    """All ranks are being started, for the first time (number 0) or again."""
 
     number: int
     master_port: int
@@ -90,63 +90,63 @@ class AttemptStarted:
 
 @frozen
 class Joined:
-    """A server has come to an elastic run that went on without it."""
+    """A server has joined an elastic run that was running without it."""
 
     server: str
-    pause_s: float = 0.0  # before ranks are started again for it
+    pause_s: float = 0.0  # delay until ranks are restarted to include it
 
 
 @frozen
 class DevicesChanged:
-    """An elastic run leaves devices out from its next attempt on, or takes them back."""
+    """An elastic run excludes devices, or includes them again, from its next attempt."""
 
-    left_out: tuple[int, ...]  # the ranks that the whole rank table gives them
+    left_out: tuple[int, ...]  # their ranks in the full rank table
     taken_back: tuple[int, ...]
     reason: str
-    asked_for: bool = False  # by a person, in the file of them
+    asked_for: bool = False  # by the user, in the file `excluded`
 
 
 @frozen
 class RankStarted:
     global_rank: int
     pid: int
-    started: int = 0  # clock ticks since boot, as in launcher.core.machine.proc; 0 where the system does not tell
-    log_offset: int = 0  # bytes that train.log held before: this attempt's part begins there
+    started: int = 0  # clock ticks since boot, as in launcher.core.machine.proc; 0 if unknown
+    log_offset: int = 0  # size of train.log in bytes when this attempt started
 
 
 @frozen
 class RankEnded:
     global_rank: int
-    pid: int | None  # None when there was no process at all
+    pid: int | None  # None if no process was started
     status: int  # as in subprocess: the exit code, or minus the signal
     reason: str | None = None  # why it could not be started
 
 
 @frozen
 class SchedulerStarted:
-    """MindSpore's scheduler, where the ranks of an attempt meet."""
+    """MindSpore's scheduler, the rendezvous of an attempt's ranks, has started."""
 
     pid: int
     started: int = 0  # as `launcher.core.machine.proc.ProcessId.started`
-    log_offset: int = 0  # bytes that scheduler.log held before: this attempt's part begins there
+    log_offset: int = 0  # size of scheduler.log in bytes when this attempt started
 
 
 @frozen
 class SchedulerEnded:
-    """MindSpore's scheduler ended by itself: with 0 once all ranks have left it, else it has failed."""
+    """MindSpore's scheduler ended by itself. Its status is 0 if all ranks have left it; otherwise it has failed."""
 
-    pid: int | None  # None when there was no process at all
+    pid: int | None  # None if no process was started
     status: int  # as in subprocess
     reason: str | None = None  # why it could not be started
 
 
 @frozen
 class Slow:
-    """A rank took longer than those that it is held against for several steps in a row."""
+    """A rank was slower than its reference for several steps in a row."""
 
     global_rank: int
-    busy_s: float  # per step, median of those steps
-    median_s: float  # of what it was held against: its peers, or the other ranks (launcher/supervise/slowness.py)
+    busy_s: float  # per step, median of these steps
+    median_s: float  # of the reference: its peers, or the other ranks (launcher/supervise/slowness.py)
     steps: int
 
 
@@ -160,33 +160,33 @@ class Hung:
 
 @frozen
 class NotExiting:
-    """A rank has recorded a failure, and its process has not ended."""
+    """A rank has recorded a failure, but its process is still running."""
 
     global_rank: int
     what: str  # "ValueError: bad batch 17, at train.py:88 in step"
-    grace_s: float  # the rank counts as failed once this has passed
+    grace_s: float  # the rank counts as failed after this time
 
 
 @frozen
 class Judged:
-    """The verdict on a failed attempt; its evidence was collected before any rank was ended."""
+    """The verdict on a failed attempt. Its evidence was collected before any rank was ended."""
 
     verdict: Verdict
 
 
 @frozen
 class Stopping:
-    """SIGTERM goes to everything that still runs; what is left after `grace_s` seconds is killed."""
+    """SIGTERM is sent to all running ranks. Processes still running after `grace_s` seconds are killed."""
 
     cause: Cause
     grace_s: float
-    signal: int | None = None  # the one that asked
-    restarts: bool = False  # the ranks are started again afterwards
-    server: str | None = None  # the id of the one of several to whose launcher or agent that signal came
+    signal: int | None = None  # the signal that requested it
+    restarts: bool = False  # True if the ranks are restarted afterwards
+    server: str | None = None  # id of the server that received the signal, if there are several
 
     @property
     def asked_by(self) -> str | None:
-        """The signal in words: "SIGTERM", "SIGTERM at server 10.0.0.2" (unescaped, from the table); None without a signal."""
+        """The signal and its server, such as "SIGTERM at server 10.0.0.2" (not escaped); None without a signal."""
         if self.signal is None:
             return None
         try:
@@ -198,52 +198,52 @@ class Stopping:
 
 @frozen
 class Leftovers:
-    """Every rank ended well, but processes that they had started run on and are ended now."""
+    """Every rank succeeded, but processes that ranks had started are still running and are ended now."""
 
     count: int
 
 
 @frozen
 class Killing:
-    """SIGKILL goes to everything that is left."""
+    """SIGKILL is sent to all remaining processes."""
 
     count: int
 
 
 @frozen
 class Unkillable:
-    """Processes that outlived SIGKILL (they wait inside the kernel, state D)."""
+    """Processes that survived SIGKILL because they wait inside the kernel (state D)."""
 
     pids: tuple[int, ...]
 
 
 @frozen
 class NotRestarting:
-    """Restarts are left, but another one would be in vain."""
+    """Restarts remain, but another restart would fail too."""
 
     reason: str
 
 
 @frozen
 class Paused:
-    """Every rank was stopped (Ctrl-Z), until `Continued`."""
+    """Every rank was stopped (Ctrl-Z) until `Continued`."""
 
 
 @frozen
 class Continued:
-    """Stopped ranks continue."""
+    """Stopped ranks were continued."""
 
 
 @frozen
 class Forwarded:
-    """A signal was handed to every rank."""
+    """A signal was forwarded to every rank."""
 
     signal: int
 
 
 @frozen
 class Trouble:
-    """Something that supervision can live with, but a person should know."""
+    """A problem that does not stop supervision but that the user should know."""
 
     message: str
 
@@ -251,7 +251,7 @@ class Trouble:
 @frozen
 class AgentEnded:
     cause: Cause
-    exit_code: int  # what the launcher exits with
+    exit_code: int  # the launcher's exit code
 
 
 Event = (
@@ -270,17 +270,17 @@ class TimestampedEvent:
 
 
 def to_line(stamped: TimestampedEvent) -> str:
-    """Return the JSON line of an event, its newline included; null for NaN and infinities, which JSON does not have."""
+    """Return an event as a JSON line with its newline. NaN and infinities become null."""
     head = {"schema": SCHEMA, "time_ns": stamped.time_ns, "server_index": stamped.server_index}
     record = {**head, "event": type(stamped.event).__name__, **encode(stamped.event)}
     return json.dumps(finite(record), allow_nan=False) + "\n"
 
 
 def from_line(line: str | bytes) -> TimestampedEvent | None:
-    """Return the event of a line that `to_line` wrote, or None if only a later version knows such an event.
+    """Parse a line that `to_line` wrote. Return None for an event that only later versions know.
 
     Raises:
-        ValueError: the line is no event, or one of another schema.
+        ValueError: the line is not an event, or has another schema.
     """
     try:
         fields: dict[str, Any] = parse_json(line)

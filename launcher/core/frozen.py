@@ -1,4 +1,4 @@
-"""Immutable records that cost little when a module is loaded."""
+"""A cheaper replacement for frozen dataclasses, to load modules faster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def frozen(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen dataclass for a third of the usual price: 0.1 ms instead of 0.4, for each of a hundred classes.
+    """Make `cls` a frozen dataclass in a quarter of the usual time: 0.1 ms per class instead of 0.4 ms.
 
-    A dataclass writes and compiles six methods for every class; here all but `__init__` are shared. That nothing is
-    assigned is checked by mypy, and not again at run time.
+    A dataclass generates and compiles six methods for every class. These classes share all of them except `__init__`.
+    mypy checks that no field is assigned; nothing checks it at run time.
     """
     if cls.__doc__ is None:
-        cls.__doc__ = cls.__name__  # or the library works out a signature
+        cls.__doc__ = cls.__name__  # otherwise `dataclass` computes a signature
     made = dataclass(eq=False, repr=False)(cls)
     for name in ("__eq__", "__hash__", "__repr__"):
         if name not in cls.__dict__:

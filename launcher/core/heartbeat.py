@@ -1,27 +1,27 @@
-"""The heartbeat of a rank: a small file that it rewrites after every step.
+"""The heartbeat of a rank: a small file that the rank rewrites after every step.
 
-Any program may take part. The file's path is in TLAUNCH_HEARTBEAT_FILE. Rewriting (or touching) it says "I am getting
-on"; one JSON object in it, all of whose keys are optional, says more:
+Any program may use it. The file's path is in TLAUNCH_HEARTBEAT_FILE. Rewriting or touching the file means that the rank
+makes progress. It may contain one JSON object with more information; all keys are optional:
 
     {"step": 12, "last_step": 400, "busy_s": 0.41, "pid": 4711, "loss": 3.2, "tokens_per_s": 5100.0,
      "device_memory_bytes": 73400320}
 
-    step                  of the training, counted from wherever the program likes; it grows
-    last_step             after which the training is over
-    busy_s                seconds that this rank itself worked for the step, its waiting for others left out: only so
-                          can a slow rank be distinguished from those that wait. Leave it out where that is not known.
-    pid                   of the process that worked so long: what it waited for a core is taken off. Without it, or where
-                          it is of another session, that is the process that tlaunch started, which may be a shell.
+    step                  current training step, from any start value; increases
+    last_step             the final step of the training
+    busy_s                seconds that this rank worked on the step, without waiting for other ranks. It distinguishes
+                          a slow rank from ranks that wait for it. Leave it out if unknown.
+    pid                   the process that measured `busy_s`; its time waiting for a core is subtracted. By default, or
+                          if it is in another session: the process that tlaunch started, which may be a shell.
     loss                  of the last step
     tokens_per_s          of all ranks together
-    device_memory_bytes   the most that this rank has held on its accelerator
+    device_memory_bytes   peak memory of this rank on its accelerator
 
-From its first step on, a rank is held to its beats: where --hang-timeout is given, it must rewrite or touch the file in
-that time, also while it saves, validates or waits for others on purpose. Until then what it prints and the CPU time
-that it uses count as well.
+With --hang-timeout, a rank that has reported a step must rewrite or touch the file at least that often. This also
+applies while it saves, validates or waits for other ranks. Before its first step, output and CPU time count as
+progress too.
 
-The file may be rewritten in place, written anew (`echo '{"step": 3}' > "$TLAUNCH_HEARTBEAT_FILE"`) or renamed into its
-place. What stands after the object is not read.
+The file may be rewritten in place, replaced (`echo '{"step": 3}' > "$TLAUNCH_HEARTBEAT_FILE"`) or renamed into place.
+Text after the object is ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from launcher.core.frozen import frozen
 from launcher.core.regular_files import open_regular
 
 MAX_BYTES = 4096
-TRIES = 3  # of reading
+TRIES = 3  # maximum number of reads
 LINE_BYTES = 256
 
 
@@ -56,7 +56,7 @@ class Beat:
 
 @frozen
 class Heartbeat:
-    """A beat with the time at which it was written (wall clock, nanoseconds since 1970), and who says to have worked."""
+    """A beat with its time (wall clock, nanoseconds since 1970) and the pid that it contains."""
 
     time_ns: int
     beat: Beat
@@ -64,9 +64,9 @@ class Heartbeat:
 
 
 def beat(environment: Mapping[str, str], values: Beat) -> None:
-    """Rewrite this rank's file, if it has one. Never raises and never blocks for long: it is a courtesy.
+    """Rewrite this rank's heartbeat file, if it has one. Never raises and never blocks for long.
 
-    Numbers of other libraries (a tensor of one element) are written as plain ones; what is no number is left out.
+    Numbers of other libraries (such as a tensor with one element) are converted. Other values are left out.
     """
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
@@ -75,12 +75,11 @@ def beat(environment: Mapping[str, str], values: Beat) -> None:
     if numbers.get("busy_s") is not None:
         numbers["pid"] = os.getpid()
     line = json.dumps({name: value for name, value in numbers.items() if value is not None}).encode()
-    # As long as others, as a rule: of threads that write at the same time none cuts off what another has written.
+    # Padded to a fixed length, so threads that write at the same time do not truncate each other's text.
     line = line.ljust(LINE_BYTES - 1) + b"\n"
     with suppress(OSError, ValueError):
-        # Over the old text, whose end is cut off afterwards and is not read until then: so a reader never finds
-        # nothing. File systems would also write a file to the disk that is emptied and filled again, and that costs
-        # fifty times as much.
+        # Overwrite first and truncate afterwards, so a reader never finds an empty file. It is also faster: some file
+        # systems flush a file that is emptied and filled again to disk, which costs fifty times more.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
             os.write(descriptor, line)
@@ -90,7 +89,7 @@ def beat(environment: Mapping[str, str], values: Beat) -> None:
 
 
 def touch(environment: Mapping[str, str]) -> None:
-    """Say "I am getting on" and leave the last beat as it is. Never raises; costs about a microsecond."""
+    """Report progress without changing the last beat. Never raises; takes about a microsecond."""
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
         return
@@ -103,9 +102,9 @@ def touch(environment: Mapping[str, str]) -> None:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the last beat, or None before the first. Values that are not numbers are left out.
+    """Return the last beat, or None before the first one. Values that are not numbers are left out.
 
-    Anything but a regular file, such as a pipe without a writer, counts as no beat, and is not waited for.
+    Anything except a regular file counts as no beat. Never blocks, even on a pipe without a writer.
     """
     try:
         with os.fdopen(open_regular(path), "rb") as file:
@@ -116,10 +115,10 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def _read(file: BinaryIO) -> tuple[Beat, int | None]:
-    """Return the beat and the pid in the file. A file that is being rewritten may be torn: it is read again."""
+    """Return the beat and the pid in the file. Retries, because a file may be incomplete while it is rewritten."""
     for _ in range(TRIES):
         file.seek(0)
-        # Up to its end: one read alone may stop where the file ended before it was rewritten.
+        # Read to the end: a single read may stop at the old end of a file that is being rewritten.
         text = (file.read(MAX_BYTES) or b"").decode(errors="replace").lstrip()
         with suppress(ValueError, RecursionError):
             fields, _ = json.JSONDecoder().raw_decode(text)
@@ -137,11 +136,11 @@ def _read(file: BinaryIO) -> tuple[Beat, int | None]:
 
 
 def plain(value: Any) -> float | None:
-    """Return a number of any library as Python's own, or None if it is not a number. Never raises."""
+    """Convert a number of any library to a Python number; None if it is not a number. Never raises."""
     if type(value) is float:
         return value
     with suppress(Exception):
-        value = value.item()  # of torch, numpy, MindSpore; torch warns where float() meets a loss with a gradient
+        value = value.item()  # for torch, numpy, MindSpore; torch warns if float() gets a tensor that requires grad
     with suppress(Exception):
         return integer(operator.index(value))
     with suppress(Exception):

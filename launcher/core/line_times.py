@@ -1,13 +1,15 @@
-"""The records of when a rank's log grew, which an agent makes and readers of the log use.
+"""The format of `arrivals`, which records when a rank's log grew. The agent writes it; readers of logs use it.
 
-While ranks run, their agent looks once a second how long each log is, and where one has grown it appends a record to the file
-`arrivals` beside it, which is there from the beginning: two integers of 64 bits, little-endian, a time in nanoseconds since 1970
-and the bytes that the log had then. What stands between the bytes of two records was written by the time of the second, and after
-the look before that. A record with fewer bytes than the one before shows that the log was truncated, and those before it tell nothing
-any more; nor do those of a file that was emptied. Behind the last record, what is there was written by the time of the log's last write.
+Once a second the agent checks the size of each log. If a log has grown, the agent appends a record to `arrivals` in the
+same directory. A record is two little-endian 64-bit integers: the time in nanoseconds since 1970, and the log's size in
+bytes at that time.
 
-A log that is truncated and has grown past its old length by the next look cannot be told from one that has only grown: what it holds
-up to the old length then has the times of what stood there before.
+* Bytes between the sizes of two records were written before the second record's time, after the check before it.
+* A record with a smaller size than its predecessor shows a truncation. Earlier records are then invalid.
+* Bytes after the last record were written no later than the log's modification time.
+
+If a log is truncated and grows past its old size between two checks, the truncation is not detected. Bytes up to the
+old size then keep the times of the old content.
 """
 
 from __future__ import annotations

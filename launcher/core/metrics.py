@@ -1,23 +1,23 @@
-"""metrics.jsonl: the measurements of a training, one JSON object a line.
+"""metrics.jsonl: measurements of a training run, one JSON object per line.
 
     {"schema": 1, "time_ns": N, "attempt": A, "step": S, ...}
 
-with more keys for each of four kinds of records:
+The other keys depend on the kind of record:
 
     a step          epoch, loss, learning_rate, tokens_per_s, step_s, memory_bytes, peak_memory_bytes, padding_share,
                     data_s, compute_s, communication_s, bubble_s, model_flops, utilisation
     a validation    validation_loss, perplexity, bleu
-    a pipeline      stage_busy, stage_predicted: lists of shares, one for each stage
-    a file kept     saved: "model"
+    a pipeline      stage_busy, stage_predicted: lists of shares, one per stage
+    a saved file    saved: "model"
 
-One line may hold several of them. Keys that are null do not make a record of their kind, unless there are no others.
+One line may hold several records. Null keys do not count as a record, unless all keys are null.
 
-`time_ns` is the wall clock (nanoseconds since 1970), `attempt` is TLAUNCH_ATTEMPT, `step` counts the optimizer steps
-of the whole training. Numbers that are not finite are null. Lines are only ever appended, each with one write(2) to a
-file opened O_APPEND, so that several processes may add theirs. A line that is torn by a crash or a full disk is ended
-by the next writer, and is not read.
+`time_ns` is the wall clock (nanoseconds since 1970), `attempt` is TLAUNCH_ATTEMPT, and `step` counts optimizer steps
+from the start of training. Numbers that are not finite are null. Lines are only appended, each with one write(2) to a
+file opened with O_APPEND, so several processes may write. If a crash or a full disk leaves an incomplete line, the
+next writer terminates it and readers skip it.
 
-Any program may write such a file into its run directory (TLAUNCH_RUN_DIR); all keys of the second list are optional.
+Any program may write this file into its run directory (TLAUNCH_RUN_DIR). All keys of the second list are optional.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ SCHEMA = 1
 
 @frozen
 class StepMetrics:
-    """A step, or the mean of all steps since the line before; `time_ns`, `step`, `epoch` and `learning_rate` are the last one's."""
+    """Metrics of one step, or averages over the steps since the previous record.
+
+    `time_ns`, `step`, `epoch` and `learning_rate` are values of the last step.
+    """
 
     time_ns: int
     attempt: int
@@ -45,24 +48,24 @@ class StepMetrics:
     learning_rate: float | None = None
     tokens_per_s: float | None = None  # of all ranks together
     step_s: float | None = None
-    memory_bytes: int | None = None  # the most on the accelerator so far; without one, what the process holds now
+    memory_bytes: int | None = None  # peak on the accelerator; without an accelerator, the process's current memory
     epoch: int | None = None
-    peak_memory_bytes: int | None = None  # the most so far, on the accelerator or of the process
-    padding_share: float | None = None  # of all positions that the rank that writes computes, source and target
-    # What `step_s` went into, on the rank that writes; on accelerators only the first is known.
+    peak_memory_bytes: int | None = None  # peak of the accelerator, or of the process
+    padding_share: float | None = None  # of all source and target positions that the writing rank computes
+    # The breakdown of `step_s` on the writing rank; only the first is known on accelerators.
     data_s: float | None = None
     compute_s: float | None = None
-    communication_s: float | None = None  # in collectives: to wait for other ranks, and to transfer
-    bubble_s: float | None = None  # to wait for the neighbours in the pipeline
-    model_flops: float | None = None  # of a step, on all ranks together; padding and recomputation count nothing
-    utilisation: float | None = None  # share of the ranks' peak that `model_flops` in `step_s` are
+    communication_s: float | None = None  # in collectives, including waits for other ranks
+    bubble_s: float | None = None  # waiting for neighbouring pipeline stages
+    model_flops: float | None = None  # per step, of all ranks together, without padding and recomputation
+    utilisation: float | None = None  # `model_flops` / `step_s` as a share of the ranks' peak
 
 
 @frozen
 class Validation:
     time_ns: int
     attempt: int
-    step: int  # after which it was made
+    step: int  # the last step before it
     validation_loss: float | None = None
     perplexity: float | None = None
     bleu: float | None = None  # of translations of some validation sentences
@@ -70,30 +73,30 @@ class Validation:
 
 @frozen
 class StageShares:
-    """The shares of the steps that the pipeline stages worked, in the order of the stages: measured, and predicted before."""
+    """The share of time that each pipeline stage was busy, in stage order, measured and predicted."""
 
     time_ns: int
     attempt: int
-    step: int  # up to which it was measured
+    step: int  # the last step of the measurement
     stage_busy: tuple[float, ...]
     stage_predicted: tuple[float, ...] = ()
 
 
 @frozen
 class Saved:
-    """Something of the training is on disk from now on."""
+    """A record that a file of the training was saved."""
 
     time_ns: int
     attempt: int
     step: int
-    saved: str  # what: "model"
+    saved: str  # the kind of file: "model"
 
 
 Record = StepMetrics | Validation | StageShares | Saved
 
 
 def to_line(record: Record) -> bytes:
-    """Return the line of a record, its newline included; null for NaN and infinities, which JSON does not have."""
+    """Return a record as a JSON line with its newline. NaN and infinities become null."""
     return _line({"schema": SCHEMA, **vars(record)})
 
 
@@ -102,19 +105,19 @@ def _line(fields: Mapping[str, object]) -> bytes:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add the line of a record, as `append_fields` does.
+    """Append a record. See `append_fields`.
 
     Raises:
-        OSError: no directory, no room, ...
+        OSError: the directory does not exist, the disk is full, ...
     """
     append_fields(path, {"schema": SCHEMA, **vars(record)})
 
 
 def append_fields(path: Path, fields: Mapping[str, object]) -> None:
-    """Add a line, in one write; a torn line before it is ended first. The file is made, its directory is not.
+    """Append a line in one write; terminate an incomplete line before it. Creates the file but not its directory.
 
     Raises:
-        OSError: no directory, no room, ...
+        OSError: the directory does not exist, the disk is full, ...
     """
     line = _line(fields)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
@@ -123,6 +126,6 @@ def append_fields(path: Path, fields: Mapping[str, object]) -> None:
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
         if os.write(descriptor, line) < len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # the next write would say so
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))  # as the next write would
     finally:
         os.close(descriptor)

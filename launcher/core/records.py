@@ -1,4 +1,4 @@
-"""Plain, frozen records that packages hand to each other. No behaviour beyond what follows from the fields."""
+"""Immutable records that packages exchange. They have no behaviour except simple derived values."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Literal
 from launcher.core.frozen import frozen
 
 DEFAULT_GRACE_S = 15.0
-LAST_WORDS_S = 1.0  # to kill what is left and report, before the batch system kills the reporter
+LAST_WORDS_S = 1.0  # time to kill the remaining ranks and report before the batch system kills the launcher
 
 
 Console = Literal["rank0", "collapse", "all", "none", "status"]
 CONSOLES: tuple[Console, ...] = ("rank0", "collapse", "all", "none", "status")
 
-HOST_RANK = -1  # the device_id of a rank that computes on the host itself, in heterogeneous (v1.1) tables
-Options = tuple[tuple[str, str], ...]  # keys and values as a table writes them, sorted by key
+HOST_RANK = -1  # device_id of a rank that computes on the host, in heterogeneous (v1.1) tables
+Options = tuple[tuple[str, str], ...]  # keys and values as written in the table, sorted by key
 
 
 @frozen
 class Device:
-    """One accelerator (or one CPU process slot) and the rank that a table gives it."""
+    """One accelerator (or one CPU process slot) and its rank in the rank table."""
 
-    device_id: int  # physical id on its server, as the driver counts; HOST_RANK for a rank that has no device
+    device_id: int  # physical id on its server, as numbered by the driver; HOST_RANK without a device
     global_rank: int
-    device_ip: str | None = None  # as written in the table; None where a table has none
+    device_ip: str | None = None  # as written in the table; None if the table has none
     super_device_id: str | None = None  # the device's number in its super pod
-    options: Options = ()  # what else the table says about it: ports, backup addresses, network layers
+    options: Options = ()  # other keys in the table: ports, backup addresses, network layers
 
 
 @frozen
@@ -36,9 +36,9 @@ class Server:
     server_id: str  # as written: often an address, but any name is allowed
     devices: tuple[Device, ...]  # Invariant: not empty in a cluster, ascending by global_rank
     host_nic_ip: str | None = None
-    host_ip: str | None = None  # where HCCL talks over the servers' own network cards
+    host_ip: str | None = None  # the host network card address that HCCL uses
     super_pod_id: str | None = None
-    options: Options = ()  # what else the table says about it: container_ip, hardware_type
+    options: Options = ()  # other keys in the table: container_ip, hardware_type
 
 
 @frozen
@@ -47,7 +47,7 @@ class Cluster:
 
     servers: tuple[Server, ...]
     source: Path | None = field(default=None, compare=False)  # the table's file; None when made from --devices
-    options: Options = ()  # what else the table says about the whole: collective_id, mode
+    options: Options = ()  # other top-level keys in the table: collective_id, mode
 
     @property
     def device_count(self) -> int:
@@ -59,7 +59,7 @@ class Cluster:
 
     @classmethod
     def local(cls, device_count: int, server_id: str = "127.0.0.1") -> Cluster:
-        """Return a cluster of this machine alone, with `device_count` devices numbered as the ranks are."""
+        """Return a cluster of only this machine, with `device_count` devices; device ids equal ranks."""
         return cls((Server(server_id, tuple(Device(index, index) for index in range(device_count))),))
 
 
@@ -74,44 +74,44 @@ class Layout:
     dp: int = 1
     mp: int = 1
     pp: int = 1
-    micro_batches: int = 1  # how many parts each data-parallel rank cuts its batch into
+    micro_batches: int = 1  # each data-parallel rank splits its batch into this number of parts
 
     @property
     def world_size(self) -> int:
         return self.dp * self.mp * self.pp
 
     def __str__(self) -> str:
-        """Return the layout as people write it: dp=2 mp=2 pp=2."""
+        """Return the layout as text, for example `dp=2 mp=2 pp=2`."""
         return f"dp={self.dp} mp={self.mp} pp={self.pp}"
 
 
 @frozen
 class DeviceAssignment:
-    """The devices of one attempt of an elastic run: rank i is on the device to which the rank table gives `devices[i]`."""
+    """The devices of one attempt of an elastic run. Rank i uses the device with rank `devices[i]` in the rank table."""
 
     devices: tuple[int, ...]  # Invariant: ascending, layout.world_size of them
     layout: Layout
-    # Devices that are there when it begins, and that the layout has no use for.
+    # Devices that were available at the start of the attempt and that the layout does not use.
     spare: tuple[int, ...] = field(default=(), compare=False)
 
 
 def full_assignment(layout: Layout) -> DeviceAssignment:
-    """Return the allotment in which every rank is on the device that the rank table gives it."""
+    """Return the assignment that gives every rank its own device in the rank table."""
     return DeviceAssignment(tuple(range(layout.world_size)), layout)
 
 
 @frozen
 class Elastic:
-    """The devices that an elastic run may use, each called by the rank that the whole rank table gives it."""
+    """The devices that an elastic run may use. A device is identified by its rank in the full rank table."""
 
     servers: tuple[int, ...]  # the index of each device's server
-    layouts: tuple[Layout | None, ...]  # layouts[n]: for n devices; None where none fits so few
-    excluded: tuple[int, ...] = ()  # at the beginning
+    layouts: tuple[Layout | None, ...]  # layouts[n]: for n devices; None if no layout fits
+    excluded: tuple[int, ...] = ()  # devices excluded at the start of the run
 
 
 @frozen
 class RankSpec:
-    """One process to start: who it is, what it runs, and what tlaunch adds to its environment."""
+    """One process to start: its rank, its command and the variables that tlaunch sets."""
 
     global_rank: int
     local_rank: int  # index among the ranks of its server, by ascending global rank
@@ -119,33 +119,33 @@ class RankSpec:
     server_index: int
     device_id: int
     argv: tuple[str, ...]
-    env: Mapping[str, str | None]  # laid over the inherited environment; None takes a variable away
+    env: Mapping[str, str | None]  # overrides the inherited environment; None removes a variable
     device_ip: str | None = None
-    cpus: tuple[int, ...] | None = None  # the only cores that it may use; None: those of the launcher
+    cpus: tuple[int, ...] | None = None  # the cores that the rank may use; None: the launcher's
 
 
 @frozen
 class Supervision:
-    """The rules by which an agent supervises its ranks."""
+    """Settings of an agent for the supervision of its ranks."""
 
-    grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL, if `grace_from` leaves so much
+    grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL; `grace_from` may shorten it
     max_restarts: int = 0
-    hang_timeout_s: float | None = None  # without progress for so long, a rank hangs; None: no hang is looked for
-    forward_signals: tuple[int, ...] = ()  # handed to every rank's process instead of acting on the run
-    preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
-    killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
-    kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
-    elastic: Elastic | None = None  # None: every attempt has the same devices
-    scheduler: tuple[str, ...] | None = None  # MindSpore's command, to run beside rank 0; None: there is none
+    hang_timeout_s: float | None = None  # a rank without progress for this time hangs; None: do not detect hangs
+    forward_signals: tuple[int, ...] = ()  # forwarded to every rank's process; they do not stop the run
+    preload: tuple[str, ...] | None = None  # imported once before ranks are forked; None: start every rank separately
+    killed_at_s: float | None = None  # wall clock time at which the batch system kills the job; None: never
+    kill_wait_s: float | None = None  # the batch system's delay between its SIGTERM and SIGKILL
+    elastic: Elastic | None = None  # None: every attempt uses the same devices
+    scheduler: tuple[str, ...] | None = None  # command of MindSpore's scheduler, started next to rank 0
 
     @property
     def may_restart(self) -> bool:
         return self.max_restarts > 0 or self.elastic is not None
 
     def grace_from(self, now_s: float) -> float:
-        """Return the grace period of an end that begins at `now_s` (wall clock): no longer than the batch system leaves.
+        """Return the grace period for a shutdown that starts at `now_s` (wall clock), within the batch system's limit.
 
-        A `killed_at_s` that has passed was postponed, and no longer limits it.
+        A `killed_at_s` in the past is ignored: the batch system has extended the job's time limit.
         """
         if self.killed_at_s is None or self.killed_at_s <= now_s:
             return self.grace_s
@@ -153,7 +153,7 @@ class Supervision:
 
     @property
     def grace_on_request_s(self) -> float:
-        """The grace period of an end that the batch system asks for by SIGTERM."""
+        """The grace period after a SIGTERM from the batch system."""
         return (
             self.grace_s if self.kill_wait_s is None else min(self.grace_s, max(0.0, self.kill_wait_s - LAST_WORDS_S))
         )
@@ -161,27 +161,27 @@ class Supervision:
 
 @frozen
 class ResumedFrom:
-    """The checkpoint that a run goes on from: the newest that was there when it began. Ranks pass over one that is damaged."""
+    """The checkpoint that a run resumes from: the newest one when the run started. Ranks skip a damaged checkpoint."""
 
     checkpoint: Path  # absolute
-    step: int  # after which it was saved
-    run: str | None = None  # the name of the run that saved it; None where it stands elsewhere
+    step: int  # the step after which the checkpoint was saved
+    run: str | None = None  # the run that saved it; None if the checkpoint is outside any run
 
 
 @frozen
 class RunSpec:
-    """Everything that a run is, decided before any process starts: dry-run prints it, run.json keeps it."""
+    """The full description of a run, fixed before any process starts. `--dry-run` prints it and run.json stores it."""
 
     name: str  # of the run directory, e.g. 20261121-053712-transformer
     run_dir: Path  # absolute
     cluster: Cluster
     layout: Layout
     ranks: tuple[RankSpec, ...]  # Invariant: ranks[i].global_rank == i
-    cwd: Path  # absolute: every rank starts here
+    cwd: Path  # absolute: the working directory of every rank
     master_addr: str
-    master_port: int  # of the first attempt; a restart takes another one, unless the user chose it
+    master_port: int  # of the first attempt; a restart uses another port unless the user chose this one
     supervision: Supervision = field(default_factory=Supervision)
-    console: Console = "rank0"  # what of the ranks' lines is shown during the run
-    engine: str | None = None  # the user's own mpirun or srun that started the ranks: they have no agent
+    console: Console = "rank0"  # which lines of the ranks are shown during the run
+    engine: str | None = None  # the user's own mpirun or srun that started the ranks; these have no agent
     continues: ResumedFrom | None = None
-    progress_regex: str | None = None  # what finds step, loss, ... in lines of ranks; None: forms that are known
+    progress_regex: str | None = None  # finds step, loss, ... in the output of ranks; None: the built-in patterns

@@ -1,4 +1,4 @@
-"""Read regular files that anybody may have written, without blocking and within a limit; measure directories."""
+"""Read untrusted regular files without blocking and up to a size limit; measure directories."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _PIECE_BYTES = 1 << 16
 
 
 def open_regular(path: str | Path) -> int:
-    """Open a regular file for reading; return the descriptor. Neither blocks nor opens a pipe or a device.
+    """Open a regular file for reading and return its descriptor. Never blocks, and never opens a pipe or a device.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file.
+        OSError: the file cannot be opened, or is not a regular file.
     """
     try:
-        _check_regular(os.stat(path))  # noqa: PTH116 - opening a device may already act on it
+        _check_regular(os.stat(path))  # noqa: PTH116 - checked first, because opening a device may have an effect
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except ValueError:  # a name from a file may hold anything
-        raise OSError(errno.EINVAL, "its name holds NUL or a surrogate") from None
+    except ValueError:  # a name that was read from a file can contain any character
+        raise OSError(errno.EINVAL, "its name contains NUL or a surrogate") from None
     try:
         _check_regular(os.fstat(descriptor))
     except OSError:
@@ -35,14 +35,14 @@ def _check_regular(found: os.stat_result) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
-    """Return the content of a regular file. Does not block. `check` is called for the open file, and may raise.
+    """Return the content of a regular file. Never blocks. `check` gets the open file's status and may raise.
 
     Raises:
-        OSError: it cannot be read, is not a regular file, or has more than `max_bytes`.
+        OSError: the file cannot be read, is not a regular file, or has more than `max_bytes`.
     """
     descriptor = open_regular(path)
     try:
@@ -60,12 +60,12 @@ def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_resu
 
 
 def bytes_in(path: Path) -> int:
-    """Return the size of all that is below a directory; 0 for a link to one. What may not be read counts nothing."""
+    """Return the total size below a directory; 0 for a symbolic link. Unreadable entries are not counted."""
     if path.is_symlink():
         return 0
     total = 0
     for directory, names, files in os.walk(path):
         for name in (*names, *files):
-            with suppress(OSError):  # removed meanwhile
-                total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - of many, and quick
+            with suppress(OSError):  # removed during the walk
+                total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - faster for many files
     return total

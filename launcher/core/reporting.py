@@ -1,12 +1,13 @@
-"""What a training calls to be seen: `from tlaunch import beat, metric`.
+"""Functions for training programs to report progress: `from tlaunch import beat, metric`.
 
     for step, batch in enumerate(batches, start=1):
         loss = train(batch)
-        beat(step, last_step=len(batches), loss=loss)    # every rank: for `tlaunch status`, `top`, --hang-timeout
-        metric(step, loss=loss, tokens_per_s=speed)      # rank 0 writes, others do nothing: for `tlaunch report`
+        beat(step, last_step=len(batches), loss=loss)    # on every rank: for `tlaunch status`, `top`, --hang-timeout
+        metric(step, loss=loss, tokens_per_s=speed)      # rank 0 writes, other ranks ignore it: for `tlaunch report`
 
-Without tlaunch both do nothing. They never raise: what cannot be written, and what is no number, is left out. They keep no
-state and each writes a file once, so forked processes, threads and restarts may call them as they like.
+Without tlaunch both do nothing. They never raise: values that are not numbers are left out, and write errors are
+ignored. They keep no state and write each file at once, so forked processes, threads and restarts may call them at
+any time.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_HEARTBEAT_FILE, TLAUNCH_R
 from launcher.core.metrics import SCHEMA, append_fields
 from launcher.core.run_dir import RunDir
 
-WHOLE = frozenset({"epoch", "memory_bytes", "peak_memory_bytes"})  # what the file has whole numbers of
+WHOLE = frozenset({"epoch", "memory_bytes", "peak_memory_bytes"})  # keys with integer values
 
 
 def beat(
     step: Any = None, *, last_step: Any = None, loss: Any = None, busy_s: Any = None, tokens_per_s: Any = None,
     device_memory_bytes: Any = None,
 ) -> None:  # fmt: skip
-    """Say that this rank is getting on, and how far it is. Call it after every step, on every rank.
+    """Report that this rank makes progress. Call it after every step, on every rank.
 
-    Numbers may be those of any library, such as a tensor of one element. `busy_s`: seconds that the rank worked itself in
-    the step, without waiting for others. Without arguments it says no more than that the rank is getting on.
+    Values may be numbers of any library, such as tensors with one element. `busy_s` is the time in seconds that this
+    rank worked on the step, without waiting for other ranks. Without arguments, it reports only that the rank is
+    alive.
     """
     with suppress(Exception):
         values = heartbeat.Beat(step, busy_s, loss, tokens_per_s, device_memory_bytes, last_step)
@@ -45,10 +47,10 @@ def beat(
 
 
 def metric(step: Any, **values: Any) -> None:
-    """Record what was measured after a step, on rank 0; on others do nothing.
+    """Record measurements of a step. Only rank 0 writes; other ranks ignore the call.
 
-    `tlaunch report` and `top` know loss, learning_rate, tokens_per_s (of all ranks together), step_s, memory_bytes, epoch,
-    validation_loss, perplexity and bleu; others are kept in the file.
+    `tlaunch report` and `top` show loss, learning_rate, tokens_per_s (of all ranks together), step_s, memory_bytes,
+    epoch, validation_loss, perplexity and bleu. Other names are only stored in the file.
     """
     with suppress(Exception):
         run_dir = os.environ.get(TLAUNCH_RUN_DIR)

@@ -1,4 +1,4 @@
-"""Find what ships with tlaunch, beside the package in a checkout or inside it once installed; and a fingerprint of its code."""
+"""Locate files that ship with tlaunch, and the user's directories; compute a fingerprint of the code."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from launcher.core.errors import UsageError
 from launcher.core.run_dir import DEFAULT_RUNS_DIR
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# `python START ARGUMENTS` is `tlaunch ARGUMENTS`; see tlaunch/__main__.py. Links are kept: other servers may resolve them otherwise.
+# `python START ARGUMENTS` runs `tlaunch ARGUMENTS` (tlaunch/__main__.py). Not resolved: servers may differ in links.
 START = str(Path(__file__).absolute().parents[2] / "tlaunch")
-# What Python is given in START's place where that is unknown, as in an image.
+# Replaces START in a Python command if the path is unknown, as in a container image.
 START_BY_NAME = ("-c", "import sys; sys.path[:] = filter(None, sys.path); from tlaunch.__main__ import main; main()")
 
 
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return a command that runs one of tlaunch's modules, whatever the current directory or PYTHONPATH have of that name."""
+    """Return a command that runs a module of tlaunch. The current directory and PYTHONPATH cannot shadow the module."""
     return (sys.executable, START, "-m", module, *arguments)
 
 
 def data_dir(name: str) -> Path:
-    """Return the directory `name` ("rank_tables", "templates") of a checkout or of an installed wheel."""
+    """Return the directory `name` ("rank_tables", "templates") in a checkout or an installed wheel."""
     installed = PACKAGE / "_data" / name
     return installed if installed.is_dir() else PACKAGE.parent / name
 
 
 def stand_in_note(name: str, kind: str, packaged: Path) -> str:
-    """Return the note that the packaged file is used because the file `name` is missing."""
-    return f"note: {name} is not here; the packaged {kind} {packaged} is used"
+    """Return the note that the file `name` is missing and the packaged file is used."""
+    return f"note: {name} not found; using the packaged {kind} {packaged}"
 
 
 def at_home(path: str) -> str:
-    """Return a path with a leading `~` replaced by the home directory, which bash leaves as it is in `--runs-dir=~/runs`.
+    """Return `path` with a leading `~` expanded. Shells do not expand it in `--runs-dir=~/runs`.
 
     Raises:
         UsageError: the home directory is unknown.
@@ -48,12 +48,12 @@ def at_home(path: str) -> str:
 
 
 def usual_runs_dir() -> Path:
-    """Return the directory of runs if no option names one: $TLAUNCH_RUNS_DIR, else `runs`."""
+    """Return the default directory of runs: $TLAUNCH_RUNS_DIR, or else `runs`."""
     return Path(at_home(os.environ.get(env.TLAUNCH_RUNS_DIR) or "") or DEFAULT_RUNS_DIR)
 
 
 def cache_dir() -> Path:
-    """Return the directory for files that tlaunch can make again. It is not created here."""
+    """Return the directory of files that tlaunch can regenerate. Does not create it."""
     if chosen := os.environ.get(env.TLAUNCH_CACHE_DIR):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -61,16 +61,16 @@ def cache_dir() -> Path:
 
 
 def state_dir() -> Path | None:
-    """Return the directory for what is worth keeping of this user's, but no one needs; None without one. It is not created here."""
-    base = os.path.expanduser(os.environ.get("XDG_STATE_HOME") or "~/.local/state")  # noqa: PTH111 - Path's raises without a home
+    """Return the directory for the user's persistent state, or None without a home directory. Does not create it."""
+    base = os.path.expanduser(os.environ.get("XDG_STATE_HOME") or "~/.local/state")  # noqa: PTH111 - does not raise
     return Path(base, "tlaunch") if base.startswith("/") else None
 
 
 def writable_dir(preferred: Path) -> Path:
-    """Return `preferred`, or the cache directory where nothing can be written there; it exists then.
+    """Return `preferred`, or the cache directory if `preferred` is not writable. Create the cache directory if needed.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the directory cannot be created.
     """
     directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def writable_dir(preferred: Path) -> Path:
 
 
 def fingerprint() -> str:
-    """Return a digest of the names and sizes of this package's modules, which is quick on a network file system too."""
+    """Return a digest of the names and sizes of this package's modules. Fast even on a network file system."""
     found = sorted(_modules(str(PACKAGE), ""))
     from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL
 
@@ -89,7 +89,7 @@ def _modules(directory: str, name: str) -> Iterator[tuple[str, int]]:
     with os.scandir(directory) as entries:
         for entry in entries:
             module, dot, suffix = entry.name.partition(".")
-            if not module.isidentifier():  # an editor's
+            if not module.isidentifier():  # an editor's temporary file
                 continue
             if suffix == "py":
                 with suppress(OSError):

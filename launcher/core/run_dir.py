@@ -1,39 +1,39 @@
-"""Every path of a run, in one class, and the name of a run.
+"""The paths of a run's files, and the rules for run names.
 
 <runs-dir>/
     latest -> 20261121-053712-transformer
     20261121-053712-transformer/
-        run.json          the RunSpec, secrets masked
-        events.jsonl      what happened, one JSON object a line
-        report.json       how it ended
-        metrics.jsonl     what the training measures of itself (launcher/core/metrics.py)
+        run.json          the RunSpec, with secrets masked
+        events.jsonl      the events of the run, one JSON object per line
+        report.json       the outcome
+        metrics.jsonl     measurements of the training (launcher/core/metrics.py)
         tensorboard/      the same as event files, for TensorBoard
-        links.json        how fast servers reach each other, if measured (launcher/trainer/links/)
-        agent.log         a traceback, if the supervision itself ever breaks
-        preload.log       what modules print while they are imported for all ranks, if they do
-        console.log       what a detached launcher would have shown
-        announced         a byte once a rank that an engine started says where the run is (launcher/runs/engine_ranks.py)
-        headline          the first failure among ranks that an engine started, as it was printed (launcher/preload/headline.py)
+        links.json        measured speed of the links between servers (launcher/trainer/links/)
+        agent.log         a traceback, if the agent fails
+        preload.log       output of modules while they are preloaded
+        console.log       console output of a detached launcher
+        announced         a byte, once a rank of an engine has printed the run's path (launcher/runs/engine_ranks.py)
+        headline          the first failure of ranks started by an engine, as printed (launcher/preload/headline.py)
         device0/train.log, env.log
-        device0/arrivals      when train.log had grown to how many bytes (launcher/core/line_times.py)
-        device0/process.json  which process the rank is, where an engine started it (launcher/runs/engine_ranks.py)
-        device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
-        device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
-        device0/stacks.log    Python stacks, each time that they were asked for
-        device0/profile.json  some steps of the bundled trainer, as torch's profiler saw them (Chrome trace)
+        device0/arrivals      growth of train.log over time (launcher/core/line_times.py)
+        device0/process.json  the rank's process, if an engine started it (launcher/runs/engine_ranks.py)
+        device0/heartbeat     the last heartbeat, if the program writes it (launcher/core/heartbeat.py)
+        device0/failure.json  the exception that ended the rank (launcher/preload/failure.py)
+        device0/stacks.log    Python stacks, one record per request
+        device0/profile.json  some steps of the bundled trainer in torch's profiler (Chrome trace)
         device1/...
-        scheduler/        scheduler.log and env.log of MindSpore's scheduler, where ranks meet at one (launcher/supervise/scheduler.py)
-        strategy/rank0.json   each rank's operators, layouts and collectives, if asked for (launcher/sharding/strategy_report.py)
+        scheduler/        scheduler.log and env.log of MindSpore's scheduler, if used (launcher/supervise/scheduler.py)
+        strategy/rank0.json   each rank's operators, layouts and collectives (launcher/sharding/strategy_report.py)
         checkpoints/      of the bundled trainer (launcher/checkpoint/index.py)
-        excluded          the devices that an elastic run leaves out, one a line (launcher/supervise/exclusions.py)
-        rank_table.1.json what the ranks of an attempt on other devices read
-        model/            weights, configuration and tokenizer that the bundled trainer leaves
-    and of a run over several servers, where the files above tell of all of them,
-        engine.log        what mpirun or srun said
-        endpoint.json         during the run: where to ask all servers, and the key (launcher/cluster/stack_requests.py)
-        server0/          that server's own events.jsonl, report.json, agent.log, preload.log, console.log
+        excluded          the devices that an elastic run does not use, one per line (launcher/supervise/exclusions.py)
+        rank_table.1.json the rank table of an attempt on other devices
+        model/            weights, configuration and tokenizer saved by the bundled trainer
+    A run on several servers also has these files. The files above then cover all servers.
+        engine.log        output of mpirun or srun
+        endpoint.json         during the run: address and key for stack requests (launcher/cluster/stack_requests.py)
+        server0/          that server's events.jsonl, report.json, agent.log, preload.log, console.log
         server1/...
-    Where servers share no disk, each has a directory of its own with its ranks' files, and the head's has copies of all.
+    Without a shared disk, each server has a directory with its ranks' files. The launcher's has copies of all files.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ MAX_NAME_BYTES = 255  # of a directory's name
 
 
 def can_be_in_name(text: str) -> bool:
-    """Return whether `text` can be part of a directory's name."""
+    """Return True if `text` can be part of a directory's name."""
     return bool(text) and "/" not in text and text.isprintable()
 
 
 def is_run_name(name: str) -> bool:
-    """Return whether a directory in the runs directory can have this name; hidden ones and `latest` are not runs."""
+    """Return True if a run may have this name. Names that start with a dot and `latest` are not allowed."""
     fits = can_be_in_name(name) and len(name.encode()) <= MAX_NAME_BYTES
     return fits and not name.startswith(".") and name != LATEST
 
 
 class _Named:
-    """A path by its name in a run's directory, or in the part of it that is a server's own."""
+    """A path in the run directory, or in a server's subdirectory of it."""
 
     def __init__(self, name: str, *, is_servers: bool = False) -> None:
         self._name = name
@@ -74,7 +74,7 @@ class _Named:
 @frozen
 class RunDir:
     root: Path
-    server_index: int | None = None  # whose own files are meant, where there are several servers
+    server_index: int | None = None  # selects a server's files in a run on several servers
 
     run_json = _Named("run.json")
     engine_log = _Named("engine.log")
@@ -114,7 +114,7 @@ class RunDir:
         return self.device(global_rank) / "process.json"
 
     def heartbeat(self, global_rank: int) -> Path:
-        return self.root / f"device{global_rank}/heartbeat"  # one step: made for every rank of thousands
+        return self.root / f"device{global_rank}/heartbeat"  # one join only: called for thousands of ranks
 
     def failure(self, global_rank: int) -> Path:
         return self.device(global_rank) / "failure.json"
@@ -130,10 +130,10 @@ class RunDir:
 
 
 def strategy_name(global_rank: int) -> str:
-    """Return the name of a rank's strategy report in the directory of all."""
+    """Return the file name of a rank's strategy report."""
     return f"rank{global_rank}.json"
 
 
 def mark_of(attempt: int) -> bytes:
-    """Return the line in a rank's log that begins the output of `attempt`, newline included. Attempt 0 is not marked."""
+    """Return the line that marks the start of `attempt` in a rank's log, with its newline. Attempt 0 has no mark."""
     return b"--- attempt %d ---\n" % attempt

@@ -17,8 +17,8 @@ class RankExit:
     started_ns: int | None
     ended_ns: int
     reason: str | None = None
-    order_known: bool = True  # False: ranks noticed with it may have ended before it, though they are listed after it
-    late_s: float = 0.0  # by how much it may have ended sooner: the time since the look before
+    order_known: bool = True  # False: ranks later in the list may have ended earlier, since all were found at once
+    late_s: float = 0.0  # the rank may have ended up to this much earlier: the time since the previous check
 
     @property
     def failed(self) -> bool:
@@ -31,16 +31,16 @@ class RankExit:
 
 @frozen
 class Attempt:
-    """An attempt, from the start of all ranks to their end. Times are in nanoseconds since 1970."""
+    """One attempt, from the start of all ranks to their end. Times are in nanoseconds since 1970."""
 
     number: int
     master_port: int
     started_ns: int
     ended_ns: int
     cause: Cause
-    exits: tuple[RankExit, ...]  # in the order in which they ended; ranks never started are missing
-    verdict: Verdict | None = None  # where it failed or hung
-    killed: int = 0  # processes that had to be killed after the grace period
+    exits: tuple[RankExit, ...]  # in the order in which they ended; without ranks that were never started
+    verdict: Verdict | None = None  # if the attempt failed or hung
+    killed: int = 0  # number of processes killed after the grace period
     allotment: DeviceAssignment | None = None  # None: all devices of the run
 
 
@@ -54,8 +54,8 @@ class Report:
     exit_code: int
     started_ns: int
     ended_ns: int
-    attempts: tuple[Attempt, ...]  # the last one last; empty when the run ended before ranks were started
-    not_restarting: str | None = None  # why restarts that were left were not used
+    attempts: tuple[Attempt, ...]  # in order; empty if the run ended before any rank started
+    not_restarting: str | None = None  # why the remaining restarts were not used
     unkillable: tuple[int, ...] = ()
     events_lost: int = 0  # events that could not be written to events.jsonl (disk full, ...)
     schema: int = SCHEMA
@@ -69,10 +69,10 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Report:
-        """Return the report that `to_json` wrote.
+        """Parse the output of `to_json`.
 
         Raises:
-            ValueError: the text is no report that this version knows.
+            ValueError: the text is not a report that this version supports.
         """
         fields = parse_json(text)
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:

@@ -1,4 +1,4 @@
-"""Text for people and by them: on one line, numbers as ranges, durations, and suggestions for a word that is not known."""
+"""Text helpers: escaping, number ranges, durations, and suggestions for misspelled words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-LONG = 6  # characters from which on a word may hold two slips
-MIN_BEGINNING = 3  # characters of an unfinished word
+LONG = 6  # words of at least this length may contain two mistakes
+MIN_BEGINNING = 3  # minimum length of an incomplete word
 SHOWN = 3
 UNITS_S = {"ms": 0.001, "min": 60, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AMOUNT = re.compile(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)({'|'.join(UNITS_S)})")
@@ -15,7 +15,7 @@ _DURATION = re.compile(f"(?:{_AMOUNT.pattern})+")
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with everything escaped that ends a line, moves a terminal's cursor or turns its direction.
+    r"""Escape characters that end a line, move a terminal's cursor or change the text direction.
 
     >>> printable("no\nerror: all is well.json")
     'no\\u000aerror: all is well.json'
@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def shell_words(words: Iterable[str]) -> str:
-    r"""Return words as a shell takes them, on one line that is safe to show.
+    r"""Quote words for a shell, on one line that is safe to print.
 
     >>> shell_words(["a b", "c\nd"])
     "'a b' $'c\\x0ad'"
@@ -35,7 +35,7 @@ def shell_words(words: Iterable[str]) -> str:
 
 
 def shell_word(word: str) -> str:
-    r"""Return a word as a shell takes it; control characters and bytes that are not UTF-8 are written as bash's $'...'.
+    r"""Quote a word for a shell. Control characters and bytes that are not UTF-8 are written as bash's $'...'.
 
     >>> shell_word("it's"), shell_word("caf\udce9"), shell_word("\x1b[2J")
     ('\'it\'"\'"\'s\'', "$'caf\\xe9'", "$'\\x1b[2J'")
@@ -46,12 +46,12 @@ def shell_word(word: str) -> str:
 def _escaped(char: str) -> str:
     if char.isprintable() and char not in "\\'":
         return char
-    errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # a record may hold any other
+    errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # records may hold other surrogates
     return "".join(f"\\x{byte:02x}" for byte in char.encode(errors=errors))
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return the numbers in ascending order, with ranges for those that follow each other.
+    """Return the numbers in ascending order, with consecutive numbers as ranges.
 
     >>> ranges([10, 0, 2, 1, 3, 8, 11]), ranges([])
     ('0-3,8,10-11', '')
@@ -66,12 +66,12 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 rank", "3 ranks"."""
+    """Return a number with its noun, for example "1 rank" or "3 ranks"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration_s(text: str) -> float | None:
-    """Return the seconds of a duration with units; None if `text` is none.
+    """Return the seconds of a duration with units; None if `text` is not a duration.
 
     >>> duration_s("1h30m"), duration_s("500ms"), duration_s("90")
     (5400.0, 0.5, None)
@@ -82,22 +82,22 @@ def duration_s(text: str) -> float | None:
 
 
 def some_of(words: Sequence[str], shown: int) -> str:
-    """Return the first words, and how many more there are: "h1, h2 and 12 more"."""
+    """Join the first words and count the rest: "h1, h2 and 12 more"."""
     return ", ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
 
 
 def listed(words: Sequence[str], shown: int = 4) -> str:
-    """Return words as a sentence has them: "h1, h2 and h3", or as `some_of` does where there are more than `shown`."""
+    """Join words for a sentence: "h1, h2 and h3". More than `shown` words are shortened like in `some_of`."""
     if not 1 < len(words) <= shown:
         return some_of(words, shown)
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, ...]:
-    """Return those of `known` that are one edit away (two in a long word), or that begin with `word`, the best first.
+    """Return words of `known` within one edit of `word` (two for a long word) or starting with `word`, best first.
 
-    An edit is a character too many, missing, wrong, or exchanged with its neighbour. Case and dashes in front do not
-    count. A mere guess would mislead: what is farther away is left out.
+    An edit is an extra, missing, wrong or transposed character. Case and leading dashes are ignored. Words with more
+    edits are left out, because a wrong suggestion would mislead.
     """
     wanted = _bare(word)
     most = 0 if len(wanted) < MIN_BEGINNING else 1 if len(wanted) < LONG else 2
@@ -113,13 +113,13 @@ def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, .
 
 
 def did_you_mean(words: Iterable[str]) -> str | None:
-    """Return the question that suggests `words`, or None if there are none."""
+    """Return a question that suggests `words`, or None if `words` is empty."""
     offered = list(words)
     return f"did you mean {' or '.join(offered)}?" if offered else None
 
 
 def slips(one: str, other: str) -> int:
-    """Return how many edits lie between two words: their optimal string alignment distance."""
+    """Return the number of edits between two words (optimal string alignment distance)."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, start=1):

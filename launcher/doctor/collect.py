@@ -1,6 +1,6 @@
-"""Collect the facts of this server: what is installed, space, limits, memory, processors, network.
+"""Collect the facts of this server: installed software, disk space, limits, memory, processors, network.
 
-Nothing is imported to learn its version, as torch alone would take seconds, and nothing here raises.
+Packages are not imported to find their versions, because importing torch takes seconds. These functions do not raise.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from launcher.doctor.network_facts import RESOLVE_S, resolve
 
 PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")
 LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as", "fsize")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to by name
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only inspected
 _NETWORK = Path("/proc/self/ns/net")
 
 
 def collect(request: Request) -> Facts:
-    """Return what this server is like now. Blocks for `RESOLVE_S`, plus what its file systems take."""
-    import psutil  # noqa: PLC0415 - only commands that need it load it
+    """Return the facts of this server. Blocks up to `RESOLVE_S`, and while its file systems respond."""
+    import psutil  # noqa: PLC0415 - slow import
 
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
@@ -50,7 +50,7 @@ def collect(request: Request) -> Facts:
     resolved = resolve((*request.names, hostname), RESOLVE_S)
     table_digest = table_trouble = None
     if request.table is not None:
-        try:  # by its meaning, which is all that HCCL reads
+        try:  # a digest of the parsed content, like HCCL's
             table_digest = digest_of_file(request.table)
         except OSError as error:
             table_trouble = error.strerror or str(error)
@@ -90,7 +90,7 @@ def collect(request: Request) -> Facts:
 
 
 def identity() -> str:
-    """Return a text that two processes share only if the same start of the same kernel gave them the same network."""
+    """Return a text that identifies the boot of the kernel and the network namespace of this process."""
     try:
         return f"{boot_id()} {_NETWORK.readlink()}" if boot_id() else ""
     except OSError:
@@ -98,7 +98,7 @@ def identity() -> str:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Return the versions of what is installed for this Python."""
+    """Return the versions of the packages installed for this Python."""
     found = {"tlaunch": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
     for package in PACKAGES:
         with suppress(PackageNotFoundError, ValueError):
@@ -107,7 +107,7 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 
 def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
-    """Return what mpi4py of this Python loads, by letting another process load it; None if it is not installed."""
+    """Return the MPI library that mpi4py of this Python loads; None if mpi4py is missing. A child process loads it."""
     with suppress(PackageNotFoundError, ValueError):
         version("mpi4py")
         return library_of_python((sys.executable,), environment, Path("/"))
@@ -115,17 +115,17 @@ def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
 
 
 def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> str | None:
-    """Return why a program that imports mpi4py would not learn its ranks under the mpirun that started this process."""
+    """Return the reason why mpi4py would not work with the mpirun that started this process; None if it would."""
     engine = read_engine_rank(environment, os.getpid())
     if library is None or engine is None or engine.engine == SLURM:
         return None
     why = why_apart(library, environment)
-    words = f"mpi4py loads {library.name} ({library.path}), which does not go with {engine.engine}'s mpirun"
+    words = f"mpi4py loads {library.name} ({library.path}), which does not work with {engine.engine}'s mpirun"
     return None if why is None else f"{words}: {why}"
 
 
 def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return what a program that imports mpi4py gets so as not to hang, unless the user has set it."""
+    """Return the variables that keep mpi4py from hanging, without variables that the user has set."""
     if library is None:
         return ()
     needed = variables_for(library, by_open_mpi_4=is_of_open_mpi_4(environment))
@@ -133,9 +133,9 @@ def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) ->
 
 
 def folder(path: Path) -> Folder:
-    """Return a directory and its space. A file without a name is made there to see whether that can be."""
-    missing, there = None, path.absolute()  # what would have to be made first, and in which directory
-    while not os.path.isdir(there) and there.parent != there:  # noqa: PTH112 - Path.is_dir raises where it may not look
+    """Return the state of a directory and its disk space. A temporary file tests whether it is writable."""
+    missing, there = None, path.absolute()  # the part of the path to create, and the existing parent
+    while not os.path.isdir(there) and there.parent != there:  # noqa: PTH112 - Path.is_dir raises without permission
         missing, there = there, there.parent
     trouble = _why_no_file(there) or (_why_no_directory(missing) if missing else None)
     space: os.statvfs_result | None = None
@@ -164,12 +164,12 @@ def limits() -> tuple[Limit, ...]:
 
 
 def memory_limit() -> int | None:
-    """Return the tightest limit of the control groups that this process is in, in bytes; None if there is none."""
+    """Return the lowest memory limit of this process's control groups in bytes; None if there is none."""
     return min((int(text) for text in _told_by_groups("memory.max") if text.isdecimal()), default=None)
 
 
 def cpu_limit() -> float | None:
-    """Return the tightest limit of the control groups in cpus: 1.5 is one and a half of them all the time."""
+    """Return the lowest limit of this process's control groups in CPUs, such as 1.5; None if there is none."""
     quotas = [text.split() for text in _told_by_groups("cpu.max")]
     return min((int(quota) / int(period) for quota, period in quotas if quota.isdecimal()), default=None)
 
@@ -179,7 +179,7 @@ def usable_cpus() -> int:
 
 
 def _told_by_groups(name: str) -> list[str]:
-    """Return what that file holds in this process's control group and those around it, as far as they are visible."""
+    """Return the contents of the file `name` in this process's control group and its visible parents."""
     own = own_directory()
     texts = []
     for group in () if own is None else (own, *own.parents):
@@ -189,7 +189,7 @@ def _told_by_groups(name: str) -> list[str]:
 
 
 def _why_no_file(directory: Path) -> str | None:
-    """Return why no file can be made there, in the system's words; None if it can."""
+    """Return the system's error message for creating a file in the directory; None if it succeeds."""
     try:
         with tempfile.TemporaryFile(dir=directory):
             return None
@@ -198,7 +198,7 @@ def _why_no_file(directory: Path) -> str | None:
 
 
 def _why_no_directory(path: Path) -> str | None:
-    """Return why no directory can be made there: a file may be in the way, or a link that leads nowhere."""
+    """Return the reason why the directory cannot be created, such as a file in its path; None if it can."""
     try:
         path.lstat()
     except FileNotFoundError:

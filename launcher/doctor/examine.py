@@ -1,4 +1,4 @@
-"""The head's side of an examination: ask servers for facts, and let them try to reach each other."""
+"""The launcher's part of an examination: request facts from servers, and let them test their connections."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from launcher.doctor.reach import Attempt
 
 T = TypeVar("T")
 REACH_TIMEOUT_S = 5.0
-MAX_LARGE = 4  # targets of each server that get large packets: all pairs of 9 servers, but not the square of many
+MAX_LARGE = 4  # targets of each server for large packets: covers all pairs of 9 servers, but is bounded for many
 
 Messages = Mapping[int, Mapping[str, Any]]  # by the index of the server
-Reach = Mapping[int, tuple[Attempt, ...]]  # what each server found when it tried the others, and last itself
+Reach = Mapping[int, tuple[Attempt, ...]]  # each server's attempts to reach the others, and finally itself
 
 
 class Transport(Protocol):
-    """Carries messages to a `ProbeHandler` on every server, and its answers back."""
+    """A channel that carries messages to a `ProbeHandler` on every server, and returns its answers."""
 
     def ask(self, messages: Messages) -> Messages:
-        """Send all messages at once, and return the answers that came in time. Blocks until then."""
+        """Send all messages at once, and return the answers that arrive in time. Blocks until then."""
 
     def offsets_s(self) -> Mapping[int, float]:
-        """Return how far the clock of each server is ahead of the head's, where that was measured."""
+        """Return the clock offset of each measured server relative to the launcher; positive if the server is ahead."""
 
 
 @frozen
 class Wish:
-    """The run that is planned, as far as servers can be asked about it."""
+    """The planned run, as far as servers can check it."""
 
     cwd: Path
     runs_dir: Path
     table: Path | None = None
-    ports: tuple[int, ...] = ()  # that rank 0 would listen on
+    ports: tuple[int, ...] = ()  # ports of rank 0
     reach_timeout_s: float = REACH_TIMEOUT_S
-    variables: tuple[tuple[str, str], ...] = ()  # for every rank
+    variables: tuple[tuple[str, str], ...] = ()  # environment variables of every rank
 
 
 @frozen
 class Examination:
-    """All that was found. A server that did not answer has no facts, and its trouble if it reported one."""
+    """The results. A server without an answer has no facts; it may have an entry in `troubles`."""
 
     cluster: Cluster
     facts: Mapping[int, Facts]
     reach: Reach
     troubles: Mapping[int, str]
-    links: Links | None = None  # if they were measured
+    links: Links | None = None  # None if not measured
 
     @property
     def offsets_s(self) -> Mapping[int, float]:
@@ -63,7 +63,7 @@ class Examination:
 
 
 def examine(cluster: Cluster, wish: Wish, transport: Transport) -> Examination:
-    """Ask every server of `cluster` for its facts and which others it reaches. Blocks as long as `transport` does."""
+    """Request the facts of every server, and let them test their connections. Blocks as long as `transport` does."""
     troubles: dict[int, str] = {}
     names = tuple(dict.fromkeys(name for server in cluster.servers for name in names_of(server)))
     request = Request(
@@ -71,7 +71,7 @@ def examine(cluster: Cluster, wish: Wish, transport: Transport) -> Examination:
         table=None if wish.table is None else str(wish.table),
         cwd=str(wish.cwd),
         runs_dir=str(wish.runs_dir),
-        # Only those that are judged: others may be secrets, and each agent that joins gets what stands here.
+        # Only variables that rules check: others may be secrets, and every agent that joins receives these.
         variables=tuple(pair for pair in wish.variables if pair[0] in INTERFACE_VARIABLES),
     )
     requests = {
@@ -93,7 +93,7 @@ def examine(cluster: Cluster, wish: Wish, transport: Transport) -> Examination:
 def _reach(
     cluster: Cluster, answering: tuple[int, ...], wish: Wish, transport: Transport, troubles: dict[int, str]
 ) -> Reach:
-    """Let each server that answers try all of them, and itself last."""
+    """Let each server that answered try to reach all of them, and finally itself."""
     if len(answering) < 2:
         return {}
     secret = secrets.token_hex(16)
@@ -111,7 +111,7 @@ def _reach(
 
 
 def _from(own: int, targets: Mapping[int, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Begin with the next server, so that not all try the first at the same time, and end with the own one."""
+    """Return the targets in the order for one server: the next server first, so that loads differ, and itself last."""
     others = [targets[index] for index in sorted(targets, key=lambda index: (index < own, index)) if index != own]
     return [*({**one, "gets_large": True} for one in others[:MAX_LARGE]), *others[MAX_LARGE:], targets[own]]
 
@@ -119,10 +119,13 @@ def _from(own: int, targets: Mapping[int, Mapping[str, Any]]) -> list[Mapping[st
 def _read(
     answers: Messages, name: str, troubles: dict[int, str], read: Callable[[Any], T], asked: Iterable[int] = ()
 ) -> dict[int, T]:
-    """Return what `read` makes of the field `name` of each answer; note troubles. `asked`: servers that answered before."""
+    """Return the field `name` of each answer, converted by `read`. Record troubles.
+
+    `asked`: the servers that answered before.
+    """
     for index in asked:
         if index not in answers:
-            troubles.setdefault(index, "it answered at first, and then no more")
+            troubles.setdefault(index, "it stopped answering")
     found = {}
     for index, answer in answers.items():
         if name not in answer:

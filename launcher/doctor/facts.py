@@ -1,7 +1,7 @@
-"""The facts that a server reports: plain records, which `core.codec` carries through JSON.
+"""The facts that a server reports, as plain records that `core.codec` converts to and from JSON.
 
-launcher/doctor/rules judges them. `core.codec` leaves out fields of a later version and gives defaults to those that an
-older one does not write, so that servers with different versions can still be compared.
+launcher/doctor/rules judges them. `core.codec` ignores fields of newer versions and fills in defaults for missing
+fields, so that servers with different versions can be compared.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Request:
-    """The things that a server is asked to look at."""
+    """The things that a server should check."""
 
-    names: tuple[str, ...] = ()  # that servers of the table go by, this one's included; each is resolved
-    called: tuple[str, ...] = ()  # this one's own names; empty if there is no other server
-    ports: tuple[int, ...] = ()  # which a listener of the run would take on this server
-    table: str | None = None  # absolute path of the rank table; None: the run has none
-    cwd: str = "."  # where ranks would start
-    runs_dir: str = "runs"  # where the run directory would be made
-    variables: tuple[tuple[str, str], ...] = ()  # that ranks would get besides what is set there
+    names: tuple[str, ...] = ()  # names of all servers in the table, to resolve
+    called: tuple[str, ...] = ()  # this server's own names; empty for a single server
+    ports: tuple[int, ...] = ()  # ports that the run needs on this server
+    table: str | None = None  # absolute path of the rank table; None without one
+    cwd: str = "."  # working directory of ranks
+    runs_dir: str = "runs"  # parent of the run directory
+    variables: tuple[tuple[str, str], ...] = ()  # additional environment variables of ranks
 
 
 @frozen
@@ -35,15 +35,15 @@ class Interface:
 
 @frozen
 class Folder:
-    """A directory, and the file system that it is on (that of its nearest parent where it does not exist)."""
+    """A directory and its file system. If it does not exist, the values are for its nearest existing parent."""
 
     path: str
     exists: bool = True
-    writable: bool = True  # as a file that was made there showed; in the nearest parent where it does not exist
-    trouble: str | None = None  # why it is not, in the system's words
+    writable: bool = True  # tested by creating a file
+    trouble: str | None = None  # the system's error message if it is not writable
     total_bytes: int | None = None
     free_bytes: int | None = None  # for this user
-    total_inodes: int | None = None  # 0 where the file system does not count them
+    total_inodes: int | None = None  # 0 if the file system does not count them
     free_inodes: int | None = None
 
 
@@ -54,12 +54,12 @@ class Resolved:
     name: str
     addresses: tuple[str, ...] = ()  # empty: unknown, or no answer in time
     seconds: float = 0.0
-    answered: bool = True  # in time
+    answered: bool = True  # False after a timeout
 
 
 @frozen
 class Limit:
-    """A limit as `ulimit` prints it; None: unlimited."""
+    """A limit in the units of `ulimit`; None means unlimited."""
 
     name: str  # nofile, nproc, memlock, ...
     soft: int | None = None
@@ -69,29 +69,31 @@ class Limit:
 @frozen
 class Port:
     number: int
-    trouble: str | None = None  # why it cannot be taken; None: it can
+    trouble: str | None = None  # why it cannot be used; None if it can
 
 
 @frozen
 class Facts:
-    """One server at one moment. Amounts of memory and space are bytes."""
+    """The facts of a server at one time. Memory and disk space are in bytes."""
 
     hostname: str
-    machine: str = ""  # the same for two answers only if they come from one system with one network
+    machine: str = ""  # equal only for the same system and network namespace
     user: int = 0
-    versions: tuple[tuple[str, str], ...] = ()  # of what is installed: tlaunch, python, torch, ...
+    versions: tuple[tuple[str, str], ...] = ()  # of installed software: tlaunch, python, torch, ...
     executable: str = ""  # of Python
-    mpi_trouble: str | None = None  # which MPI mpi4py loads that cannot join the job of the mpirun around; None: it can
-    mpi_variables: tuple[tuple[str, str], ...] = ()  # that ranks of mpi4py get so as not to hang under this mpirun
-    table_digest: str | None = None  # None: no table was asked for, or it is not there
+    mpi_trouble: str | None = None  # why mpi4py cannot join the job of this mpirun; None if it can
+    mpi_variables: tuple[
+        tuple[str, str], ...
+    ] = ()  # variables that keep ranks with mpi4py from hanging under this mpirun
+    table_digest: str | None = None  # None: no table was requested, or it is missing
     table_trouble: str | None = None  # why it cannot be read
     folders: tuple[tuple[str, Folder], ...] = ()  # by purpose: cwd, runs_dir, temporary, shared_memory
     limits: tuple[Limit, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     default_interface: str | None = None  # of the default route
-    ranks_interface: str | None = None  # by which ranks would reach other servers, unless the user says; None: by any
-    interface_variables: tuple[tuple[str, str], ...] = ()  # set here, of those that choose an interface
-    resolved: tuple[Resolved, ...] = ()  # the names asked for, and the own hostname
+    ranks_interface: str | None = None  # the interface that tlaunch sets for ranks; None: any
+    interface_variables: tuple[tuple[str, str], ...] = ()  # variables set on this server that choose an interface
+    resolved: tuple[Resolved, ...] = ()  # the requested names, and the hostname
     ports: tuple[Port, ...] = ()
     first_ephemeral_port: int | None = None
     last_ephemeral_port: int | None = None
@@ -103,8 +105,8 @@ class Facts:
     cpu_limit: float | None = None  # of the control group, in cpus
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
-    memory_limit_bytes: int | None = None  # of the control group, the tightest above it
-    clock_offset_s: float | None = None  # ahead of the head's, which writes it in
+    memory_limit_bytes: int | None = None  # of the control groups, the lowest
+    clock_offset_s: float | None = None  # relative to the launcher's clock; set by the launcher
 
     def version(self, name: str) -> str | None:
         return dict(self.versions).get(name)
@@ -116,10 +118,10 @@ class Facts:
         return next((limit for limit in self.limits if limit.name == name), None)
 
     def resolution(self, name: str) -> Resolved | None:
-        """Return what was found for `name`; None if it was not asked for."""
+        """Return the addresses found for `name`; None if it was not requested."""
         return self._resolutions.get(name)
 
     @cached_property
     def _resolutions(self) -> Mapping[str, Resolved]:
-        """The names that were asked for, by name: every rule looks up every name of perhaps 500 servers."""
+        """The resolved names in a dictionary, because rules look up the names of hundreds of servers."""
         return {one.name: one for one in reversed(self.resolved)}

@@ -1,4 +1,4 @@
-"""Findings, of what would break a run or may: one per cause, with all servers that it is about."""
+"""Findings about problems for a run: one per cause, with all servers that it affects."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from launcher.doctor.join_failure import JoinFailure
 from launcher.doctor.reach import Attempt
 
 T = TypeVar("T")
-MAX_SHOWN = 4  # servers in a sentence; the others are counted
+MAX_SHOWN = 4  # servers named in a message; the others are counted
 
 
 class Severity(str, Enum):
-    """The worst first."""
+    """The severity of a finding, worst first."""
 
     BREAKS = "breaks"  # the run would fail
     RISKY = "risky"  # it may fail, be slow, or be hard to understand
-    NOTE = "note"  # nothing is wrong, but a person may want to know
+    NOTE = "note"  # not a problem, but useful to know
 
 
 class Topic(str, Enum):
-    """The subject of a finding, in the order in which a report shows them."""
+    """The subject of a finding, in the order of the report."""
 
     ANSWER = "answer"
     REACH = "reach"
@@ -47,19 +47,19 @@ class Finding:
     topic: Topic
     severity: Severity
     servers: tuple[int, ...]  # indices in the table, ascending
-    message: str  # a sentence without its dot, the numbers put in
+    message: str  # a sentence without its full stop
     hint: str | None = None
 
 
 @frozen
 class Evidence:
-    """All that rules look at. Mappings are by a server's index in `cluster`."""
+    """The input of all rules. Mappings are by a server's index in `cluster`."""
 
-    cluster: Cluster  # just the servers and ranks that the run would use
+    cluster: Cluster  # only the servers and ranks of the run
     facts: Mapping[int, Facts]  # of the servers that answered
-    reach: Mapping[int, tuple[Attempt, ...]]  # what each server found when it tried the others
-    offsets_s: Mapping[int, float]  # how far each clock is ahead of the head's
-    troubles: Mapping[int, str] = field(default_factory=dict)  # of servers that could not do what they were asked to
+    reach: Mapping[int, tuple[Attempt, ...]]  # each server's attempts to reach the others
+    offsets_s: Mapping[int, float]  # clock offsets relative to the launcher
+    troubles: Mapping[int, str] = field(default_factory=dict)  # errors of servers that failed to answer a request
     join_failures: Mapping[int, JoinFailure] = field(default_factory=dict)  # of servers that did not join or answer
 
     @property
@@ -71,7 +71,7 @@ class Evidence:
         return self.cluster.device_count
 
     def answers(self) -> list[tuple[int, Facts]]:
-        """Return the facts of each server that answered, in the order of the table."""
+        """Return the facts of each server that answered, in table order."""
         return sorted(self.facts.items(), key=lambda one: one[0])
 
     def rank_count(self, server: int) -> int:
@@ -81,12 +81,12 @@ class Evidence:
         return self.cluster.servers[server].server_id
 
     def named(self, servers: Iterable[int]) -> str:
-        """Return the servers in words: "server 10.0.0.1", "servers h1, h2, h3, h4 and 12 more"."""
+        """Return the servers as text, such as "server 10.0.0.1" or "servers h1, h2, h3, h4 and 12 more"."""
         names = [self.name(server) for server in sorted(servers)]
         return f"server{'s' * (len(names) > 1)} {listed(names)}"
 
     def each(self, values: Mapping[T, tuple[int, ...]]) -> str:
-        """Return in words which servers have which value: "1500 on servers h1, h3; 9000 on server h2"."""
+        """Return the servers with each value, such as "1500 on servers h1, h3; 9000 on server h2"."""
         return "; ".join(f"{value} on {self.named(servers)}" for value, servers in values.items())
 
 
@@ -95,7 +95,7 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 
 @frozen
 class Answer:
-    """The facts of one server, for rules that look at one server at a time."""
+    """The facts of a server, for rules that check servers one at a time."""
 
     index: int
     facts: Facts
@@ -112,17 +112,17 @@ class Answer:
 
 @frozen
 class PerServer:
-    """A rule about one server at a time, as a row of a table."""
+    """A rule that checks servers one at a time, as a table row."""
 
     code: str
     topic: Topic
     severity: Severity
-    find: Callable[[Answer], Mapping[str, Any] | None]  # what fills in message and hint; None: nothing is wrong
-    message: str  # with {server} for "server h1", {ranks} for its number of ranks, and what `find` returns
-    hint: str | None = None  # likewise
+    find: Callable[[Answer], Mapping[str, Any] | None]  # values for message and hint; None if nothing is wrong
+    message: str  # may contain {server} ("server h1"), {ranks} (its number), and keys that `find` returns
+    hint: str | None = None  # may contain the same
 
     def __call__(self, evidence: Evidence) -> Iterator[Finding]:
-        """Yield a finding for each server with something to find; `find` may return another "severity"."""
+        """Yield a finding for each server with a problem. `find` may override the "severity"."""
         for index, facts in evidence.answers():
             answer = Answer(index, facts, evidence)
             if (values := self.find(answer)) is not None:
@@ -133,7 +133,7 @@ class PerServer:
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings sorted: the worst first, then by topic, then by server."""
+    """Return the findings sorted by severity (worst first), then by topic and server."""
     severities, topics = list(Severity), list(Topic)
     return tuple(
         sorted(findings, key=lambda one: (severities.index(one.severity), topics.index(one.topic), one.servers))
@@ -146,7 +146,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:
-    """Return the servers that have the same value; the value that most have comes first."""
+    """Return the servers by value, starting with the most frequent value."""
     found: dict[T, list[int]] = {}
     for server in sorted(values):
         found.setdefault(values[server], []).append(server)
@@ -154,5 +154,5 @@ def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:
 
 
 def minority(said: Mapping[T, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the servers of `groups` that do not have the value that most have."""
+    """Return the servers of `groups` that do not have the most frequent value."""
     return tuple(sorted(server for servers in list(said.values())[1:] for server in servers))

@@ -1,7 +1,7 @@
-"""Judge measured connections: the content of links.json, which launcher/trainer/links/ writes.
+"""Judge the measured connections: the content of links.json, written by launcher/trainer/links/.
 
-The usual rate is the median, over servers, of the best that each server shows with any other. With the plain median of
-pairs, one slow server of three would spoil two of three pairs, and so the median.
+The usual rate is the median over servers of each server's best rate with any other server. A median over pairs would be
+wrong for three servers: a slow one affects two of three pairs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.doctor.finding import Finding, Severity, Topic, listed
 
-SLOW_SHARE = 0.4  # of what is usual; links of one kind differ by less
-UNEVEN_SHARE = 0.2  # of the other way, where there is no other pair
-UNEVEN_BYTES_PER_S = 25e6  # 200 Mbit/s; more than that, one way or the other, busy processors may well differ by
-LATE_TIMES = 10.0  # of what is usual
-LATE_S = 3e-3  # less is what busy processors make of any network
+SLOW_SHARE = 0.4  # of the usual rate; links of one kind differ by less
+UNEVEN_SHARE = 0.2  # of the rate in the other direction, if there is only one pair
+UNEVEN_BYTES_PER_S = 25e6  # 200 Mbit/s; above it, busy processors may cause large differences
+LATE_TIMES = 10.0  # times the usual latency
+LATE_S = 3e-3  # busy processors may cause smaller latencies on any network
 MAX_PAIRS = 4
 
 
 @frozen
 class AllReduced:
-    """One all-reduce of all ranks together."""
+    """A measured all-reduce over all ranks."""
 
     bytes: int
     seconds: float
@@ -35,7 +35,7 @@ class AllReduced:
 
 @frozen
 class Link:
-    """A connection of two servers (indices in the table): bytes a second forth (first to second), back, and the slower."""
+    """A connection of two servers. Rates are forth (first to second), back, and the slower of both."""
 
     servers: tuple[int, ...]
     latency_s: float
@@ -46,7 +46,7 @@ class Link:
 
 @frozen
 class Links:
-    """All that was measured in one run."""
+    """All measurements of a run."""
 
     world_size: int
     server_count: int
@@ -54,11 +54,11 @@ class Links:
     device: str = ""
     all_reduce: tuple[AllReduced, ...] = ()
     pairs: tuple[Link, ...] = ()
-    interfaces: tuple[str, ...] = ()  # of each server, that carried the data, with commas; empty where none did
+    interfaces: tuple[str, ...] = ()  # for each server, the interfaces that carried data, separated by commas
 
 
 def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
-    """Return findings about slow pairs, by the server that they share if there is one. One pair has only its two ways."""
+    """Return findings about slow pairs, by their common server if any. For a single pair, compare its directions."""
     names = [server.server_id for server in cluster.servers]
     if len(links.pairs) == 1:
         return (_only_pair(links.pairs[0], names, _by(links.interfaces)),)
@@ -69,7 +69,7 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
 
 
 def best_of(first: Links, second: Links) -> Links:
-    """Return the best of each pair, since a machine may have been busy for a moment."""
+    """Return the better measurement of each pair, since a machine may have been busy for a moment."""
     again = {link.servers: link for link in second.pairs}
     pairs = []
     for one in first.pairs:
@@ -81,7 +81,7 @@ def best_of(first: Links, second: Links) -> Links:
 
 
 def described(links: Links) -> str | None:
-    """Return what is usual between servers: "10 Gbit/s and 0.05 ms"; None if no pair was measured."""
+    """Return the usual values between servers, such as "10 Gbit/s and 0.05 ms"; None if no pair was measured."""
     if not links.pairs:
         return None
     rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
@@ -89,7 +89,7 @@ def described(links: Links) -> str | None:
 
 
 def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
-    """Return the median of each server's best.
+    """Return the median of each server's best value.
 
     >>> usual({(0, 1): 10.0, (0, 2): 1.0, (1, 2): 1.0})
     10.0
@@ -99,7 +99,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """Return the server that is in all of several `pairs`, if those are all of its pairs; else None."""
+    """Return the server that all `pairs` share, if there are several and it has no other pairs; else None."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]
@@ -108,22 +108,22 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
 
 
 def _by(interfaces: Sequence[str]) -> str:
-    """Return in words by which interfaces data went, if that is known of all servers."""
+    """Return text about the interfaces that carried data; empty if they are not known for all servers."""
     return f" by {listed(list(dict.fromkeys(interfaces)))}" if interfaces and all(interfaces) else ""
 
 
 def _only_pair(link: Link, names: list[str], by: str) -> Finding:
-    """Judge a pair by its two ways. Either end may be at fault: a slow sender, or a receiver that loses packets."""
+    """Judge a pair by its two directions. Either end may be at fault: a slow sender, or a receiver that loses data."""
     if link.bytes_per_s < min(UNEVEN_BYTES_PER_S, UNEVEN_SHARE * max(link.forth_bytes_per_s, link.back_bytes_per_s)):
         return Finding(
             "slow-link", Topic.LINKS, Severity.RISKY, link.servers,
-            f"{_between(link, names)} are far slower one way than the other{by}: {_slower_way(link, names)}",
-            "look at the network cards, cables and switch ports of both: `ethtool`, `ip -s link`, `tc qdisc`",
+            f"{_between(link, names)} are much slower in one direction{by}: {_slower_way(link, names)}",
+            "check the network cards, cables and switch ports of both: `ethtool`, `ip -s link`, `tc qdisc`",
         )  # fmt: skip
     return Finding(
         "links-measured", Topic.LINKS, Severity.NOTE, link.servers,
-        f"{_between(link, names)}: {_rate(link.forth_bytes_per_s)} there, {_rate(link.back_bytes_per_s)} back, "
-        f"{_latency(link.latency_s)}{by}; with two servers there is no other pair to compare it with",
+        f"{_between(link, names)}: {_rate(link.forth_bytes_per_s)} forth, {_rate(link.back_bytes_per_s)} back, "
+        f"{_latency(link.latency_s)}{by}; with two servers, there is no other pair to compare",
     )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def _slow(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
         return None
     each = ", ".join(f"{_between(link, names)} {_slower_way(link, names)}" for link in slow[:MAX_PAIRS])
     more = f" and {len(slow) - MAX_PAIRS} more" if len(slow) > MAX_PAIRS else ""
-    return _finding("slow-link", slow, pairs, names, f"{each}{more}; usual here are {_rate(usual_rate)}")
+    return _finding("slow-link", slow, pairs, names, f"{each}{more}; the usual rate is {_rate(usual_rate)}")
 
 
 def _late(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
@@ -147,7 +147,7 @@ def _late(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
     late.sort(key=lambda one: -one.latency_s)
     each = ", ".join(f"{_between(link, names)} {_latency(link.latency_s)}" for link in late[:MAX_PAIRS])
     more = f" and {len(late) - MAX_PAIRS} more" if len(late) > MAX_PAIRS else ""
-    return _finding("late-link", late, pairs, names, f"{each}{more}; usual here is {_latency(usual_s)}")
+    return _finding("late-link", late, pairs, names, f"{each}{more}; the usual latency is {_latency(usual_s)}")
 
 
 def _finding(code: str, slow: list[Link], pairs: tuple[Link, ...], names: list[str], what: str) -> Finding:
@@ -157,12 +157,12 @@ def _finding(code: str, slow: list[Link], pairs: tuple[Link, ...], names: list[s
         servers = tuple(sorted({server for link in slow for server in link.servers}))
         return Finding(
             code, Topic.LINKS, Severity.RISKY, servers, f"{len(slow)} of {len(pairs)} pairs of servers are {word}: {what}",
-            "what these pairs share is to blame: a switch, a cable between racks, or a busy link",
+            "check the switches, cables and links that these pairs share",
         )  # fmt: skip
     return Finding(
         code, Topic.LINKS, Severity.RISKY, (common,),
-        f"all connections of server {names[common]} are {word}, and no others: {what}",
-        f"look at the network card, cable and switch port of {names[common]}: `ethtool`, `ip -s link`, `tc qdisc`",
+        f"all connections of server {names[common]} are {word}, but no others: {what}",
+        f"check the network card, cable and switch port of {names[common]}: `ethtool`, `ip -s link`, `tc qdisc`",
     )  # fmt: skip
 
 
@@ -171,16 +171,16 @@ def _between(link: Link, names: list[str]) -> str:
 
 
 def _slower_way(link: Link, names: list[str]) -> str:
-    """Return the slower rate, with its sender if the ways differ."""
+    """Return the slower rate, with its sender if the directions differ."""
     forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
     if min(forth, back) > SLOW_SHARE * max(forth, back):
         return _rate(link.bytes_per_s)
     sender = names[link.servers[0 if forth < back else 1]]
-    return f"{_rate(link.bytes_per_s)} from {sender} ({_rate(max(forth, back))} the other way)"
+    return f"{_rate(link.bytes_per_s)} from {sender} ({_rate(max(forth, back))} in the other direction)"
 
 
 def _rate(bytes_per_s: float) -> str:
-    """Return the rate in bits, as networks are sold.
+    """Return the rate as text, in bits per second.
 
     >>> _rate(1.25e9), _rate(125_000)
     ('10 Gbit/s', '1 Mbit/s')

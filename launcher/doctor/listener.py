@@ -1,11 +1,10 @@
-"""A port of one server that proves its identity to each caller.
+"""A listener on one server that proves its identity to each caller.
 
-The caller sends a random challenge, the listener answers with the number of its server and a code of both under the
-examination's secret (HMAC-SHA256). So no other program, proxy, or listener of another server behind a wrong address is
-taken for the server that was meant.
+The caller sends a random challenge. The listener answers with its server's index and an HMAC-SHA256 of both, keyed with
+the examination's secret. This exposes other programs, proxies, and listeners of other servers behind a wrong address.
 
-A caller that continues gets an acknowledgement of its first bytes, as a small packet, and then packets as large as its
-own: where large packets are lost, both ends of a connection see only silence.
+If the caller sends more data, the listener acknowledges the first bytes in a small packet, and then sends packets as
+large as the caller's. A lost large packet would otherwise look like silence at both ends.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _INDEX_BYTES = 4
 ANSWER_BYTES = _INDEX_BYTES + 32
 LARGE = bytes(64 << 10)  # fills several packets of any network
 ACKNOWLEDGED = b"+"
-MAX_CALLERS = 256  # at once; the others wait in the kernel's queue
-SILENCE_S = 2.0  # after which a caller gives way to one that waits
+MAX_CALLERS = 256  # at once; others wait in the kernel's queue
+SILENCE_S = 2.0  # after which a silent caller may be replaced by a waiting one
 _BACKLOG = 1024
 
 
 def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
-    """Return what only a listener of that server in this examination can answer."""
+    """Return the answer that only the listener of that server in this examination can give."""
     who = server_index.to_bytes(_INDEX_BYTES, "big")
     return who + hmac.digest(secret.encode(), challenge + who, "sha256")
 
@@ -40,13 +39,13 @@ def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
 class _Caller:
     connection: socket.socket
     said: bytearray
-    since_s: float  # by the monotonic clock
+    since_s: float  # monotonic time
 
 
 class Listener:
-    """A listener on a free port of all addresses. Nothing here blocks and no thread is started: its owner calls `serve`.
+    """A listener on a free port of all addresses. It does not block or start threads: its owner calls `serve`.
 
-    `fileno` becomes readable whenever there is something to serve, so it fits into the owner's own selector.
+    `fileno` becomes readable when there is something to serve, so it fits into the owner's selector.
     """
 
     def __init__(self, server_index: int, secret: str) -> None:
@@ -55,7 +54,7 @@ class Listener:
         try:
             self._socket = _bound(socket.AF_INET6, "::")
         except OSError:  # a machine without IPv6
-            self._socket = _bound(socket.AF_INET, "0.0.0.0")  # noqa: S104 - whatever address the table names must be reached
+            self._socket = _bound(socket.AF_INET, "0.0.0.0")  # noqa: S104 - any address in the table must work
         self.port: int = self._socket.getsockname()[1]
         self._selector = selectors.EpollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
@@ -65,7 +64,7 @@ class Listener:
         return self._selector.fileno()
 
     def serve(self) -> None:
-        """Answer everything that has come by now. Callers that have sent something are read before any is dropped."""
+        """Handle all pending connections and data. Data is read before any caller is dropped."""
         ready = [key.fd for key, _ in self._selector.select(0)]
         for caller in [self._callers[number] for number in ready if number in self._callers]:
             self._hear(caller)
@@ -73,15 +72,15 @@ class Listener:
             self._accept()
 
     def close(self) -> None:
-        """Drop all callers. It may be called again."""
+        """Drop all callers. Idempotent."""
         for caller in tuple(self._callers.values()):
             self._drop(caller)
         self._selector.close()
         self._socket.close()
 
     def _accept(self) -> None:
-        """Accept all that wait, since one event may stand for many. If there is no room, only a silent caller is dropped."""
-        with suppress(OSError):  # none is left, or no descriptor: then the caller times out
+        """Accept all waiting callers, since one event may stand for several. If necessary, replace a silent caller."""
+        with suppress(OSError):  # no more callers, or no descriptor: the caller times out
             while True:
                 if len(self._callers) >= MAX_CALLERS:
                     oldest = next(iter(self._callers.values()))
@@ -94,7 +93,7 @@ class Listener:
                 self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, caller: _Caller) -> None:
-        """Read what a caller sends, and answer. The caller closes the connection when it has read enough."""
+        """Read a caller's data and answer it. The caller closes the connection when it has received enough."""
         before = len(caller.said)
         try:
             piece = caller.connection.recv(CALL_BYTES + 1 if before < CALL_BYTES else len(LARGE))
@@ -111,7 +110,7 @@ class Listener:
             self._say(caller, ACKNOWLEDGED, LARGE)
 
     def _say(self, caller: _Caller, *pieces: bytes) -> None:
-        """Send each piece in packets of its own. The kernel takes most of `LARGE`, and the rest is not needed."""
+        """Send each piece in separate packets. The kernel takes most of `LARGE`; the rest is not needed."""
         with suppress(OSError):
             for piece in pieces:
                 caller.connection.send(piece)
@@ -123,7 +122,10 @@ class Listener:
 
 
 def _is_call(said: bytearray, before: int) -> bool:
-    """Return whether that is a call so far; `before` bytes had come before the last piece, and more need an answer first."""
+    """Return whether the received bytes are a valid call so far.
+
+    `before` bytes had arrived before the last piece. Further bytes are valid only after an answer.
+    """
     if before < CALL_BYTES < len(said) or len(said) > CALL_BYTES + len(LARGE):
         return False
     return said.startswith(GREETING[: len(said)])

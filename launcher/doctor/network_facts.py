@@ -1,4 +1,4 @@
-"""The network of this server: names and their addresses, interfaces, routes, ports."""
+"""The network of this server: names and addresses, interfaces, routes, ports."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from launcher.doctor.facts import Interface, Port, Resolved
 NET = Path("/proc/net")
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 RDMA = Path("/sys/class/infiniband")
-# Variables that choose the interface of a library's connections. HCCL_IF_IP is an address, the others are names.
+# Variables that choose the interface of a library's connections. HCCL_IF_IP is an address; the others are names.
 INTERFACE_VARIABLES = (*own.INTERFACE_VARIABLES, "HCCL_IF_IP")
 MAX_AT_ONCE = 32
-RESOLVE_S = 15.0  # a name server that is dead costs 5 s, and then the next one is asked
+RESOLVE_S = 15.0  # a dead name server costs 5 s, then the next one is used
 MAX_PATIENCE_S = 60.0  # for thousands of names
 
 
 def interfaces() -> tuple[Interface, ...]:
     """Return all interfaces, with their addresses of both families."""
-    import psutil  # noqa: PLC0415 - only commands that need it load it
+    import psutil  # noqa: PLC0415 - slow import
 
     stats = psutil.net_if_stats()
     families = (socket.AF_INET, socket.AF_INET6)
@@ -60,17 +60,17 @@ def interface_variables(environment: Mapping[str, str]) -> tuple[tuple[str, str]
 
 
 def ranks_interface(called: Sequence[str], resolved: Mapping[str, Resolved]) -> str | None:
-    """Return the interface that `tlaunch run` would set for ranks here."""
+    """Return the interface that `tlaunch run` would set for ranks on this server."""
     addresses = {name: addresses_of(resolved[name].addresses) for name in called if name in resolved}
     return own.interface_of(called, own.held_addresses(), addresses)
 
 
 def rdma_devices(directory: Path = RDMA) -> tuple[str, ...]:
-    return tuple(sorted(os.listdir(directory))) if directory.is_dir() else ()  # noqa: PTH208 - names are wanted
+    return tuple(sorted(os.listdir(directory))) if directory.is_dir() else ()  # noqa: PTH208 - only names
 
 
 def ephemeral_ports(path: Path = EPHEMERAL) -> tuple[int, int] | None:
-    """Return the first and the last port that the kernel gives to connections that ask for none."""
+    """Return the first and last port of the kernel's range for connections without a fixed port."""
     try:
         first, last = map(int, path.read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -79,7 +79,7 @@ def ephemeral_ports(path: Path = EPHEMERAL) -> tuple[int, int] | None:
 
 
 def try_port(number: int) -> Port:
-    """Try to take the port, as torch's store would: on all addresses, with SO_REUSEADDR."""
+    """Try to bind the port like torch's store: on all addresses, with SO_REUSEADDR."""
     trouble = _trouble(socket.AF_INET6, number)
     if trouble is not None and trouble.errno not in {errno.EADDRINUSE, errno.EACCES}:  # a machine without IPv6
         trouble = _trouble(socket.AF_INET, number)
@@ -96,20 +96,20 @@ def _trouble(family: socket.AddressFamily, number: int) -> OSError | None:
     except OSError as error:
         return error
     except OverflowError:
-        return OSError(errno.EINVAL, "no port has this number")
+        return OSError(errno.EINVAL, "invalid port number")
     return None
 
 
 def patience_s(count: int) -> float:
-    """Return how long to wait for that many names, each of which may wait for a dead name server first."""
+    """Return the timeout for resolving `count` names, each of which may first wait for a dead name server."""
     return min(MAX_PATIENCE_S, RESOLVE_S * max(1, math.ceil(count / MAX_AT_ONCE)))
 
 
 def resolve(names: Iterable[str], patience_s: float) -> dict[str, Resolved]:
-    """Return the addresses of every name; an address has itself. Blocks for `patience_s` at most.
+    """Return the addresses of every name; an address resolves to itself. Blocks up to `patience_s`.
 
-    A silent name server costs 5 to 30 s a name, so all names are resolved at once, with a deadline. A name without an answer by then has none. The system's resolver cannot be interrupted: its threads are daemons, and
-    are left behind at the deadline.
+    A silent name server takes 5 to 30 s per name, so all names are resolved in parallel. Names that are not resolved by
+    the deadline have no answer. The system's resolver cannot be interrupted, so its daemon threads are abandoned then.
     """
     wanted = tuple(dict.fromkeys(names))
     found = {name: Resolved(name, (name,)) for name in wanted if is_address(name)}
@@ -145,7 +145,7 @@ def _work(asked: queue.SimpleQueue[str], answers: queue.SimpleQueue[Resolved]) -
             name = asked.get_nowait()
             started_s, waited_s = time.monotonic(), core_wait_s("thread-self") or 0.0
             addresses = _addresses(name)
-            # That this thread had to wait for a core is not the name server's fault.
+            # Subtract the time in which this thread waited for a core.
             seconds = time.monotonic() - started_s - ((core_wait_s("thread-self") or 0.0) - waited_s)
             answers.put(Resolved(name, addresses, max(0.0, seconds)))
 

@@ -1,4 +1,4 @@
-"""The server's side of an examination: handle one message after another, whatever carries them.
+"""The server's part of an examination: handle one message after another, independent of the transport.
 
 Messages and answers are JSON objects:
 
@@ -8,9 +8,9 @@ Messages and answers are JSON objects:
 {"do": "links", "run_dir": "..."}                                -> {"links": {...}}
 {"do": "forget", "runs_dir": "...", "parent": true}              -> {"forgotten": true}
 
-Where servers are started by hand, the command itself takes one more: {"do": "measure", ...}, a part of the run above.
+If servers are started by hand, the command handles one more message: {"do": "measure", ...}.
 
-What cannot be done is answered by {"trouble": "why"}. Unknown fields are of a later version, and are ignored.
+A failure is answered by {"trouble": "why"}. Unknown fields of newer versions are ignored.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from launcher.doctor.network_facts import RESOLVE_S, resolve
 from launcher.doctor.reach import Target, try_reach
 
 Message = Mapping[str, Any]
-OWN_RUNS = ".doctor-"  # how the name of a directory begins that examinations make
+OWN_RUNS = ".doctor-"  # prefix of directories that examinations create
 
 
 def forget(runs_dir: Path, *, parent: bool) -> bool:
-    """Remove a directory that an examination made for its own runs, and no other; with `parent` that one, if empty.
+    """Remove a directory that an examination created for its runs; with `parent`, also its parent if empty.
 
-    Return whether it is gone.
+    Return whether it is removed. Other directories are not touched.
     """
     if not runs_dir.name.startswith(OWN_RUNS):
         return False
@@ -49,14 +49,14 @@ def forget(runs_dir: Path, *, parent: bool) -> bool:
 
 
 class ProbeHandler:
-    """Keeps the listener between messages. Its owner calls `serve` when `fileno` is readable, -1 being no descriptor.
+    """A message handler that keeps its listener between messages. Call `serve` when `fileno` (-1: none) is readable.
 
-    Other servers may try to reach this one until they have answered: close it only when the head has finished.
+    Other servers may try to reach this one until they have answered, so close it only when the launcher is done.
     """
 
     def __init__(self) -> None:
         self._listener: Listener | None = None
-        self._resolved: dict[str, Resolved] = {}  # the names that were asked for
+        self._resolved: dict[str, Resolved] = {}  # the requested names
 
     def fileno(self) -> int:
         return -1 if self._listener is None else self._listener.fileno()
@@ -66,13 +66,13 @@ class ProbeHandler:
             self._listener.serve()
 
     def close(self) -> None:
-        """Stop listening. It may be called again."""
+        """Stop listening. Idempotent."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     def answer(self, message: Message) -> dict[str, Any]:
-        """Do what the message asks for, and return the answer. Blocks meanwhile; no message makes it raise."""
+        """Execute the request of the message, and return the answer. Blocks; never raises."""
         try:
             match message.get("do"):
                 case "collect":

@@ -1,7 +1,7 @@
-"""Try which servers this one reaches: a connection to each, all at the same time, with a proof of who answers.
+"""Test which servers this one can reach: all in parallel, with a proof of each server's identity.
 
-Small packets of a connection may arrive while large ones are lost without a notice, if a switch or tunnel on the way
-takes smaller ones than both ends do. So some targets are sent large ones, too.
+If a switch or tunnel on the path allows only smaller packets than both ends, small packets arrive but large ones are
+lost silently. So large packets are sent to some targets as well.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from enum import Enum
 from launcher.core.frozen import frozen
 from launcher.doctor.listener import ACKNOWLEDGED, ANSWER_BYTES, CHALLENGE_BYTES, GREETING, LARGE, Listener, answer_to
 
-MAX_AT_ONCE = 128  # connections that are being made, far below the usual limit of descriptors
+MAX_AT_ONCE = 128  # pending connections, far below the usual limit of descriptors
 
 
 class Outcome(str, Enum):
-    """The result of trying to reach a server, the best first."""
+    """The result of trying to reach a server, best first."""
 
     REACHED = "reached"
-    LOSES_THERE = "large packets do not arrive there"  # all that is small does
+    LOSES_THERE = "large packets do not arrive there"  # small packets do
     LOSES_BACK = "large packets do not come back"
-    WRONG_ANSWER = "wrong answer"  # something listens there, and it is not the server that was meant
+    WRONG_ANSWER = "wrong answer"  # a listener that is not the intended server
     REFUSED = "refused"
     TIMED_OUT = "timed out"
     NO_ROUTE = "no route"
@@ -38,23 +38,23 @@ class Outcome(str, Enum):
 @frozen
 class Target:
     server: int  # its index in the table
-    host: str  # as the table calls it
+    host: str  # its name in the table
     port: int  # of its listener
-    addresses: tuple[str, ...] = ()  # of the host, on this server; empty if it is unknown
-    gets_large: bool = False  # packets, once it has answered
+    addresses: tuple[str, ...] = ()  # of the host, resolved on this server; empty if unknown
+    gets_large: bool = False  # also test large packets
 
 
 @frozen
 class Attempt:
-    """The result for one target: of several addresses the one with the best outcome, the quickest of equal ones."""
+    """The result for a target: of its addresses, the one with the best outcome, or the fastest of equal ones."""
 
     server: int
     host: str
     outcome: Outcome
     address: str | None = None
-    round_trip_s: float | None = None  # until the connection stood
-    trouble: str | None = None  # in the system's words
-    got_large: bool = False  # packets, as far as those got
+    round_trip_s: float | None = None  # until the connection was established
+    trouble: str | None = None  # error message
+    got_large: bool = False  # large packets were sent
 
     @property
     def reached(self) -> bool:
@@ -68,10 +68,10 @@ class Attempt:
 def try_reach(
     targets: Sequence[Target], secret: str, timeout_s: float, listener: Listener | None = None
 ) -> tuple[Attempt, ...]:
-    """Try every target, in their order. `listener` is this server's own, and is served meanwhile.
+    """Try every target, in order. `listener` is this server's own listener, and is served meanwhile.
 
-    Blocks for `timeout_s` for each `MAX_AT_ONCE` addresses that say nothing, from where the connection stood if it did, and
-    not at all for those that answer; that long once more, and again, where large packets are lost.
+    Blocks up to `timeout_s` for each group of `MAX_AT_ONCE` silent addresses, measured from when the connection is
+    established. If large packets are lost, it blocks for up to twice `timeout_s` more.
     """
     calls = [_Call(target, address, secret) for target in targets for address in target.addresses]
     _make(calls, timeout_s, listener)
@@ -79,7 +79,7 @@ def try_reach(
 
 
 class _Call:
-    """One connection to one address: made, answered, given up. `outcome` is None until it has ended."""
+    """A connection to one address. `outcome` is None until the call has ended."""
 
     def __init__(self, target: Target, address: str, secret: str) -> None:
         self.target = target
@@ -88,7 +88,7 @@ class _Call:
         self.round_trip_s: float | None = None
         self.trouble: str | None = None
         self.sent_large = False
-        self.deadline = 0.0  # by the monotonic clock
+        self.deadline = 0.0  # monotonic time
         self.connection: socket.socket | None = None
         challenge = os.urandom(CHALLENGE_BYTES)
         self._greeting = GREETING + challenge
@@ -98,7 +98,7 @@ class _Call:
         self._timeout_s = 0.0
 
     def begin(self, timeout_s: float) -> None:
-        """Begin to connect. A failure at once sets `outcome`."""
+        """Start to connect. An immediate failure sets `outcome`."""
         self._begun_s, self._timeout_s = time.monotonic(), timeout_s
         self.deadline = self._begun_s + timeout_s
         try:
@@ -111,7 +111,7 @@ class _Call:
             self._fail(code)
 
     def proceed(self) -> None:
-        """Continue when the connection can be written to, and after that when it can be read."""
+        """Continue when the connection becomes writable, and later readable."""
         assert self.connection is not None, "a call that could not begin is not waited for"
         if self.round_trip_s is None:
             self._connected(self.connection)
@@ -121,13 +121,13 @@ class _Call:
             self._listen(self.connection)
 
     def give_up(self) -> None:
-        """End it at the deadline. A connection over which nothing came leads to something else."""
+        """End the call at its deadline. An established connection without data leads to a wrong listener."""
         if self._is_answered:
             is_there = len(self._heard) > ANSWER_BYTES
             self._end(Outcome.LOSES_BACK if is_there else Outcome.LOSES_THERE)
             return
         stood = self.round_trip_s is not None
-        self._end(Outcome.WRONG_ANSWER if stood else Outcome.TIMED_OUT, "it says nothing" if stood else None)
+        self._end(Outcome.WRONG_ANSWER if stood else Outcome.TIMED_OUT, "it sends no data" if stood else None)
 
     def _connected(self, connection: socket.socket) -> None:
         if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -138,7 +138,7 @@ class _Call:
             connection.send(self._greeting)
         except OSError:
             self._end(Outcome.WRONG_ANSWER, "it closed the connection")
-        self.deadline = time.monotonic() + self._timeout_s  # this process may have been held up
+        self.deadline = time.monotonic() + self._timeout_s  # this process may have been delayed
 
     def _listen(self, connection: socket.socket) -> None:
         try:
@@ -153,14 +153,14 @@ class _Call:
         elif not piece:
             self._end(Outcome.WRONG_ANSWER, "it closed the connection")
         elif not self._expected.startswith(self._heard):
-            self._end(Outcome.WRONG_ANSWER, "it answers for another server, or is another program")
+            self._end(Outcome.WRONG_ANSWER, "it is another server or another program")
 
     @property
     def _is_answered(self) -> bool:
         return len(self._heard) >= ANSWER_BYTES
 
     def _answered(self, connection: socket.socket) -> None:
-        """Note the right answer. If the connection ends from now on, nothing is known of large packets."""
+        """Record the correct answer. If the connection ends from now on, large packets remain untested."""
         if not self.target.gets_large:
             self._end(Outcome.REACHED)
             return
@@ -172,7 +172,7 @@ class _Call:
             self._end(Outcome.REACHED)
 
     def _hear_large(self, connection: socket.socket) -> None:
-        """Receive the acknowledgement, which is small; what comes after it begins with a large packet."""
+        """Receive the small acknowledgement. Data after it starts with a large packet."""
         try:
             piece = connection.recv(len(LARGE))
         except BlockingIOError:
@@ -193,7 +193,7 @@ class _Call:
 
 
 def _make(calls: Sequence[_Call], timeout_s: float, listener: Listener | None) -> None:
-    """Make all calls to their end, as many at once as allowed."""
+    """Run all calls to completion, with a limit on parallel ones."""
     waiting = deque(calls)
     running: set[_Call] = set()
     with selectors.DefaultSelector() as selector:
@@ -216,7 +216,7 @@ def _make(calls: Sequence[_Call], timeout_s: float, listener: Listener | None) -
 
 
 def _step(selector: selectors.BaseSelector, running: set[_Call], listener: Listener | None) -> None:
-    """Wait for the next thing to happen, the next deadline being one."""
+    """Wait for the next event or deadline."""
     next_s = min((call.deadline for call in running), default=0.0)
     for key, _ in selector.select(max(0.0, next_s - time.monotonic())):
         if isinstance(key.data, _Call):

@@ -28,13 +28,13 @@ __all__ = [
 
 
 def render_table(cluster: Cluster) -> str:
-    """Return the canonical v1.0 table, or v1.2 where there are super pods: fixed order of keys, one line per device.
+    """Return the canonical table of a cluster: v1.2 if it has super pods, else v1.0.
 
-    Equal clusters give equal text on every node, which HCCL compares by checksum. Reading it gives the same cluster
-    again. An address that the cluster does not have is left out, never invented.
+    Equal clusters give the same text on every node, because HCCL compares checksums of the files: the order of keys is
+    fixed, and each device has one line. Reading the text returns the same cluster. Missing addresses are left out.
 
     Raises:
-        RefusedTableError: the cluster has what neither format can express, such as ranks on the host.
+        RefusedTableError: the cluster has something that neither format supports, such as ranks on the host.
     """
     from launcher.rank_table.convert import convert_cluster, has_super_pods  # noqa: PLC0415 - reading needs no writers
 

@@ -1,4 +1,4 @@
-"""From a parsed document to findings: which format, which shape, which rules. Loads every rule."""
+"""Check a parsed document: recognise its format, check its shape, apply the rules. Importing this loads every rule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from launcher.rank_table.rules import table_rules as tables
 from launcher.rank_table.schema import MAX_FAULTS, Shapes
 from launcher.rank_table.table_format import VERSIONS, Format, recognise
 
-# Importing these enters their codes into the catalogue.
+# Importing these modules registers their codes in the catalogue.
 RULES = (
     tables,
     addresses,
@@ -41,22 +41,22 @@ RULES = (
     group_list_rules,
 )
 SUFFIX = ".json"
-MAX_COUNTED = 10_000  # findings of one rule beyond those that are kept
+MAX_COUNTED = 10_000  # findings of one rule beyond the reported ones
 _CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Format.V2_0: "a5"}
 
 
 @frozen
 class Checked:
-    """Everything known about a document before its findings are given lines and columns."""
+    """The result of checking a document, before findings get lines and columns."""
 
     format: Format | None
-    table: Table | None  # None where the document is no rank table
+    table: Table | None  # None if the document is not a rank table
     chip: Chip
     findings: tuple[Found, ...]
 
 
 def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = MAX_FAULTS) -> Checked:
-    """Find what is wrong with `document` as far as its text can be read: `at_most` faults of shape, and of each rule."""
+    """Return the faults of `document`: at most `at_most` faults of its shape, and at most `at_most` of each rule."""
     found = recognise(document.value) if document.checkable else None
     named = tuple(_file_findings(path, found))
     if not document.checkable:
@@ -69,11 +69,11 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
     if chip.name == "auto":
         chip = CHIPS["none" if table.is_without_ascend else _CHIP_OF_FORMAT.get(found, "auto")]
     table = replace(table, chip=chip, keys=frozenset(shapes.keys), complete=shapes.complete)
-    of_rules = () if shapes.full else _rule_findings(table, at_most)  # what is missing there would be rules' nonsense
+    of_rules = () if shapes.full else _rule_findings(table, at_most)  # skip rules for unread entries
     if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
-        message = "HCCL reads a v2.0 file to its end, and there is text after the table"
-        named += (("RT208", Finding((), message, "remove what follows the last bracket of the table")),)
-    # Of a table that its writer has only begun, HCCL looks at the status alone.
+        message = "there is text after the table, and HCCL reads a v2.0 file to its end"
+        named += (("RT208", Finding((), message, "remove everything after the last bracket of the table")),)
+    # HCCL checks only the status of a table that is not completed.
     has_begun = text_at(table.fields, "status") not in {None, COMPLETED} and found is not Format.V2_0
     of_shape = (
         (code, finding)
@@ -84,7 +84,7 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
 
 
 def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
-    """Yield at most `at_most` findings of each rule; the last one gives the number of the others, as far as counted."""
+    """Yield at most `at_most` findings of each rule; the last one states how many more there are."""
     entries = [entry for entry in CATALOGUE.values() if entry.concerns(table)]
     replaced = {entry.replaces for entry in entries}
     for entry in entries:
@@ -105,7 +105,7 @@ def _no_table(document: Any, found: Format | None) -> Found:
         return "RT202", Finding((), message, found.use)
     if isinstance(document, dict) and "version" not in document:
         hint = 'a rank table starts with "version": "1.0" and has server_list'
-        return "RT203", Finding((), "there is no version, and no other key of a rank table", hint)
+        return "RT203", Finding((), "there is no `version` or other key of a rank table", hint)
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
         return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
@@ -116,22 +116,22 @@ def _no_table(document: Any, found: Format | None) -> Found:
 
 
 def _file_findings(path: Path, found: Format | None) -> Iterator[Found]:
-    """Warn of a name that HCCL refuses.
+    """Warn if HCCL would refuse the file because of its name.
 
-    HCCL resolves links, and wants the first ".json" of the path to be its end.
+    HCCL resolves symbolic links. The first ".json" in the path must be at its end.
     """
     if str(path) == "-" or found is Format.V2_0:
         return
     real = os.path.realpath(path)
     first, whole = real.find(SUFFIX), len(real) - len(SUFFIX)
     if first < 0:
-        message = f'the name "{Path(real).name}" does not end in .json, and HCCL refuses such a file'
+        message = f'the file name "{Path(real).name}" does not end in .json, so HCCL refuses the file'
         yield "RT406", Finding((), message, f"rename it to {Path(real).with_suffix(SUFFIX).name}")
     elif first != whole:
         message = (
-            f'"{real[: first + len(SUFFIX)][-60:]}" ends in .json before the path does, and HCCL refuses such a path'
+            f'"{real[: first + len(SUFFIX)][-60:]}" contains .json before the end of the path, so HCCL refuses the path'
         )
-        yield "RT406", Finding((), message, "take the first .json out of the name of the file or its directory")
+        yield "RT406", Finding((), message, "remove the first .json from the name of the file or its directory")
 
 
 class Reader(NamedTuple):

@@ -1,7 +1,7 @@
 """Convert a cluster to another format, and report what that format cannot hold.
 
-What would change the meaning for the ranks is refused; what HCCL never reads is left behind and named; nothing is
-ever made up.
+A conversion that would change the meaning for ranks is refused. Keys that HCCL never reads are dropped and reported.
+Nothing is invented.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from launcher.rank_table.nodelists import order_of_slurm, write_nodelist
 from launcher.rank_table.table_format import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD, Format
 
 _Record = TypeVar("_Record", Server, Device)
-_SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a device in a pod
+_SUPER_POD_NAME = "super_pod"  # the name in --drop for the two keys that assign a device to a pod
 
 
 def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
-    """Refuse ranks and devices that are not counted from the first host to the last: hosts and counts say no more."""
+    """Refuse ranks and devices that are not numbered host by host, since the target holds only hosts and counts."""
     places = ((server, slot, device) for server in cluster.servers for slot, device in enumerate(server.devices))
     for expected, (server, slot, device) in enumerate(places):
         if device.global_rank == expected and device.device_id == slot:
             continue
         kind, number = ("rank", expected) if device.global_rank != expected else ("device", slot)
         who = f"rank {device.global_rank}, device {device.device_id} of {server.server_id[:60]!r}"
-        message = f"ranks and devices are counted from host to host, and {who} would become {kind} {number}"
-        yield Reason(message, f"a rankfile writes the {kind}s down")
+        message = f"ranks and devices are numbered host by host, so {who} would become {kind} {number}"
+        yield Reason(message, f"use a rankfile, which stores the {kind}s")
         return
 
 
@@ -63,43 +63,43 @@ NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
 _DEVICE_FIELDS = ("device_ip", "super_device_id")
 _HARDWARE_NOTE = (
-    'no device has a device_ip, so the servers are marked as hardware_type "cpu": the table is for CPU or GPU; for Ascend '
-    "devices write every device_ip, and leave hardware_type out"
+    'no device has a device_ip, so the servers get hardware_type "cpu": the table is for CPU or GPU; for Ascend '
+    "devices, add every device_ip and remove hardware_type"
 )
 
 
 @frozen
 class Converted:
-    """A cluster in its new form."""
+    """A cluster converted to another format."""
 
     text: str
-    cluster: Cluster  # what the text says: the one given, without what was dropped or left behind
-    left_behind: tuple[str, ...]  # keys that the new form has no place for
-    notes: tuple[str, ...]  # what a person should know about it
+    cluster: Cluster  # the given cluster without dropped keys, as the text describes it
+    left_behind: tuple[str, ...]  # keys that the target format cannot hold
+    notes: tuple[str, ...]  # remarks for the user
 
 
 def convert_cluster(
     cluster: Cluster, target_name: str, drop: Collection[str] = (), *, called: str | None = None
 ) -> Converted:
-    """Write `cluster` as `target_name` (a name in `TARGETS`) without the keys in `drop`.
+    """Convert `cluster` to the format `target_name` (a key of `TARGETS`), without the keys in `drop`.
 
-    Equal clusters give equal text. `called` is the name of the source file in messages.
+    Equal clusters give equal text. `called` is the name of the source in messages.
 
     Raises:
-        RefusedTableError: the target cannot express the cluster; the message has all reasons.
-        UsageError: `target_name` is no target, or a key in `drop` is in no format.
+        RefusedTableError: the target cannot express the cluster; the message lists all reasons.
+        UsageError: `target_name` is not a target, or a key in `drop` exists in no format.
     """
     target = TARGETS[format_named(target_name, TARGETS)]
     keys = set(drop)
     if _SUPER_POD_NAME in keys:
         keys = keys - {_SUPER_POD_NAME} | SUPER_POD
     for key in sorted(keys & NEEDED):
-        hint = "--drop leaves out what the new format has no place for"
-        raise UsageError(f"--drop {key}: every table needs it", hint=hint)
+        hint = "drop only keys that the new format cannot hold"
+        raise UsageError(f"--drop {key}: every table needs this key", hint=hint)
     for key in sorted(keys - KNOWN_KEYS):
         question = did_you_mean(near(key[:40], [*KNOWN_KEYS, _SUPER_POD_NAME], limit=1))
         hint = question or f"for instance {_SUPER_POD_NAME}, device_ip, level_list"
-        raise UsageError(f"--drop {key[:40]}: no table has such a key that could be left out", hint=hint)
+        raise UsageError(f"--drop {key[:40]}: this is not an optional key of any table", hint=hint)
     cluster = without(cluster, keys)
     held = held_keys(cluster)
     homeless = [key for key in held if key not in target.keys]
@@ -115,7 +115,6 @@ def convert_cluster(
 
 
 def has_super_pods(cluster: Cluster) -> bool:
-    """Return whether any server names its super pod."""
     return any(server.super_pod_id is not None for server in cluster.servers)
 
 
@@ -123,7 +122,7 @@ def format_named(name: str, known: Collection[str]) -> str:
     """Return the full name of a format in `known`: "1.0" is "v1.0".
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: the format is unknown.
     """
     full = f"v{name}" if f"v{name}" in SOURCES else name
     if full not in known:
@@ -135,14 +134,15 @@ def format_named(name: str, known: Collection[str]) -> str:
 
 
 def rewritten_format(table_format: str) -> str:
-    """Return the format for a table made from one in `table_format`: v1.0 if that format is only read."""
+    """Return the format to write for a table read in `table_format`: v1.0 if tlaunch does not write that format."""
     return table_format if table_format in TARGETS else V1_0.name
 
 
 def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """Mark a cluster that HCCL could never use as one of CPU or GPU, with a note; return it as it is where HCCL might.
+    """Mark a cluster that HCCL cannot use as a CPU or GPU cluster, and return a note about it.
 
-    Between servers HCCL needs addresses, of the devices or of all servers. A server's own hardware_type stays.
+    Between servers, HCCL needs the address of every device or of every server. Other clusters are returned unchanged.
+    A server's existing hardware_type is kept.
     """
     servers = cluster.servers
     has_addresses = all(server.host_ip for server in servers) or any(
@@ -155,7 +155,7 @@ def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, 
 
 
 def held_keys(cluster: Cluster) -> dict[str, int]:
-    """Return the keys that the cluster has beside servers, devices and ranks, with how often each occurs."""
+    """Return the optional keys of the cluster (not servers, devices and ranks), with their number of uses."""
     held = Counter(dict.fromkeys((key for key, _ in cluster.options), 1))
     for server in cluster.servers:
         held.update(key for key in _SERVER_FIELDS if getattr(server, key) is not None)
@@ -167,7 +167,7 @@ def held_keys(cluster: Cluster) -> dict[str, int]:
 
 
 def without(cluster: Cluster, keys: Collection[str]) -> Cluster:
-    """Return the cluster without `keys`, wherever they stand; the same records where there is nothing to leave out."""
+    """Return the cluster with all uses of `keys` removed; the same object if there are none."""
     if not keys:
         return cluster
     servers = []
@@ -188,11 +188,11 @@ def _options_without(options: Options, keys: Collection[str]) -> Options:
 
 def _reasons(cluster: Cluster, target: Target, homeless: dict[str, int]) -> Iterator[Reason]:
     if "super_pod_id" in homeless:
-        yield Reason("super pods are only in v1.2", f"--drop {_SUPER_POD_NAME} leaves them out")
+        yield Reason("only v1.2 has super pods", f"use --drop {_SUPER_POD_NAME} to leave them out")
         homeless = {key: count for key, count in homeless.items() if key not in SUPER_POD}
     for key, count in homeless.items():
         times = "" if count == 1 else f" (it occurs {count:,} times)"
-        yield Reason(f"there is no place for {key}{times}", f"--drop {key} leaves it out")
+        yield Reason(f"the format has no key for {key}{times}", f"use --drop {key} to leave it out")
     for limit in target.limits:
         yield from limit(cluster)
 
@@ -201,11 +201,11 @@ def _notes(target: Target, left: dict[str, int]) -> Iterator[str]:
     if not left:
         return
     if not target.is_table:
-        yield f"left behind, since a {target.name} names only hosts and slots: {', '.join(left)}; keep the table"
+        yield f"dropped, because a {target.name} holds only hosts and slots: {', '.join(left)}; keep the table"
         return
     of_v1_1 = [key for key in left if key in NODE_TABLE_OPTIONS]
     others = [key for key in left if key not in NODE_TABLE_OPTIONS]
     if of_v1_1:
-        yield f"left behind, since it means nothing outside v1.1: {', '.join(of_v1_1)}"
+        yield f"dropped, because only v1.1 uses it: {', '.join(of_v1_1)}"
     if others:
-        yield f"left behind, since {target.name} has no place for it and HCCL never reads it: {', '.join(others)}"
+        yield f"dropped, because {target.name} cannot hold it and HCCL never reads it: {', '.join(others)}"

@@ -1,7 +1,4 @@
-"""Distinguish files: rank tables, texts that name the hosts of a cluster, programs, and other JSON.
-
-Texts that are no JSON but name hosts are read as well.
-"""
+"""Recognise the kind of a file: a rank table, a list of hosts, a program, or other JSON. Host lists are parsed, too."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from launcher.rank_table.hostfiles import is_host_name, parse_hostfile, parse_ra
 from launcher.rank_table.nodelists import parse_nodelist
 from launcher.rank_table.table_format import recognise
 
-# One of these is enough; a server_list alone is common elsewhere too.
+# One of these keys is enough; other kinds of files have a server_list, too.
 _KEYS = frozenset({"server_count", "group_list", "group_count", "rank_list", "node_list", "deploy_mode"})
 _BESIDE_SERVER_LIST = frozenset({"version", "status"})
 _WORDS = (b"server_id", b"device_id", b"rank_id")
-# What other JSON files have on purpose, which are read by more tolerant parsers: a byte order mark, commas, comments, words
-# such as the NaN that Python writes, a number beyond all doubles.
+# Intended in JSON files for more tolerant parsers: a byte order mark, trailing commas, comments, words such as Python's
+# NaN, numbers that exceed a double.
 _WORD = "RT107"
 _OF_DIALECTS = frozenset({"RT101", "RT103", "RT104", _WORD, "RT115"})
 _TABLE_NAME = re.compile(r"(?<![a-z])(?:hccl|rank[-_ ]?table)", re.IGNORECASE)
@@ -31,13 +28,13 @@ MAX_TEXT_BYTES = 16 * 1024 * 1024  # a rankfile of 131,072 ranks has 5 MB
 _LINE = re.compile(r"[^\n]+")
 _STARTS_JSON = ("{", "[", '"')
 _IPV6_HOST = re.compile(r"\[[0-9A-Fa-f]*:[\w.:%]*\](?::\S*|\s+[\w-]+\s*=.*)?", re.ASCII)  # [fe80::1]:2
-_NUMBERED_HOSTS = re.compile(r"\[[0-9]+[,-][0-9,-]*\]\S*", re.ASCII)  # [0-3], where hosts are called by numbers
-_USER = r"(?:[\w.-]+@)?"  # which is refused later
+_NUMBERED_HOSTS = re.compile(r"\[[0-9]+[,-][0-9,-]*\]\S*", re.ASCII)  # [0-3]: numbers as host names
+_USER = r"(?:[\w.-]+@)?"  # refused later
 _COUNTED = re.compile(rf"(?!-){_USER}(?:[\w.%:-]+\s+[\w-]+\s*=.*|[\w.%-]+:[0-9]+(?:\s.*)?)")  # the count may be faulty
 _RANK_LINE = re.compile(r"\s*rank\s*[0-9]+\s*=", re.IGNORECASE)
 _NAME = r"[A-Za-z0-9][\w.:%-]*"
 _LISTED = r"(?:[\w.:%]|(?<=.)-|\[[0-9][0-9, -]*\])+"
-_CERTAIN = {  # what each line looks like, more narrowly than it is read
+_CERTAIN = {  # the form of each line, narrower than the parser's
     "rankfile": re.compile(rf"rank\s*[0-9]+\s*=\s*{_NAME}\s+slots?\s*=\s*[p0-9][0-9:,;*-]*", re.ASCII | re.IGNORECASE),
     "hostfile": re.compile(
         rf"(?:{_NAME}|\[[0-9A-Fa-f:.]*\](?::[0-9]+)?)(?:\s+(?:max_)?(?:slots|cpus?|count)\s*=\s*[0-9]+)*", re.ASCII
@@ -46,8 +43,8 @@ _CERTAIN = {  # what each line looks like, more narrowly than it is read
 }
 _LIST = re.compile(r"(?!-)[\w.%:@-]*[\[,]")  # a fault after the first name or bracket is reported later
 _NAMES_HOSTS = re.compile(r"[A-Za-z.:].*[0-9]|localhost|[0-9]+\.[0-9]+\.|\[", re.ASCII)  # single words may be anything
-_MAX_HEAD_BYTES = 64 * 1024  # bytes that are looked at for the beginning of a program
-# A statement that a program starts with, and no other kind of file.
+_MAX_HEAD_BYTES = 64 * 1024  # enough to recognise a program
+# A statement that only programs start with.
 _STATEMENT = re.compile(
     r"import[ ]+[\w.]+(?:[ ]*,|[ ]+as\b|[ \t]*(?:[;#\r\n]|\Z))|from[ ]+[\w.]+[ ]+import\b|def[ ]+\w+\(|class[ ]+\w+[(:]|@\w"
 )
@@ -55,7 +52,7 @@ _DOCSTRING = re.compile(r"[rR]?(\"{3}|'{3})")
 
 
 def named_like_table(name: str) -> bool:
-    """Return whether a file is called as rank tables are, whatever is in it.
+    """Return whether a file's name looks like the name of a rank table.
 
     >>> [named_like_table(name) for name in ("rank_table_8pcs.json", "jobstart_hccl.json", "package.json")]
     [True, True, False]
@@ -64,14 +61,14 @@ def named_like_table(name: str) -> bool:
 
 
 def looks_like_table(data: bytes, document: Document) -> bool:
-    """Return whether `document`, parsed from `data`, may be a rank table or a related file, or is no JSON at all.
+    """Return whether `document`, parsed from `data`, may be a rank table, a related file, or text that is not JSON.
 
-    An empty file, or one that was cut off, is what is left of anything. Only a text whose faults others make on purpose
-    is asked for more: whether it mentions the ids that tables consist of.
+    Empty and truncated files count: they may be damaged tables. If the only faults are extensions of other JSON
+    dialects, the text must also contain the ids that tables consist of.
     """
     if document.faults:
         codes = {fault.code for fault in document.faults}
-        on_purpose = codes <= _OF_DIALECTS and (document.checkable or _WORD in codes)  # behind a word, all was read
+        on_purpose = codes <= _OF_DIALECTS and (document.checkable or _WORD in codes)  # only words unread
         if not (on_purpose or OTHER_DATA in codes) or mentions_ids(data):
             return True
     if not isinstance(document.value, dict):
@@ -83,15 +80,15 @@ def looks_like_table(data: bytes, document: Document) -> bool:
 
 
 def mentions_ids(data: bytes) -> bool:
-    """Return whether the bytes hold one of the ids that tables consist of, in any encoding."""
+    """Return whether the bytes contain one of the ids that tables consist of, in any encoding."""
     letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
     return any(word in letters for word in _WORDS)
 
 
 def recognise_plain(data: bytes) -> str | None:
-    """Return "hostfile", "rankfile" or "nodelist"; None for a text that may be meant as JSON, or is something else.
+    """Return "hostfile", "rankfile" or "nodelist"; None for a text that may be JSON or anything else.
 
-    One line of several hosts, of brackets, or of a name alone is a node list; names line by line are a hostfile.
+    A single line with several hosts, brackets or one name is a node list. Several lines of names are a hostfile.
     """
     text = _text(data)
     first = next(_meaningful(text or ""), None)
@@ -107,7 +104,7 @@ def recognise_plain(data: bytes) -> str | None:
 
 
 def _list_of_names(first: str, text: str) -> str | None:
-    """Recognise lines of one word each as a hostfile. One word alone counts only if it looks like a host's name."""
+    """Recognise lines of one word each as a hostfile. A single word must look like a host name."""
     if "," in first or "[" in first:
         return "nodelist" if _LIST.match(first) else None
     if not all(is_host_name(re.sub(f"^{_USER}", "", line)) for line in _meaningful(text)):
@@ -118,9 +115,10 @@ def _list_of_names(first: str, text: str) -> str | None:
 
 
 def certainly_plain(data: bytes) -> str | None:
-    """Recognise as `recognise_plain` does, but only where every line reads like it and the first one is unambiguous.
+    """Return the kind that `recognise_plain` finds if every line has its form and the first line is unambiguous.
 
-    Builds nothing: a line may stand for a million devices. Larger texts than those of 131,072 ranks are not looked at.
+    The hosts are not expanded, since a line may name a million devices. Texts larger than a rankfile of 131,072 ranks
+    are skipped.
     """
     text = _text(data) if len(data) <= MAX_CERTAIN_BYTES else None
     first = next(_meaningful(text or ""), None)
@@ -131,10 +129,10 @@ def certainly_plain(data: bytes) -> str | None:
 
 
 def program_kind(data: bytes, suffix: str) -> str | None:
-    """Name the kind of program, of a text that can only be one, or has its suffix and begins as no JSON does."""
+    """Return the kind of a program: certain from the text, or from the suffix if the text cannot be JSON; else None."""
     head = data[:_MAX_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     if head.startswith("#!"):
-        return f'a script, which starts with "{head.splitlines()[0][:40]}"'
+        return f'a script that starts with "{head.splitlines()[0][:40]}"'
     is_called_one = suffix == ".py" and not head.startswith(_STARTS_JSON[:2])
     code = _without_comments(head)
     if opened := _DOCSTRING.match(code):
@@ -148,27 +146,27 @@ def _without_comments(text: str) -> str:
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the cluster that a text of this `kind` names, and notes about it. `name` is the text's name in messages.
+    """Return the cluster described by a text of this `kind`, and notes about it. `name` is the text's name in messages.
 
     Raises:
-        TlaunchError: a line that is not understood, or a text that is too large or not UTF-8.
-        UsageError: `devices` is given for a text that has the counts itself.
+        TlaunchError: a line cannot be parsed, or the text is too large or not UTF-8.
+        UsageError: `devices` is given for a text that has its own counts.
     """
     text = _text(data)
     if text is None:
-        raise TlaunchError(f"{name} is no UTF-8 text of at most {MAX_TEXT_BYTES >> 20} MiB", hint="check the file")
+        raise TlaunchError(f"{name} is not UTF-8, or larger than {MAX_TEXT_BYTES >> 20} MiB", hint="check the file")
     if kind == "rankfile":
         if devices is not None:
-            raise UsageError(f"--devices {devices}: a rankfile places every rank itself", hint="leave it out")
+            raise UsageError(f"--devices {devices}: a rankfile already assigns every rank", hint="remove --devices")
         return parse_rankfile(text, name)
     if kind == "hostfile":
         return parse_hostfile(text, name, devices)
-    notes = () if devices else ("a node list has no counts: one device per host; --devices N gives each N",)
+    notes = () if devices else ("a node list has no counts: one device per host; use --devices N for N per host",)
     return parse_nodelist(text, name, devices or 1), notes
 
 
 def _meaningful(text: str) -> Iterator[str]:
-    """Return the lines that are not empty, without comments, one after the other: there may be millions."""
+    """Yield the lines that are not empty, without comments. Lazy, as there may be millions."""
     return (line for raw in _LINE.finditer(text) if (line := raw[0].partition("#")[0].strip()))
 
 

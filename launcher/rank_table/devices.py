@@ -1,4 +1,4 @@
-"""The devices of a server that are meant: lists of ids, variables, UUIDs of GPUs, and the text of /etc/hccn.conf."""
+"""Select the devices of a server: lists of ids, visibility variables, UUIDs of GPUs, and /etc/hccn.conf."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from launcher.rank_table.ip import FAMILY_NAMES, UNSET, address_family
 from launcher.rank_table.nodelists import in_ranges
 from launcher.rank_table.profile import CHIPS
 
-ASCEND_VARIABLES = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")  # the first one that is set counts
+ASCEND_VARIABLES = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")  # the first one that is set is used
 CUDA_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 MAX_DEVICES = CHIPS["none"].device_id_limit  # on one server, in tables for CPU or GPU
 _ID_OR_RANGE = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
-_HALF_OPEN = re.compile(r"\[\s*([0-9]{1,6})\s*,\s*([0-9]{1,6})\s*\)")  # as hccl_tools writes ranges
+_HALF_OPEN = re.compile(r"\[\s*([0-9]{1,6})\s*,\s*([0-9]{1,6})\s*\)")  # the ranges of hccl_tools
 _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
 DEVICE_ID_LIMIT = CHIPS["auto"].device_id_limit  # ids are 0 .. 31 on the largest server that HCCL knows
 MAX_CONF_BYTES = 1024 * 1024
@@ -28,23 +28,23 @@ _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNOR
 
 
 class FoundDevice(NamedTuple):
-    """A device that a machine has, or is said to have."""
+    """A device that a machine has or is assumed to have."""
 
     device_id: int  # physical
-    device_ip: str | None = None  # None where none is set; never invented
+    device_ip: str | None = None  # None if not set; never invented
     uuid: str | None = None  # of a GPU
 
 
 def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
-    """Return the ids of a list such as "0-3,6", in the order written. `origin` is the option or variable it is from.
+    """Return the ids of a list such as "0-3,6", in the given order. `origin` is the option or variable of the list.
 
     Raises:
-        UsageError: no such list, an id twice, or one that no server has.
+        UsageError: the list cannot be parsed, has an id twice, or an id that no server has.
     """
     if text.lstrip().startswith("["):
         hint, match = 'write ids and ranges without brackets, for instance "0-3,6"', _HALF_OPEN.fullmatch(text.strip())
         if match is not None and int(match[2]) > int(match[1]):
-            hint = f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
+            hint = f'write "{int(match[1])}-{int(match[2]) - 1}": a range includes both ends'
         raise UsageError(f'{origin}: "{printable(text[:40])}" is written in brackets', hint=hint)
     ids: list[int] = []
     for part in map(str.strip, text.split(",")):
@@ -56,7 +56,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
         if last < first:
             raise UsageError(f'{origin}: the range "{part}" runs backwards', hint=f'write "{last}-{first}"')
         if last >= MAX_DEVICES:
-            message = f"{origin} names device {last}, a server has at most {MAX_DEVICES}"
+            message = f"{origin} names device {last}, but a server has at most {MAX_DEVICES} devices"
             raise UsageError(message, hint="ids start at 0 on each server")
         ids += range(first, last + 1)
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
@@ -67,12 +67,12 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
 def visible_devices(
     environment: Mapping[str, str], names: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the first variable of `names` that is set, and the ids it lets be seen; None where none is set.
+    """Return the first variable of `names` that is set, and the device ids that it makes visible; None if none is set.
 
-    UUIDs of GPUs, whole or as far as they are unique, are looked up in `found`.
+    UUIDs of GPUs, full or shortened to a unique prefix, are looked up in `found`.
 
     Raises:
-        UsageError: it is empty, hides all devices, or names a GPU that `found` has not, or a part of one.
+        UsageError: the variable is empty, hides all devices, or names a part of a GPU or a GPU that is not in `found`.
     """
     name = next((name for name in names if name in environment), None)
     if name is None:
@@ -81,24 +81,24 @@ def visible_devices(
     if name in CUDA_VARIABLES and "-1" in parts:  # CUDA ignores what follows it
         parts = parts[: parts.index("-1")]
     if not any(parts):
-        raise UsageError(f"{name} lets no device be seen", hint=f"unset {name}, or choose with --device-ids")
+        raise UsageError(f"{name} hides all devices", hint=f"unset {name}, or choose devices with --device-ids")
     for index, part in enumerate(parts):
         if _UUID.match(part) is None:
             continue
         named = f"{name} names {printable(part[:44])}"
         if part.upper().startswith("MIG"):
-            message = f"{named}, a part of a GPU, and a table lists whole GPUs"
-            raise UsageError(message, hint="choose whole GPUs with --device-ids")
+            message = f"{named}, a part of a GPU, but a table lists only full GPUs"
+            raise UsageError(message, hint="choose full GPUs with --device-ids")
         meant = [device for device in found if device.uuid and device.uuid.casefold().startswith(part.casefold())]
         if len(meant) != 1:
-            message = f"{named}, and {len(meant) or 'no'} GPUs of this machine have a UUID that starts so"
-            raise UsageError(message, hint="`nvidia-smi -L` shows them: choose with --device-ids")
+            message = f"{named}, but {len(meant) or 'no'} GPUs of this machine have a UUID with this prefix"
+            raise UsageError(message, hint="list the GPUs with `nvidia-smi -L`, and choose them with --device-ids")
         parts[index] = str(meant[0].device_id)
     return name, parse_device_ids(",".join(parts), name)
 
 
 def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str) -> tuple[FoundDevice, ...]:
-    """Return those of `found` that `ids` names, in the order of `ids`.
+    """Return the devices with the given ids, in the order of `ids`.
 
     Raises:
         UsageError: `origin` names a device that was not found.
@@ -107,14 +107,14 @@ def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str
     wanted = tuple(ids)
     if missing := [one for one in wanted if one not in by_id]:
         raise UsageError(
-            f"{origin} names {name_devices(missing)}, which this machine does not have",
-            hint=f"it has {name_devices(by_id)}",
+            f"{origin} names {name_devices(missing)}, but this machine has {name_devices(by_id)}",
+            hint="choose from the devices of this machine",
         )
     return tuple(by_id[one] for one in wanted)
 
 
 def name_devices(ids: Iterable[int]) -> str:
-    """Return the ids in words, in the order given.
+    """Return the ids as text, in the given order.
 
     >>> name_devices([0, 1, 2, 3, 6]), name_devices([5]), name_devices([6, 2, 3])
     ('devices 0-3,6', 'device 5', 'devices 6,2-3')
@@ -125,30 +125,31 @@ def name_devices(ids: Iterable[int]) -> str:
 
 @frozen
 class HccnConf:
-    devices: tuple[FoundDevice, ...]  # ascending by id; those without an address too, where a line names them
+    devices: tuple[FoundDevice, ...]  # ascending by id, including named devices without an address
     notes: tuple[str, ...]
 
 
 def decode_conf(data: bytes, name: str) -> str:
-    """Return the text of a file's bytes in any encoding: what is replaced is a comment, or refused where it stands.
+    """Decode the bytes of a file in any encoding. Undecodable bytes are replaced; they are harmless in comments.
 
     Raises:
-        UnreadableError: it is far too large.
+        UnreadableError: the file is too large.
     """
     if len(data) > MAX_CONF_BYTES:
         limit = f"{MAX_CONF_BYTES >> 20} MiB"
-        raise UnreadableError(f"{name} is larger than {limit}", hint="hccn.conf has a few lines for each device")
+        raise UnreadableError(
+            f"{name} is larger than {limit}", hint="name an hccn.conf: it has a few lines for each device"
+        )
     return data.decode("utf-8", errors="replace")
 
 
 def parse_hccn_conf(text: str, name: str) -> HccnConf:
-    """Return the devices that `text` names, with the IPv4 address of each, or its IPv6 address where it has no other.
+    """Return the devices that `text` names, with the IPv4 address of each, or else its IPv6 address.
 
-    Comments, blank lines, either kind of line end, and keys with other meanings are fine. `name` is what messages call
-    the text.
+    Comments, blank lines, any line endings, and unrelated keys are allowed. `name` is the text's name in messages.
 
     Raises:
-        UnreadableError: lines that cannot be used, all of them in one message, or no device at all.
+        UnreadableError: there is no device, or some lines cannot be used; the message lists them.
     """
     reader = _Reader(name)
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -160,24 +161,24 @@ def parse_hccn_conf(text: str, name: str) -> HccnConf:
             more = [f"... and {count - FAULTS_SHOWN} more"] if count > FAULTS_SHOWN else []
             shown = [f"{name}: {count} lines cannot be used", *reader.faults[:FAULTS_SHOWN], *more]
             message = "\n  ".join(shown)
-        raise UnreadableError(message, hint="repair the file, or give --device-ids and --devices")
+        raise UnreadableError(message, hint="correct the file, or use --device-ids and --devices")
     if not reader.ids:
-        hint = "it should hold lines such as address_0=192.168.100.100"
+        hint = "add lines such as address_0=192.168.100.100"
         raise UnreadableError(f"{name} names no device", hint=hint)
     return HccnConf(reader.devices(), tuple(reader.notes))
 
 
 class _Reader:
-    """The devices and faults of the lines read so far."""
+    """A parser of hccn.conf that collects devices and faults."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ids: set[int] = set()
         self.faults: list[str] = []
         self.notes: list[str] = []
-        self._addresses: dict[tuple[int, int], str] = {}  # by device and version of IP
-        self._said: dict[tuple[int, int], int] = {}  # on which line
-        self._owners: dict[str, tuple[int, int]] = {}  # by address: its line, its device
+        self._addresses: dict[tuple[int, int], str] = {}  # by device and IP version
+        self._said: dict[tuple[int, int], int] = {}  # line numbers
+        self._owners: dict[str, tuple[int, int]] = {}  # line and device by address
 
     def devices(self) -> tuple[FoundDevice, ...]:
         return tuple(
@@ -189,9 +190,9 @@ class _Reader:
         match = _KEY.fullmatch(key)
         if match is None or not equals:
             if line and not equals:
-                self.faults.append(f'line {number}: "{printable(line[:40])}" is neither KEY=VALUE nor a comment')
+                self.faults.append(f'line {number}: "{printable(line[:40])}" is not KEY=VALUE or a comment')
             elif _ALMOST_ADDRESS.fullmatch(key):
-                known = 'write "address_0", "address_1" ...'
+                known = 'expected "address_0", "address_1" ...'
                 self.faults.append(f'line {number}: "{printable(key[:40])}" is not known, {known}')
             return
         digits = match["device"]
@@ -205,7 +206,7 @@ class _Reader:
 
     def _take_address(self, number: int, key: str, place: tuple[int, int], address: str) -> None:
         if place in self._said:
-            first = f"{key} stands on line {self._said[place]} already"
+            first = f"{key} is already on line {self._said[place]}"
             if address == self._addresses.get(place, ""):
                 self.notes.append(f"{self.name}, line {number}: {first}, with the same address")
             else:

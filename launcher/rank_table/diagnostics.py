@@ -1,4 +1,4 @@
-"""Problems of a table, shown as compilers do: with the line and a caret."""
+"""Problems of a table, formatted like compiler errors: the line, and a caret."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from launcher.rank_table.positions import Place, Pointer, json_pointer
 from launcher.rank_table.profile import Chip
 from launcher.rank_table.syntax_errors import Fault
 
-MAX_COLUMNS = 120  # of a source line with its number, also where there is no terminal, or a wider one
-MIN_EXCERPT_COLUMNS = 20  # of a source line on a narrow terminal
-MAX_CHARACTERS = 4 * MAX_COLUMNS  # of a cut line: those that combine take no column
+MAX_COLUMNS = 120  # limit for a source line with its number
+MIN_EXCERPT_COLUMNS = 20  # minimum for a source line, on narrow terminals
+MAX_CHARACTERS = 4 * MAX_COLUMNS  # limit for a cut line; combining characters take no column
 MAX_SHOWN = 50  # problems printed in full
-Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
+Style = Callable[[str, str, Severity], tuple[str, str]]  # colours a problem's position and kind
 
 
 @frozen
 class Problem:
-    """One thing to repair."""
+    """A problem of a table, as shown to users."""
 
-    code: str  # RT101 ...: stable, explained in the catalogue
+    code: str  # a code of the catalogue, such as RT101
     severity: Severity
     message: str
     hint: str | None
@@ -39,9 +39,9 @@ def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
 
 
 def render_problems(problems: Sequence[Problem], document: Document, name: str, *, columns: int | None = None) -> str:
-    """Return all problems with their source lines, and a line that counts them. `name` is what the user calls the file.
+    """Return all problems with their source lines, and a last line with their count.
 
-    `columns`: of the terminal, None where there is none.
+    `name` is the name of the file as the user gave it. `columns` is the terminal's width, None without a terminal.
     """
     shown = render_each(problems, document, name, columns=columns)
     return "\n".join([*shown, f"{printable(name)}: {count_problems(problems)}"])
@@ -55,7 +55,7 @@ def render_each(
     *,
     columns: int | None = None,
 ) -> list[str]:
-    """Return a text of several lines for each of the first `MAX_SHOWN` problems; the last one counts the others."""
+    """Return the text of each of the first `MAX_SHOWN` problems; a last text counts the rest."""
     shown = []
     for problem in problems[:MAX_SHOWN]:
         number = f"{problem.line:>5} | "
@@ -75,7 +75,7 @@ def render_each(
 
 
 def headline(problem: Problem, name: str, style: Style = plain) -> str:
-    """Return `hccl.json:8:9: warning[RT333]: message`. Whatever the file's name holds moves no cursor."""
+    """Return `hccl.json:8:9: warning[RT333]: message`. Control characters in the file name are escaped."""
     severity = problem.severity
     place, kind = f"{printable(name)}:{problem.line}:{problem.column}:", f"{severity.value}[{problem.code}]"
     place, kind = style(place, kind, severity)
@@ -83,23 +83,23 @@ def headline(problem: Problem, name: str, style: Style = plain) -> str:
 
 
 def count_problems(problems: Sequence[Problem]) -> str:
-    """Return the counts in words: "2 errors, 1 warning"."""
+    """Return the counts as text, such as "2 errors, 1 warning"."""
     counts = ((kind, sum(problem.severity is kind for problem in problems)) for kind in Severity)
     words = [f"{count} {kind.value}{'s' if count > 1 else ''}" for kind, count in counts if count]
     return ", ".join(words) or "no problems"
 
 
 def _excerpt(line: str, column: int, width: int, room: int) -> tuple[str, str]:
-    """Return the part of `line` around `column` that takes at most `room` columns of a terminal, and the caret line under it.
+    """Return the part of `line` around `column`, at most `room` columns wide, and the line with the caret under it.
 
-    The place of the fault stands in the middle where the line goes on at both sides; "…" is where it does.
+    The fault is in the middle if the line continues on both sides. "…" marks a cut.
     """
     at = min(column - 1, len(line))
     first, end = 0, len(line)
     if end > room or sum(map(_cells, line)) > room:
         first, end = _window(line, at, width, room - 2)
     fault_end = min(at + width, end)
-    # One cell for every control character, so that no table can move the cursor of a terminal.
+    # Control characters take one cell, so that a table cannot move the terminal's cursor.
     visible = (" " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}" for char in line[first:end])
     lead, tail = "…" if first else "", "…" if end < len(line) else ""
     padding = len(lead) + sum(map(_cells, line[first:at]))
@@ -107,15 +107,15 @@ def _excerpt(line: str, column: int, width: int, room: int) -> tuple[str, str]:
 
 
 def _window(line: str, at: int, width: int, room: int) -> tuple[int, int]:
-    """Return the first and the end of a part of `line` that takes at most `room` columns, with what is marked in the middle.
+    """Return the start and end of a part of `line` that fits in `room` columns, centred on the marked characters.
 
-    If the marked part takes more than half of `room`, only its beginning is shown.
+    If the marked characters take more than half of `room`, only their beginning is shown.
     """
     first = end = at
     context = room // 2
     while end < min(at + width, len(line), at + MAX_COLUMNS) and (cells := _cells(line[end])) <= room - context:
         end, room = end + 1, room - cells
-    left = right = 0  # columns at each side
+    left = right = 0  # columns on each side
     while end - first < MAX_CHARACTERS:
         before = _cells(line[first - 1]) if first > 0 else room + 1
         after = _cells(line[end]) if end < len(line) else room + 1
@@ -129,14 +129,17 @@ def _window(line: str, at: int, width: int, room: int) -> tuple[int, int]:
 
 
 def _cells(char: str) -> int:
-    """Return how many columns a character takes as it is shown."""
-    if unicodedata.category(char) in {"Mn", "Me"}:  # it combines with the one before it
+    """Return the number of terminal columns that a character takes."""
+    if unicodedata.category(char) in {"Mn", "Me"}:  # combines with the previous character
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> tuple[Problem, ...]:
-    """Return errors of the text and findings of the rules with their lines, in file order, as severe as on `chip`."""
+    """Return the errors of the text and the findings of the rules, with lines and columns, in file order.
+
+    `chip` determines their severity.
+    """
     findings = list(found)
     located = [(fault, "") for fault in document.faults]
     for repeat in document.repeats:
@@ -167,11 +170,11 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
 
 
 def _first(document: Document, earlier: int, again: int) -> str:
-    """Return where in the text something stands for the first time; the column, where that is the same line."""
+    """Return the position of the first use as text: its line, or its column if both are on one line."""
     line, column = document.position(earlier)
     return f"first in column {column}" if line == document.position(again).line else f"first on line {line}"
 
 
 def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
-    """Yield a pointer and those on the way to it: the last one that leads somewhere is shown."""
+    """Yield a pointer and its parents, innermost first. A finding is shown at the first of them that exists."""
     yield from (pointer[:length] for length in range(len(pointer), -1, -1))

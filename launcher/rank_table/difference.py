@@ -1,8 +1,8 @@
-"""The differences between two copies of a table, and whether HCCL would notice.
+"""Differences between two copies of a table, and whether HCCL's checksums of them differ.
 
-Before ranks talk to each other, HCCL compares a checksum of what each of them read, and stops with EI0005 where two
-differ. It is taken over the parsed file written out again: white space and the order of keys do not matter, every value
-does, also under keys that HCCL has no use for, and so does the order of lists.
+Before ranks communicate, HCCL compares a checksum of each rank's table and stops with EI0005 on a mismatch. The
+checksum covers the parsed file: white space and the order of keys do not matter; every value and the order of lists do,
+even under keys that HCCL does not use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ABSENT = object()
 
 
 class Kind(Enum):
-    """The way in which a value differs."""
+    """The kind of a difference."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -34,19 +34,19 @@ class Kind(Enum):
 
 @frozen
 class Difference:
-    """One value that is not the same in both files."""
+    """A value that differs between the two files."""
 
     kind: Kind
     pointer: str  # RFC 6901
-    before: Any  # None where the value was added
-    after: Any  # None where the value was removed
+    before: Any  # None if the value was added
+    after: Any  # None if the value was removed
     before_line: int | None  # from 1
     after_line: int | None
 
 
 @frozen
 class RankChange:
-    """A change for one rank. `name` is "rank" where only one of the tables has that rank."""
+    """A change for a rank. `name` is "rank" if only one of the tables has the rank."""
 
     global_rank: int
     name: str
@@ -56,11 +56,11 @@ class RankChange:
 
 @frozen
 class Comparison:
-    """Two files. Invariant: `differences` is empty exactly when the checksums would match."""
+    """The result of comparing two files. Invariant: `differences` is empty exactly if the checksums match."""
 
     checksums: tuple[int, int]
     differences: tuple[Difference, ...]  # in the order of the first file
-    rank_changes: tuple[RankChange, ...] | None  # by rank; None where one of the files describes no cluster
+    rank_changes: tuple[RankChange, ...] | None  # by rank; None if one of the files is not a valid table
 
     @property
     def would_match(self) -> bool:
@@ -68,10 +68,10 @@ class Comparison:
 
 
 def compare(before: TableReport, after: TableReport) -> Comparison:
-    """Compare two files whose JSON can be read; tables with other errors are welcome.
+    """Compare two files that contain JSON. The tables may have other errors.
 
     Raises:
-        RecursionError: one of them is nested some hundred levels deep.
+        RecursionError: one of them is nested hundreds of levels deep.
     """
     texts = canonical(before.document.value), canonical(after.document.value)
     found = [] if texts[0] == texts[1] else list(_differences(before.document.value, after.document.value))
@@ -89,9 +89,9 @@ def compare(before: TableReport, after: TableReport) -> Comparison:
 
 
 def canonical(value: Any) -> str:
-    """Write a value as the checksum is taken over it: sorted keys, no white space.
+    """Return a value in the form that the checksum covers: sorted keys, no white space.
 
-    HCCL takes its own over the same content, so that its checksums are equal where these are; the numbers may differ.
+    HCCL uses a different checksum over the same content: its checksums are equal exactly if these are equal.
 
     >>> canonical({"b": ["1", 2], "a": None})
     '{"a":null,"b":["1",2]}'
@@ -114,7 +114,7 @@ def _differences(before: Any, after: Any) -> Iterator[_Found]:
         elif _is_reordered(one, other):
             yield Kind.REORDERED, pointer, one, other
         elif isinstance(one, dict | list) and type(one) is type(other):
-            # Lists by position, objects by key, first those of the first one.
+            # Lists are compared by position, objects by key, in the order of the first file.
             members: list[tuple[str | int, Any, Any]]
             if isinstance(one, dict) and isinstance(other, dict):
                 members = [(k, one.get(k, _ABSENT), other.get(k, _ABSENT)) for k in dict.fromkeys([*one, *other])]
@@ -122,7 +122,7 @@ def _differences(before: Any, after: Any) -> Iterator[_Found]:
                 pairs = enumerate(zip_longest(one, other, fillvalue=_ABSENT))
                 members = [(index, left, right) for index, (left, right) in pairs]
             waiting.extend(((*pointer, name), left, right) for name, left, right in reversed(members))
-        # Stricter than ==, to which 1, 1.0 and true are one.
+        # Stricter than ==, for which 1, 1.0 and true are equal.
         elif type(one) is not type(other) or repr(one) != repr(other):
             yield Kind.CHANGED, pointer, one, other
 
@@ -139,7 +139,7 @@ def _lines(document: Document, pointers: list[Pointer]) -> Mapping[Pointer, int]
 
 
 def _rank_changes(before: Cluster, after: Cluster) -> Iterator[RankChange]:
-    """Yield the changes by rank. The places of servers and devices in their files change nothing for a rank."""
+    """Yield the changes by rank. The order of servers and devices in the files does not matter to a rank."""
     facts = _facts(before), _facts(after)
     for rank in sorted({*facts[0], *facts[1]}):
         one, other = facts[0].get(rank), facts[1].get(rank)
@@ -156,7 +156,7 @@ def _where(facts: Mapping[str, str] | None) -> str | None:
 
 
 def _facts(cluster: Cluster) -> dict[int, dict[str, str]]:
-    """Return the statements of a table about each rank, its server included; none under a name that it leaves out."""
+    """Return the values that a table gives for each rank and its server, without missing ones."""
     facts = {}
     for server in cluster.servers:
         about_server = {name: getattr(server, name) for name in ("server_id", "host_ip", "super_pod_id")}

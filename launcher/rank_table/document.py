@@ -1,4 +1,4 @@
-"""From the bytes of a file to JSON values with a line and a column for each of them."""
+"""Parse the bytes of a file into JSON values, and find the line and column of each value."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _WIDE_MARKS = (
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 _MARKED = frozenset(name for _, name in _WIDE_MARKS)
-_LOOKED_AT = 64  # bytes of a file without a byte order mark, a multiple of four
-_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # so does a whole one start
+_LOOKED_AT = 64  # bytes to detect an encoding without a byte order mark; a multiple of four
+_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # a complete pair starts in the same way
 OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
 _TOO_LARGE = "RT115"
-_MAX_INTEGER_DIGITS = 19  # digits; beyond it HCCL's parser keeps a float, and so do we
-_MIN_DATA_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
-_MIN_VALUE_LENGTH = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
+_MAX_INTEGER_DIGITS = 19  # HCCL's parser turns longer integers into floats, and so does tlaunch
+_MIN_DATA_VALUES = 1_000_000  # as in a v2.0 table with 65,536 ranks in two layers
+_MIN_VALUE_LENGTH = 10  # characters per comma; a rank table has more than 13
 _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class LongInteger(float):
-    """An integer of more digits than HCCL's parser keeps: the float that it makes of it."""
+    """The float that HCCL's parser returns for an integer with too many digits."""
 
     def __init__(self, digits: str) -> None:
         self.digits = len(digits.removeprefix("-"))
 
 
 class Position(NamedTuple):
-    """A place in a text. Lines and columns count from 1; columns count characters, of which a byte order mark is none."""
+    """A position in a text. Lines and columns count from 1; columns count characters, without a byte order mark."""
 
     line: int
     column: int
 
 
 class Document:
-    """A JSON text, what it says, and where.
+    """A JSON text, its value, and the positions of its parts.
 
-    `value` is what the text says, or would say without faults that can be overwritten in place; `checkable` says
-    whether there is one. Faults and repeated keys are in file order.
+    `value` is the parsed text. If the text has faults that can be overwritten in place, it is the value of the repaired
+    text. `checkable` is True if there is a value. Faults and repeated keys are in file order.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Document:
         self.faults = tuple(faults)
         self.repeats = tuple(repeats)
         self.checkable = checkable
-        self._scanned = text  # where `locate` looks: the text, mended when it had to be
+        self._scanned = text  # the text that `locate` searches, repaired if necessary
 
     def locate(self, pointers: Iterable[Pointer]) -> dict[Pointer, Place]:
-        """Return the places of the values at `pointers`, without those that lead nowhere. One pass over the text."""
+        """Return the positions of the values at `pointers`, omitting missing ones. Takes one pass over the text."""
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
 
     @property
     def may_be_json(self) -> bool:
-        """True if nothing is known to be wrong with the text but what JSON itself allows."""
+        """True if the only known faults are ones that JSON itself allows."""
         return all(fault.code in (_TOO_LARGE, OTHER_DATA) for fault in self.faults)
 
     def position(self, offset: int) -> Position:
@@ -76,7 +76,7 @@ class Document:
         return Position(line, offset - start + 1)
 
     def line_text(self, line: int) -> str:
-        """Return line `line` (from 1) without its end."""
+        """Return line `line` (from 1) without its line ending."""
         start = self._lines.start(line)
         end = self.text.find("\n", start)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -87,18 +87,18 @@ class Document:
 
 
 def parse_document(data: bytes) -> Document:
-    """Read JSON as strictly as HCCL does, with faults instead of exceptions.
+    """Parse JSON as strictly as HCCL, and return faults instead of raising exceptions.
 
-    UTF-8, a byte order mark allowed. Faults that can be mended in place do not hide the rest.
+    The text is UTF-8, with or without a byte order mark. Parsing continues after faults that can be repaired in place.
     """
     text, encoding_faults = _decode(data)
     if encoding_faults and not text:
         return Document(text, None, encoding_faults, (), checkable=False)
     commas = text.count(",")
     if commas >= _MIN_DATA_VALUES and len(text) <= _MIN_VALUE_LENGTH * commas:
-        # As objects in memory it would be many times as large.
+        # Parsed into objects, it would take many times its size.
         message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
-        hint = "this is data of another kind: name the rank table"
+        hint = "name a rank table: this file is another kind of data"
         dense = Fault(OTHER_DATA, text.index(","), 1, message, hint)
         return Document(text, None, (*encoding_faults, dense), (), checkable=False)
     document = _parse(text)
@@ -111,30 +111,30 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
         if data.startswith(mark):
             return _wide(name)
     if b"\0" in data[:4]:
-        # UTF-16 or UTF-32 where what stands between the zeros is text.
+        # UTF-16 or UTF-32 if the bytes between the zeros are text.
         head = data[:_LOOKED_AT].decode(json.detect_encoding(data[:_LOOKED_AT]), errors="replace")
         if not head.isspace() and head.translate(dict.fromkeys(map(ord, "\r\n\t"))).isprintable():
             return _wide(json.detect_encoding(data))
-        message = "the file begins with NUL bytes, so it is no text"
+        message = "the file begins with NUL bytes, so it is not text"
         return "", [Fault("RT101", 0, 1, message, "copy or generate it again")]
     try:
         return data.decode("utf-8-sig"), []
     except UnicodeDecodeError as error:
-        # error.start counts from after a byte order mark, and so does the text that the fault points into.
+        # Like the fault's offset, error.start does not count a byte order mark.
         body = data.removeprefix(codecs.BOM_UTF8)
         offset = len(body[: error.start].decode("utf-8"))
         message = f"byte 0x{body[error.start]:02X} is not UTF-8"
-        hint = "save the file as UTF-8; addresses and numbers need ASCII only"
+        hint = "save the file as UTF-8"
         return body.decode("utf-8", errors="replace"), [Fault("RT101", offset, 1, message, hint)]
 
 
 def _wide(codec: str) -> tuple[str, list[Fault]]:
-    """Refuse UTF-16 or UTF-32, found by its mark, or without one by its zeros, which also give the byte order."""
+    """Return the fault of a text in UTF-16 or UTF-32, recognised by its byte order mark or its zero bytes."""
     name = codec.upper()
     marked = "" if name in _MARKED else " without a byte order mark"
-    source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # as iconv calls them
-    hint = f"`tlaunch table fix --write FILE` converts it, and so does `iconv -f {source} -t UTF-8 FILE > NEW`"
-    return "", [Fault("RT101", 0, 1, f"the file is encoded as {source}{marked}, HCCL reads UTF-8", hint)]
+    source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # iconv's names
+    hint = f"convert it: `tlaunch table fix --write FILE`, or `iconv -f {source} -t UTF-8 FILE > NEW`"
+    return "", [Fault("RT101", 0, 1, f"the file is encoded as {source}{marked}, but HCCL reads UTF-8", hint)]
 
 
 def _parse(text: str) -> Document:
@@ -147,14 +147,14 @@ def _parse(text: str) -> Document:
     may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
     if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
         return Document(text, value, too_large, (), checkable=True)
-    from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - most tables need none
+    from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - rarely needed
 
     found, repeats, _ = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
     return Document(text, value, _in_order((*found, *too_large)), repeats, checkable=not found)
 
 
 def _diagnose(text: str, error: Exception) -> Document:
-    from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - most tables need none
+    from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - rarely needed
 
     found, repeats, repaired = Scanner(text).run()
     faults = found or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
@@ -177,11 +177,11 @@ def _in_order(faults: Iterable[Fault]) -> list[Fault]:
 
 
 class _Loader:
-    """`json.loads`, strict, counting the keys that are left in its objects."""
+    """A strict `json.loads` that counts the keys of the objects that it returns."""
 
     def __init__(self) -> None:
         self.keys = 0
-        self.has_infinity = False  # some number is larger than a double can be
+        self.has_infinity = False  # a number exceeds a double
 
     def load(self, text: str) -> Any:
         return json.loads(
@@ -193,13 +193,13 @@ class _Loader:
         )
 
     def may_repeat_keys(self, text: str) -> bool:
-        """Return whether some object may hold a key twice; False only where that is certain.
+        """Return whether an object may have a repeated key; False only if it is certain that none does.
 
-        Each key in the text ends in a quote, blanks and a colon; only within strings does the same sequence stand for
-        nothing, after an escaped quote. So as many of them as keys in the objects means that no key was dropped.
+        In the text, each key ends in a quote, blanks and a colon. Only a string with an escaped quote can contain the
+        same sequence. If there are as many sequences as keys in the parsed objects, no key was dropped.
         """
         if text.count(":") == self.keys:
-            return False  # there is no other colon, not even within a string
+            return False  # there is no other colon, even inside strings
         return text.count('":') + len(_SPACED_COLON.findall(text)) != self.keys
 
     def _count(self, members: dict[str, Any]) -> dict[str, Any]:
@@ -216,8 +216,8 @@ class _Loader:
 
 
 def _numbers_too_large(text: str) -> list[Fault]:
-    """Return an error for each number that a double cannot hold, which ends HCCL's reading; not after the JSON's end."""
-    hint = "write the number that was meant; HCCL reads none beyond 1.8e308"
+    """Return a fault for each number of the first JSON value that exceeds a double, which makes HCCL stop."""
+    hint = "write the intended number: HCCL's limit is 1.8e308"
     found, at, depth = [], 0, 0
     while (token := next_token(text, at)).kind != END:
         at = token.end

@@ -1,11 +1,10 @@
-"""Repair in a table's text what needs no decision by a person.
+"""Repair faults in a table's text that need no decision by a person.
 
-Repairs are made in passes, since one uncovers others: first what makes the text JSON, then single values and missing
-counts, then the order of entries. Everything that is not repaired stays as it is, byte for byte: indentation, the
-order of keys, line ends, a byte order mark. Ranks, ids and addresses keep what they say.
+Repairs are made in passes, because one repair can uncover further faults: first the JSON syntax, then single values and
+missing counts, then the order of entries. Everything else stays the same, byte for byte: indentation, the order of
+keys, line endings, a byte order mark. Ranks, ids and addresses keep their values.
 
-A count that differs from its list is the only trace that a lost entry leaves, so writing the length of the list is
-offered, and done only on request.
+A wrong count may be the only trace of a lost entry. So a corrected count is offered, and written only on request.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ from launcher.rank_table.syntax_errors import shown
 from launcher.rank_table.table_format import RANKED
 from launcher.rank_table.table_reader import AS_HCCL, TableReport, parse_rank_table
 
-MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows with the square of what changes
-MAX_PASSES = 20  # four are needed: text, values, inner lists, outer lists; the rest is for surprises
-# What names a process, a device or a place in the network: it may be written in another way, never say something else.
+MAX_DIFF_LINES = 5_000  # limit for comparing lines: the time grows with the square of the changes
+MAX_PASSES = 20  # four are needed: text, values, inner lists, outer lists
+# Keys that identify a process, a device or a network location: their notation may change, but not their value.
 _IDENTITY = re.compile(r"(?:^|_)(?:id|ids|ip|addr|address|port|rank)$")
-OF_SHAPE = frozenset({"RT201", "RT202", "RT205"})  # another kind of document or value than the format has
+OF_SHAPE = frozenset({"RT201", "RT202", "RT205"})  # a document or value of the wrong kind
 _WHOLE_NUMBER = re.compile(r'"?\s*\+?(-?)0*([0-9]+)\s*"?')
 _BLANKS = " \t\r\n"
 
 
 class Repair(NamedTuple):
-    """One thing that was repaired."""
+    """A repair that was made or is offered."""
 
-    code: str | None  # of the problem; None for the order of entries, which HCCL does not mind
-    line: int  # from 1, in the text as it was before any repair
-    message: str  # what was done
+    code: str | None  # of the problem; None for the order of entries, which HCCL accepts
+    line: int  # from 1, in the original text
+    message: str
 
 
 class _Step(NamedTuple):
-    """A repair with its edits, before they are made."""
+    """A planned repair with its edits."""
 
     code: str | None
     message: str
@@ -59,29 +58,29 @@ class _Step(NamedTuple):
 
 @frozen
 class Fixed:
-    """A repaired table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
+    """A repaired table. `data` is the new content of the file, or `original` itself if there is nothing to repair."""
 
     original: bytes
     data: bytes
-    before: str  # both as text, without a byte order mark
+    before: str  # `before` and `after`: the texts, without a byte order mark
     after: str
     repairs: tuple[Repair, ...]
-    report: TableReport  # on `data`
-    offers: tuple[Repair, ...] = ()  # what was not done, since it may hide a fault
+    report: TableReport  # of `data`
+    offers: tuple[Repair, ...] = ()  # repairs that were not made, because they may hide a fault
 
     @property
     def changed(self) -> bool:
         return self.data != self.original
 
     def diff(self, name: str) -> str:
-        """Return what changes in the text, as `patch` reads it; empty where nothing does but the encoding.
+        """Return the changes as a unified diff; empty if only the encoding changes.
 
-        Of texts with more than `MAX_DIFF_LINES` lines only the number of new lines is given, and the command that
-        compares them.
+        For texts with more than `MAX_DIFF_LINES` lines, return the number of changed lines and a command that compares
+        them.
         """
         if self.before == self.after:
             return ""
-        # Only a line feed ends a line, unlike for str.splitlines.
+        # Unlike str.splitlines, split only at line feeds.
         old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (self.before, self.after))
         if max(len(old), len(new)) > MAX_DIFF_LINES:
             changed = (Counter(new) - Counter(old)).total()
@@ -92,11 +91,11 @@ class Fixed:
 
 
 def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:
-    """Repair the table in `data`, named `path` in messages. Nothing is written.
+    """Return the table in `data` with its faults repaired. Nothing is written; `path` is used in messages.
 
-    With `sort`, entries are put in the order of their ranks where that breaks no rule of the reader in `profile`. With
-    `unsafe`, what may hide a fault is done and not only offered.
-    Text in UTF-16 or UTF-32 becomes UTF-8; text with bytes that belong to no encoding is left alone.
+    With `sort`, entries are sorted by rank unless this breaks a rule of the reader in `profile`. With `unsafe`, repairs
+    that may hide a fault are made as well. UTF-16 and UTF-32 are converted to UTF-8. Text that cannot be decoded is not
+    changed.
     """
     readable, repairs = _as_utf8(data)
     document = parse_document(readable)
@@ -131,13 +130,13 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
     except UnicodeError:
         return data, ()
     is_table = text.lstrip(_BLANKS).startswith(("{", "[")) and 2 * len(text.encode("ascii", "ignore")) > len(text)
-    if not is_table:  # any bytes with zeros among them look like UTF-16
+    if not is_table:  # any data with zero bytes looks like UTF-16
         return data, ()
-    return encoded, (Repair("RT101", 1, f"turned {codec[:6].upper()} into UTF-8"),)
+    return encoded, (Repair("RT101", 1, f"converted {codec[:6].upper()} to UTF-8"),)
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
-    """Return steps in a text that `history` led to, at their lines in the `first` one."""
+    """Return the steps as repairs, with their lines in the `first` text. `history` maps current offsets to it."""
     repairs = []
     for step in steps:
         offset = step.edits[0].start
@@ -148,7 +147,7 @@ def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origi
 
 
 def _encoded(text: str) -> bytes:
-    """Encode with a byte order mark, so that a second one in the text is not taken for the first."""
+    """Encode with a byte order mark, so that the text's own first character is not read as one."""
     return codecs.BOM_UTF8 + text.encode()
 
 
@@ -171,7 +170,7 @@ def _next_pass(
     order = list(_moves_by_rank(document, checked.table))
     if not order:
         return [], offers
-    # Some reader may ask for another order than that of the ranks.
+    # A reader may require an order other than by rank.
     text, _ = apply_edits(document.text, [edit for step in order for edit in step.edits])
     before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
     does_harm = len(after.errors) > len(before.errors) or len(after.problems) > len(before.problems)
@@ -179,14 +178,14 @@ def _next_pass(
 
 
 def _fits_format(document: Document, steps: Sequence[_Step], path: Path, profile: Profile) -> bool:
-    """Return whether lists and objects stand where they belong after `steps`: else the bracket at fault is another one."""
+    """Return whether lists and objects have the right places after `steps`. If not, another bracket is wrong."""
     text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
     errors = parse_rank_table(_encoded(text), path, profile).errors
     return not any(error.code in OF_SHAPE for error in errors)
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:
-    """Return the steps in file order; of several that want the same characters, the first."""
+    """Return the steps in file order; of several that edit the same characters, only the first."""
     kept: list[_Step] = []
     end = 0
     for step in sorted(steps, key=lambda step: step.edits):
@@ -214,9 +213,9 @@ def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote"
 
 
 def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
-    """Return the value at `place` as the finding says. A name, an id or an address has to stay the same number.
+    """Return the edit that writes the suggested value; None if a name, id or address would change its value.
 
-    So "+07" becomes "7", while the "7x" that HCCL would read as 7 is left to a person.
+    For example, "+07" becomes "7", but "7x" is left to a person although HCCL reads it as 7.
     """
     source, rewrite = text[place.start : place.end], finding.rewrite
     if rewrite in (None, source) or source[0] in "{[":
@@ -229,7 +228,7 @@ def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
 
 
 def _added(text: str, addition: Addition, place: Place) -> Edit | None:
-    """Return a new member in front of the one at `place`, laid out alike. None where that one's key is written oddly."""
+    """Return the edit that adds a member before the one at `place`; None if its layout cannot be copied."""
     at, neighbour = place.key or 0, json.dumps(addition.before)
     if not text.startswith(neighbour, at):
         return None
@@ -248,21 +247,21 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
 
 
 def _moves_by_rank(document: Document, table: Table) -> Iterator[_Step]:
-    """Yield a step for each list whose entries are not in the order of their ranks: its edits sort it.
+    """Yield a step for each list whose entries are not in the order of their ranks: its edits sort the list.
 
-    A list that holds another one of them is left for the next time. Nothing where ranks are not written in the table,
-    or are not sound.
+    A list that contains another unsorted list is left for the next pass. Nothing is yielded if the table has no ranks
+    or invalid ones.
     """
     if table.format not in RANKED or not table.ranks_are_sound:
         return
-    # The lowest rank in each entry, by the entry's index, of every list on the way to a device.
+    # For every list on the path to a device: the lowest rank of each entry, by index.
     lists: defaultdict[Pointer, dict[int, int]] = defaultdict(dict)
     for device in table.devices:
         for depth, index in enumerate(device.pointer):
             if isinstance(index, int) and device.global_rank is not None:
                 ranks = lists[device.pointer[:depth]]
                 ranks[index] = min(device.global_rank, ranks.get(index, device.global_rank))
-    # Only lists of which every entry has a rank, and whose ranks do not ascend.
+    # Only lists whose entries all have a rank, and whose ranks are not ascending.
     unsorted = {}
     for pointer, ranks in lists.items():
         order = sorted(ranks, key=ranks.__getitem__)

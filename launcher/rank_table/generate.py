@@ -1,4 +1,4 @@
-"""From names, counts and addresses to the cluster of a new table. Asks no machine: `discover` does."""
+"""Build the cluster of a new table from names, counts and addresses. Machines are queried by `discover`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from launcher.rank_table.ip import address_family, is_unspecified, packed_addres
 from launcher.rank_table.model import SERVER_ID_LIMIT
 from launcher.rank_table.nodelists import expand
 
-HARDWARE = "hardware_type"  # "gpu" or "cpu": HCCL is not meant to read the table
+HARDWARE = "hardware_type"  # "gpu" or "cpu": the table is not for HCCL
 
 
 class Note(NamedTuple):
-    """A remark for the user of the table."""
+    """A remark about the table for the user."""
 
     text: str
     is_warning: bool = False
@@ -31,12 +31,12 @@ class Note(NamedTuple):
 
 @frozen
 class Machine:
-    """A server to be, its devices in the order of their ranks."""
+    """A server of the new table, with its devices in rank order."""
 
     server_id: str
     devices: tuple[FoundDevice, ...]
     host_ip: str | None = None
-    options: tuple[tuple[str, str], ...] = ()  # further keys of the server, as `Server.options` has them
+    options: tuple[tuple[str, str], ...] = ()  # see `Server.options`
 
 
 @frozen
@@ -46,10 +46,10 @@ class Generated:
 
 
 def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
-    """Return the number of devices of each of `servers` servers: one count for all, or a list with one for each.
+    """Return the device count of each of `servers` servers from one common count or a list.
 
     Raises:
-        UsageError: no count, a count that no server can have, or a list of another length.
+        UsageError: a count is invalid, or the list has the wrong length.
     """
     counts = []
     for part in map(str.strip, text.split(",")):
@@ -58,22 +58,22 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
         counts.append(int(part))
         if not 1 <= counts[-1] <= MAX_DEVICES:
             message = f"--devices {counts[-1]}: a server has 1 to {MAX_DEVICES} devices"
-            raise UsageError(message, hint="count them per server")
+            raise UsageError(message, hint="give the number of devices per server")
     if len(counts) == 1:
         return tuple(counts * servers)
     if len(counts) != servers:
         raise UsageError(
-            f"--devices gives {len(counts)} counts, and there {'is' if servers == 1 else 'are'} {servers} server{'s' * (servers > 1)}",
-            hint="give one count for each server, or a single one for all",
+            f"--devices has {len(counts)} counts for {servers} server{'s' * (servers > 1)}",
+            hint="give one count for each server, or a single count for all",
         )
     return tuple(counts)
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
-    """Return the names in a list such as "10.0.0.1,10.0.0.2" or, as Slurm writes it, "node[1-3]", in the order written.
+    """Return the names in a list such as "10.0.0.1,10.0.0.2" or Slurm's "node[1-3]", in the given order.
 
     Raises:
-        UsageError: brackets that are not understood, a name that HCCL would refuse, or one that stands there twice.
+        UsageError: brackets do not match, HCCL would refuse a name, or a name is repeated.
     """
     names = tuple(name.strip() for name in text.split(","))
     if "[" in text or "]" in text:
@@ -81,12 +81,12 @@ def parse_servers(text: str) -> tuple[str, ...]:
     for name in names:
         check_server_id(name, "--servers")
     if repeated := [name for name, times in Counter(names).items() if times > 1]:
-        raise UsageError(f'--servers names "{repeated[0]}" twice', hint="each server stands in a table once")
+        raise UsageError(f'--servers names "{repeated[0]}" twice', hint="name each server once")
     return names
 
 
 class _Option(Place):
-    """An option in place of a file with lines."""
+    """A command-line option, used instead of a position in a file."""
 
     __slots__ = ()
 
@@ -95,30 +95,30 @@ class _Option(Place):
 
 
 def check_server_id(name: str, origin: str) -> None:
-    """Make sure that `name` can be a server_id.
+    """Raise if `name` cannot be a server_id.
 
     Raises:
-        UsageError: it is empty, too long, or nothing that launchers take for the name of a host.
+        UsageError: the name is empty, too long, or not a valid host name for launchers.
     """
     if not name:
         raise UsageError(f"{origin}: a server's name is empty", hint="give its address or its host name")
     if not is_host_name(name):
         raise UsageError(
             f'{origin}: "{printable(name[:40])}" is not a valid server name',
-            hint="one word of letters, digits and ._-%:",
+            hint="use one word of letters, digits, `.`, `_`, `-`, `%` and `:`",
         )
     if (length := len(name.encode())) > SERVER_ID_LIMIT:
         raise UsageError(
-            f'{origin}: "{name[:20]}..." has {length} bytes, HCCL allows {SERVER_ID_LIMIT}',
-            hint="give its address, or any shorter name; it only has to be unique",
+            f'{origin}: "{name[:20]}..." has {length} bytes, but HCCL allows {SERVER_ID_LIMIT}',
+            hint="give its address, or a shorter unique name",
         )
 
 
 def check_address(address: str, origin: str) -> None:
-    """Make sure that HCCL can read `address`.
+    """Raise if HCCL cannot use `address`.
 
     Raises:
-        UsageError: it is no IP address, or the unspecified one.
+        UsageError: it is not an IP address, or it is the unspecified one.
     """
     packed = packed_address(address)
     if packed is None or is_unspecified(packed):
@@ -129,18 +129,19 @@ def check_address(address: str, origin: str) -> None:
 
 
 def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, sort: bool = False) -> Generated:
-    """Give ranks to all devices, server by server in the order given, or in dictionary order when asked to `sort`.
+    """Assign ranks to all devices, server by server in the given order, or sorted by name with `sort`.
 
-    `hardware` ("gpu") is written down where it is known. Addresses come from `machines` alone: several servers without
-    any get their own addresses as host_ip, and where their names are no addresses, a table for CPU or GPU runs.
+    `hardware` ("gpu") is stored in the table. Addresses come only from `machines`. If several servers have no device
+    addresses, their own addresses become host_ip. If their names are not addresses, the table is for CPU or GPU runs.
 
     Raises:
-        UsageError: there is no server, one without devices, more than a cluster has, or one that HCCL cannot know.
+        UsageError: there is no server, a server has no devices, there are too many devices, or HCCL does not support a
+            server or a device id.
     """
     if not machines or not all(machine.devices for machine in machines):
-        raise UsageError("there is no device to write down", hint="--devices N says how many there are")
+        raise UsageError("there is no device", hint="give the number of devices with --devices N")
     if (total := sum(len(machine.devices) for machine in machines)) > MAX_COUNT:
-        raise UsageError(f"{total:,} devices are more than the {MAX_COUNT:,} of a cluster", hint="check the counts")
+        raise UsageError(f"{total:,} devices are more than the limit of {MAX_COUNT:,}", hint="check the counts")
     ordered = sorted(machines, key=lambda machine: machine.server_id) if sort else list(machines)
     ranks = count()
     marks = {} if hardware is None else {HARDWARE: hardware}
@@ -154,40 +155,40 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
         highest = max(device.device_id for device in server.devices)
         if highest >= DEVICE_ID_LIMIT and HARDWARE not in dict(server.options):
             raise UsageError(
-                f'server "{server.server_id}" would have device {highest}, HCCL knows 0 to {DEVICE_ID_LIMIT - 1}',
-                hint="tables for CPU or GPU may have more: --nvidia-smi, or several --servers by host name",
+                f'server "{server.server_id}" would have device {highest}, but HCCL allows 0 to {DEVICE_ID_LIMIT - 1}',
+                hint="for more devices, make a table for CPU or GPU: --nvidia-smi, or several --servers by host name",
             )
     for before, server in pairwise(cluster.servers):
         if server.server_id < before.server_id:
             text = (
-                f'"{server.server_id}" gets higher ranks than "{before.server_id}", but comes first in dictionary '
-                "order, which MindSpore expects: --sort gives ranks in that order"
+                f'"{server.server_id}" gets higher ranks than "{before.server_id}", but is first in dictionary '
+                "order, which MindSpore expects: use --sort to assign ranks in that order"
             )
             return Generated(cluster, (Note(text, is_warning=True), *notes))
     return Generated(cluster, notes)
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
-    """Return the cluster with the addresses that HCCL needs between servers, or marked as one without HCCL."""
+    """Add the addresses that HCCL needs between servers, or mark the cluster as one without HCCL."""
     servers = cluster.servers
     if len(servers) == 1 or all(device.device_ip for server in servers for device in server.devices):
         return cluster, ()
     if all(address_family(server.server_id) for server in servers):
         note = (
-            "the devices have no device_ip, so each server's name is written as its host_ip: HCCL will talk over the "
-            "servers' own network cards, but not on Atlas A2, which always needs device_ip between servers; for the "
-            "devices' cards, merge what `--hccn-tool` writes on each server"
+            "the devices have no device_ip, so each server's address becomes its host_ip: HCCL will use the servers' "
+            "network cards, except on Atlas A2, which always needs device_ip between servers; to use the devices' "
+            "cards, run `table generate --hccn-tool` on each server and merge the tables"
         )
         return Cluster(tuple(replace(server, host_ip=server.server_id) for server in servers)), (Note(note),)
     note = (
-        "this table is for runs on CPU or GPU: between servers HCCL needs the device_ip of every device (merge what "
-        "`--hccn-tool` writes on each server), or addresses as --servers"
+        "this table is for runs on CPU or GPU: between servers, HCCL needs the device_ip of every device (run `table "
+        "generate --hccn-tool` on each server and merge the tables), or addresses in --servers"
     )
     return Cluster(marked_as_cpu(servers)), (Note(note),)
 
 
 def marked_as_cpu(servers: Iterable[Server]) -> tuple[Server, ...]:
-    """Return the servers with the hardware_type "cpu", except where they have one of their own."""
+    """Return the servers with hardware_type "cpu", unless they already have a hardware_type."""
     options = {HARDWARE: "cpu"}
     return tuple(
         replace(server, options=tuple(sorted({**options, **dict(server.options)}.items()))) for server in servers

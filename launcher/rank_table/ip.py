@@ -1,4 +1,4 @@
-"""IP addresses as HCCL reads them."""
+"""Parse IP addresses as HCCL does."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "::1"})
 _FAMILY_OF_LENGTH = {4: 4, 16: 6}
 _AFTER_ADDRESS = {
-    "/": "the length of a network does not belong to it",
-    ":": "a port does not belong to it",
-    ";": "a comma, not a semicolon, separates two of them",
+    "/": "it must not contain a prefix length",
+    ":": "it must not contain a port",
+    ";": "use a comma to separate two addresses",
 }
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
-_IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)  # plain numbers: this is asked for each device
-UNSET_ADDRESS = "-.-.-.-"  # what hccn_tool prints for a device that has none
-# What the driver's tools and files say where no address is set.
-UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - looked for, not listened on
+_IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)  # plain numbers: this runs for each device
+UNSET_ADDRESS = "-.-.-.-"  # printed by hccn_tool for a device without an address
+# In the driver's tools and files, these mean that no address is set.
+UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 
 
 def address_family(address: str) -> int | None:
-    """Return 4, 6, or None where HCCL reads no address: two colons make it IPv6, a zone after % is allowed."""
+    """Return 4 or 6, or None if HCCL cannot parse the address. Two colons mean IPv6; a zone after % is allowed."""
     return family_of(packed_address(address))
 
 
 def is_loopback(name: str | None) -> bool:
-    """Return whether a host means itself by `name`."""
+    """Return whether `name` refers to the local host."""
     return name is not None and (name.startswith("127.") or name in _LOOPBACK_NAMES)
 
 
 def family_of(packed: bytes | None) -> int | None:
-    """Return 4 or 6 for the bytes that `packed_address` gives."""
+    """Return 4 or 6 for the result of `packed_address`."""
     return None if packed is None else _FAMILY_OF_LENGTH[len(packed)]
 
 
 def why_no_address(address: str) -> str:
-    """Return the part that keeps `address` from being one, as a message ends; empty where it is no single part.
+    """Return the reason why `address` is invalid, to append to a message; empty if there is no specific reason.
 
     >>> why_no_address("10.277.0.10"), why_no_address("10.1.1"), why_no_address("node1")
     (': 277 is more than 255', ': it has 3 numbers, not 4', '')
@@ -48,7 +48,7 @@ def why_no_address(address: str) -> str:
 def _ipv4_fault(address: str) -> str:
     parts = address.split(".")
     if not address or address != address.strip():
-        return "there is a blank beside it" if address else "it is empty"
+        return "it starts or ends with a blank" if address else "it is empty"
     if not any(part.isdecimal() for part in parts):  # a name, a placeholder
         return ""
     for mark, reason in _AFTER_ADDRESS.items():
@@ -60,7 +60,7 @@ def _ipv4_fault(address: str) -> str:
 
 def _part_fault(part: str) -> str:
     if not (part.isdecimal() and part.isascii()):
-        return f'"{part[:20]}" is not a number' if part else "a number is missing beside a dot"
+        return f'"{part[:20]}" is not a number' if part else "a number is missing next to a dot"
     if len(part) > 3 or int(part) > 255:
         return f"{part[:20]} is more than 255"
     return f"{part} starts with a zero" if len(part) > 1 and part.startswith("0") else ""
@@ -69,30 +69,30 @@ def _part_fault(part: str) -> str:
 def _ipv6_fault(address: str) -> str:
     bare = address.partition("%")[0]
     if bare.count("::") > 1 or ":::" in bare:
-        return 'only one "::" may stand for groups that are left out'
+        return 'it may contain only one "::"'
     groups = [group for group in bare.split(":") if group]
     for group in groups[:-1] if "." in bare else groups:
         if len(group) > 4 or not set(group) <= _HEX_DIGITS:
             return f'"{group[:20]}" is not a group of 1 to 4 hexadecimal digits'
     if "%" in address and not address.partition("%")[2]:
-        return "nothing follows the %"
+        return "the zone after % is empty"
     return "" if "." in bare or "::" in bare else f"it has {len(groups)} groups, not 8"
 
 
 def is_unspecified(packed: bytes | None) -> bool:
-    """Return whether these bytes are 0.0.0.0, which HCCL takes for an address that is not set, or ::."""
+    """Return whether the bytes are 0.0.0.0, which means unset to HCCL, or ::."""
     return packed is not None and not any(packed)
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Complete `"address" is ...` for one that is not an address of an `owner`, a device for instance."""
+    """Return the end of the sentence `"address" is ...` for an address that `owner`, such as a device, cannot have."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
-    return f"the address of no {owner}"
+    return f"unspecified, and cannot be the address of a {owner}"
 
 
 def packed_address(address: str) -> bytes | None:
-    """Return the 4 or 16 bytes of an address, its zone left out; None where HCCL would not read one."""
+    """Return the 4 or 16 bytes of an address, without its zone; None if HCCL cannot parse it."""
     if "%" in address:
         address, _, zone = address.partition("%")
         if not zone:

@@ -1,7 +1,7 @@
-"""A table of any format as rows that rules can run over, whatever is wrong with it.
+"""The rows of a table, in one form for all formats, over which rules run even if the table has faults.
 
-A value of the wrong type is None here (its shape is reported elsewhere), so one fault never hides another, and no rule
-has to ask for types.
+Values of the wrong type are None, and the schema reports them. So one fault does not hide another, and rules need no
+type checks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from launcher.rank_table.profile import CHIPS, Chip
 from launcher.rank_table.table_format import Format
 
 _MAX_NUMBER = 0xFFFFFFFF  # HCCL keeps these numbers in 32 bits
-_MAX_DIGITS = 10  # digits of it
+_MAX_DIGITS = 10
 _MAX_SIGNED = 0x7FFFFFFF
 _BLANKS = " \t\n\v\f\r"
-# HCCL reads numbers with C++'s stoull: blanks and a plus before them are skipped, whatever follows them is ignored.
+# HCCL parses numbers with C++'s stoull, which skips leading blanks and a plus, and ignores trailing text.
 _LENIENT = re.compile(r"[ \t\n\v\f\r]*\+?0*([0-9]{1,11})")
 _NO_WORDS: Mapping[str, str] = {}
 COMPLETED = "completed"
@@ -35,7 +35,7 @@ Fields = dict[str, Any]
 
 
 def read_decimal(text: Any) -> int | None:
-    """Return the number that HCCL reads from the string `text`; None where it reads none, or where `text` is no string.
+    """Return the number that HCCL reads from the string `text`; None if it is not a number or not a string.
 
     >>> read_decimal("7"), read_decimal(" +7x"), read_decimal("-7"), read_decimal(""), read_decimal(7)
     (7, 7, None, None, None)
@@ -50,7 +50,7 @@ def read_decimal(text: Any) -> int | None:
 
 
 def read_signed(text: str | None) -> int | None:
-    """Return the number that HCCL reads from `text` where a minus is allowed, in 32 bits; None where it reads none.
+    """Return the number that HCCL reads from `text` as a signed 32-bit number; None if it is not one.
 
     >>> read_signed("7"), read_signed("-1"), read_signed("--1"), read_signed("")
     (7, -1, None, None)
@@ -65,38 +65,38 @@ def read_signed(text: str | None) -> int | None:
 
 
 class DeviceRow(NamedTuple):
-    """One device of a table."""
+    """A device of a table."""
 
     server: int  # index into Table.servers
     pointer: Pointer  # of its object in the document
     fields: dict[str, Any]  # of that object
     device_id: int | None
     global_rank: int | None
-    addresses: tuple[str, ...]  # of device_ip, split at commas; empty where it is unset
-    words: Mapping[str, str] = _NO_WORDS  # how this format calls device_ip and the like, where it does otherwise
-    rank_pointer: Pointer | None = None  # of the object that holds the rank, where that is another one
+    addresses: tuple[str, ...]  # device_ip, split at commas; empty if unset
+    words: Mapping[str, str] = _NO_WORDS  # keys that have another name in this format, such as device_ip
+    rank_pointer: Pointer | None = None  # the object that holds the rank, if not the device's own
 
     def word(self, key: str) -> str:
-        """Return the key as this format writes it."""
+        """Return the key's name in this format."""
         return self.words.get(key, key)
 
     def at(self, key: str | None = None) -> Pointer:
-        """Return the pointer to one of its values, or to the object itself."""
+        """Return the pointer to one of the device's values, or to the device."""
         if key is None:
             return self.pointer
         holder = self.rank_pointer if key == "rank_id" and self.rank_pointer is not None else self.pointer
-        return holder + (self.words.get(key, key),)  # noqa: RUF005 - half the time of (*holder, ...), once for each device
+        return holder + (self.words.get(key, key),)  # noqa: RUF005 - twice as fast as (*holder, ...)
 
     def written(self, key: str) -> Any:
-        """Return the value of one of the object's own keys, None where it is missing."""
+        """Return the raw value of a key; None if it is missing."""
         return self.fields.get(self.words.get(key, key))
 
 
 class ServerRow(NamedTuple):
-    """One server of a table. Formats that name no servers, or name one several times, are put together."""
+    """A server of a table, one row each. Some formats name a server several times or not at all."""
 
     number: int  # its index in Table.servers
-    pointer: Pointer  # of its object, or of the first one that names it
+    pointer: Pointer  # its object, or the first object that names it
     fields: dict[str, Any]
     server_id: str | None
     host_ip: str | None
@@ -105,7 +105,7 @@ class ServerRow(NamedTuple):
 
     @property
     def has_host_ip(self) -> bool:
-        """True if it has an address of its own, right or wrong: HCCL reads 0.0.0.0 as no address."""
+        """True if the server has an address, valid or not. 0.0.0.0 means no address to HCCL."""
         return bool(self.host_ip) and not is_unspecified(packed_address(self.host_ip or ""))
 
     def word(self, key: str) -> str:
@@ -116,11 +116,11 @@ class ServerRow(NamedTuple):
 
 
 class PodRow(NamedTuple):
-    """One super pod of a v1.2 table."""
+    """A super pod of a v1.2 table."""
 
     pointer: Pointer
     super_pod_id: str | None
-    members: tuple[tuple[Pointer, str | None], ...]  # of each entry: its pointer and its server_id
+    members: tuple[tuple[Pointer, str | None], ...]  # pointer and server_id of each entry
 
     def at(self, key: str) -> Pointer:
         return (*self.pointer, key)
@@ -136,9 +136,9 @@ class Table:
     chip: Chip = CHIPS["auto"]
     consumer: str = "hccl"
     options: Options = field(default=())  # of the cluster
-    pods: tuple[PodRow, ...] = ()  # empty where the table names no super pods
-    complete: bool = True  # whether every list is there and every entry was read; else nothing can be counted
-    keys: frozenset[str] = frozenset()  # every key that any object of the document has
+    pods: tuple[PodRow, ...] = ()  # empty if the table names no super pods
+    complete: bool = True  # whether every list exists and every entry was read; if not, counts are meaningless
+    keys: frozenset[str] = frozenset()  # the keys of all objects of the document
 
     @cached_property
     def devices(self) -> tuple[DeviceRow, ...]:
@@ -146,20 +146,20 @@ class Table:
 
     @cached_property
     def ranks_are_sound(self) -> bool:
-        """True if the ranks are exactly 0 .. n-1, so that questions of order make sense."""
+        """True if the ranks are exactly 0 .. n-1, so that rules about their order make sense."""
         ranks = {device.global_rank for device in self.devices}
         return len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
 
     @cached_property
     def packed_addresses(self) -> dict[str, bytes | None]:
-        """Every address of a device, and its bytes; None where it is no address."""
+        """The bytes of every device address; None for an invalid address."""
         return {address: packed_address(address) for device in self.devices for address in device.addresses}
 
     @cached_property
     def address_families(self) -> dict[str, int | None]:
-        """Every address of a device, and what it is: 4, 6, or None where it is invalid, or that of no device.
+        """The family (4 or 6) of every device address; None if it is invalid or cannot belong to a device.
 
-        A rank of v1.1 may have the address of no device: HCCL uses its node's where it computes on the host.
+        In v1.1 an unspecified address is allowed: HCCL uses the node's address for a rank that computes on the host.
         """
         refused = self.format is not Format.V1_1
         packed = self.packed_addresses.items()
@@ -167,18 +167,18 @@ class Table:
 
     @cached_property
     def uses_host_nics(self) -> bool:
-        """HCCL talks over the servers' own addresses when rank 0 has a host_ip and no device_ip."""
+        """True if HCCL uses the servers' own addresses: rank 0 has a host_ip and no device_ip."""
         first = next((device for device in self.devices if device.global_rank == 0), None)
         return first is not None and not first.addresses and self.servers[first.server].has_host_ip
 
     @cached_property
     def pod_of_server(self) -> dict[str, PodRow]:
-        """The super pod of each server_id. HCCL takes the last one where several name it."""
+        """The super pod of each server_id. If several pods name a server, HCCL uses the last one."""
         return {server_id: pod for pod in self.pods for _, server_id in pod.members if server_id is not None}
 
     @cached_property
     def servers_by_rank(self) -> list[tuple[ServerRow, list[int]]]:
-        """Servers with their ranks, ascending, the server of rank 0 first. Only for sound ranks."""
+        """Servers with their ranks, ascending, starting with the server of rank 0. Requires sound ranks."""
         pairs = []
         for server in self.servers:
             ranks = sorted(device.global_rank for device in server.devices if device.global_rank is not None)
@@ -188,37 +188,37 @@ class Table:
 
     @cached_property
     def is_without_ascend(self) -> bool:
-        """True if the servers themselves say, as hardware_type, that they have no Ascend devices."""
+        """True if the servers' hardware_type says that they have no Ascend devices."""
         types = {(text_at(server.fields, "hardware_type") or "").lower() for server in self.servers}
         return bool(types) and types <= {"cpu", "gpu"}
 
     @cached_property
     def address_counts(self) -> Counter[int]:
-        """The number of devices by their number of addresses."""
+        """The number of devices for each number of addresses."""
         return Counter(len(device.addresses) for device in self.devices)
 
 
 def text_at(fields: Mapping[str, Any], key: str) -> str | None:
-    """Return the string under `key`; None where it is missing or no string."""
+    """Return the string under `key`; None if it is missing or not a string."""
     value = fields.get(key)
     return value if isinstance(value, str) else None
 
 
 def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
-    """Return the integer under `key`; None where it is missing or of another type, as true and false are."""
+    """Return the integer under `key`; None if it is missing or of another type. Booleans are not integers."""
     value = fields.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
-    """Return those of `keys` that are set to a string, sorted, for the records."""
+    """Return the keys that are set to a string, with their values, sorted by key."""
     return tuple(
         sorted((key, value) for key in fields.keys() & keys if isinstance(value := fields[key], str) and value)
     )
 
 
 def split_addresses(device_ip: Any) -> tuple[str, ...]:
-    """Split as HCCL does: at commas, one at the end forgiven. Empty where `device_ip` is empty or no string."""
+    """Split addresses at commas; like HCCL, allow a trailing comma. Empty if `device_ip` is empty or not a string."""
     if not device_ip or not isinstance(device_ip, str):
         return ()
     if "," not in device_ip:
@@ -227,21 +227,21 @@ def split_addresses(device_ip: Any) -> tuple[str, ...]:
 
 
 class InstanceRow(NamedTuple):
-    """One instance: a process in a lab, a pod in a cloud."""
+    """An instance: a process in a legacy-lab table, a pod in a legacy-cloud table."""
 
     pointer: Pointer
     fields: dict[str, Any]
     server_id: str | None
-    entry_count: int  # how many of its devices are objects, as they should be
+    entry_count: int  # the number of its devices that are objects
 
     @property
     def device_count(self) -> int | None:
-        """The length of its list of devices, whatever is wrong with them; None where it has no such list."""
+        """The length of its list of devices, including invalid entries; None without a list."""
         return entry_count(self.fields, "devices")
 
 
 class GroupRow(NamedTuple):
-    """One group of instances."""
+    """A group of instances."""
 
     pointer: Pointer
     fields: dict[str, Any]
@@ -249,19 +249,19 @@ class GroupRow(NamedTuple):
 
     @property
     def instance_count(self) -> int | None:
-        """The length of its list of instances, whatever is wrong with them; None where it has no such list."""
+        """The length of its list of instances, including invalid entries; None without a list."""
         return entry_count(self.fields, "instance_list")
 
 
 @frozen
 class GroupTable(Table):
-    """A table whose servers follow from its instances. Invariant: an instance without server_id is a server of its own."""
+    """A table whose servers are derived from its instances. An instance without server_id counts as its own server."""
 
     groups: tuple[GroupRow, ...] = ()
 
     @cached_property
     def servers_are_complete(self) -> bool:
-        """True if each instance names its server and nothing is lost, so that devices can be counted per server."""
+        """True if every instance names its server and every entry was read, so that devices per server are known."""
         whole = all(
             instance.entry_count == (instance.device_count or 0)
             for group in self.groups
@@ -276,21 +276,21 @@ class GroupTable(Table):
 
 
 def groups_of(table: Table) -> tuple[GroupRow, ...]:
-    """Return the groups of a table; other formats have none."""
+    """Return the groups of a table; empty for formats without groups."""
     return table.groups if isinstance(table, GroupTable) else ()
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:
-    """Return the length of a list; None where it is missing or empty, which is a fault of its own."""
+    """Return the length of a list; None if it is missing or empty, which other rules report."""
     value = fields.get(key)
     return len(value) if isinstance(value, list) and value else None
 
 
 def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
-    """Yield ids and ranks that HCCL reads but that are not written plainly: device, key, text, number."""
+    """Yield ids and ranks in a notation that only HCCL accepts: device, key, text, number."""
     for device in table.devices:
         fields = device.fields
-        # Nearly always the same text as HCCL's number gives: this loop runs over every device of every table.
+        # Fast path: this loop runs over every device of every table.
         if fields.get("device_id") == str(device.device_id) and fields.get("rank_id") == str(device.global_rank):
             continue
         for key, number in zip(NUMBERS, (device.device_id, device.global_rank), strict=True):
@@ -300,7 +300,7 @@ def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
 
 
 def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """Yield the first server, with the one ranked before it, whose name as text comes before that one's."""
+    """Yield the first server whose name sorts before the name of the server ranked before it, with that server."""
     for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
         if before.server_id and server.server_id and server.server_id < before.server_id:
             yield before, server

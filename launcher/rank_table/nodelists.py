@@ -1,6 +1,6 @@
-"""Slurm's node lists: `node[01-04,7],login` names five hosts in one line, and says nothing about devices.
+"""Slurm's node lists: `node[01-04,7],login` names five hosts, without device counts.
 
-Read and written, one line or several; a fault is reported with its line.
+Lists of one or several lines are read and written. Errors name the line.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from launcher.core.errors import TlaunchError
 from launcher.core.records import Cluster
 from launcher.rank_table.hostfiles import Place, counted_cluster, is_host_name
 
-MAX_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
+MAX_HOSTS = 65_536  # limit for one list, so that a typo in a range does not fill the memory
 _LAST_NUMBER = re.compile(r"(?P<prefix>.*?)(?P<digits>[0-9]{1,18})(?P<suffix>[^0-9]*)", re.DOTALL)
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _DIGITS = re.compile(r"([0-9]+)")
 
 
 def write_nodelist(cluster: Cluster) -> str:
-    """Write one line, compressed, in the order of the servers. Only for servers with equally many devices."""
+    """Return the servers as one compressed line, in their order. All servers must have equally many devices."""
     return f"{compress([server.server_id for server in cluster.servers])}\n"
 
 
 def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
-    """Return the hosts as listed, each with `devices` devices. Lines are joined as if commas stood between them.
+    """Return the listed hosts, each with `devices` devices. Lines are joined as if separated by commas.
 
     Raises:
-        TlaunchError: brackets, ranges or names that are not understood, more than `MAX_HOSTS` hosts, or one of them
-            twice; the message starts with `name` and the line.
+        TlaunchError: brackets, ranges or names cannot be parsed, there are more than `MAX_HOSTS` hosts, or a host is
+            repeated; the message starts with `name` and the line.
     """
     seen: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
@@ -39,24 +39,24 @@ def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
                 place.refuse(f"{host[:60]!r} is listed twice, first on line {seen[host]}", "list each host once")
             seen[host] = number
     if not seen:
-        raise TlaunchError(f"{name}: it names no host", hint="for instance node[01-04]")
+        raise TlaunchError(f"{name}: it names no host", hint="write a list such as node[01-04]")
     return counted_cluster([(host, devices) for host in seen])
 
 
 def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
-    """Yield the hosts that `line` names, in its order; of several brackets the last one runs fastest.
+    """Yield the hosts that `line` names, in order. If a name has several brackets, the last one varies fastest.
 
     >>> list(expand("r[1-2]n[08-09],login", Place("nodes", 1)))
     ['r1n08', 'r1n09', 'r2n08', 'r2n09', 'login']
     """
     for item in _items(line, place):
         count, alternatives = 1, []
-        # Plain text and what a pair of brackets stands for take turns.
+        # Plain text and the content of brackets alternate.
         for index, part in enumerate(re.split(r"[\[\]]", item)):
             alternatives.append(_numbers(part, item, place, limit) if index % 2 else [part])
             count *= len(alternatives[-1])
             if count > limit:
-                place.refuse(f"{item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the ranges")
+                place.refuse(f"{item[:40]!r} names more than {MAX_HOSTS:,} hosts", "check the ranges")
         limit -= count
         for name in map("".join, product(*alternatives)):
             if not is_host_name(name):
@@ -65,9 +65,9 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
 
 
 def order_of_slurm(cluster: Cluster) -> Iterator[str]:
-    """Yield a note where the servers are in another order than Slurm puts nodes into by itself."""
+    """Yield a note if Slurm would sort the servers into another order."""
     names = [server.server_id for server in cluster.servers]
-    # node2 comes before node10: texts and numbers take turns, so like meets like.
+    # node2 comes before node10: text and number parts alternate, so parts of the same type are compared.
     split = {name: enumerate(_DIGITS.split(name)) for name in names}
     by_value = {
         name: [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
@@ -75,18 +75,18 @@ def order_of_slurm(cluster: Cluster) -> Iterator[str]:
     }
     if names != sorted(names, key=by_value.__getitem__):
         yield (
-            "Slurm sorts the nodes of `srun -w`, and ranks would follow its order: to keep this one, give the names line "
-            "by line in the file SLURM_HOSTFILE, with `srun -m arbitrary`"
+            "Slurm sorts the nodes of `srun -w`, and ranks follow its order: to keep this order, write the names line "
+            "by line into the file that SLURM_HOSTFILE names, and use `srun -m arbitrary`"
         )
 
 
 def compress(names: list[str]) -> str:
-    """Return the shortest list that keeps the order: neighbours that differ in their last number alone share brackets.
+    """Return the shortest node list in the given order. Neighbours that differ only in their last number share an item.
 
     >>> compress(["node01", "node02", "node04", "login"])
     'node[01-02,04],login'
     """
-    groups: list[tuple[str, str, list[str]]] = []  # what stands around the last number, and that number of each name
+    groups: list[tuple[str, str, list[str]]] = []  # the text around the last number, and each name's last number
     for name in names:
         match = _LAST_NUMBER.fullmatch(name)
         prefix, digits, suffix = match.group("prefix", "digits", "suffix") if match else (name, "", "")
@@ -101,12 +101,12 @@ def compress(names: list[str]) -> str:
 
 
 def _items(line: str, place: Place) -> Iterator[str]:
-    """Yield the items between the commas that are outside of brackets."""
+    """Yield the items between the commas that are outside brackets."""
     depth, item = 0, ""
     for char in line:
         depth += (char == "[") - (char == "]")
         if depth not in (0, 1):
-            place.refuse(f"brackets inside brackets or none to close: {line.strip()[:40]!r}", "write node[01-04,7]")
+            place.refuse(f"nested or unmatched brackets: {line.strip()[:40]!r}", "write node[01-04,7]")
         if depth == 0 and (char == "," or char.isspace()):
             if item:
                 yield item
@@ -120,7 +120,7 @@ def _items(line: str, place: Place) -> Iterator[str]:
 
 
 def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
-    """Return the numbers of a pair of brackets: 08-10 is 08, 09, 10, for the width of the first number counts."""
+    """Return the numbers in a pair of brackets. They keep the width of a range's first number: 08-10 is 08, 09, 10."""
     numbers: list[str] = []
     for entry in map(str.strip, ranges.split(",")):
         match = _RANGE.fullmatch(entry)
@@ -130,13 +130,13 @@ def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
         if int(last) < int(first):
             place.refuse(f"the range {entry} in {item[:40]!r} runs backwards", f"write {last}-{first}")
         if int(last) - int(first) >= limit - len(numbers):
-            place.refuse(f"{entry} in {item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the range")
+            place.refuse(f"{entry} in {item[:40]!r} names more than {MAX_HOSTS:,} hosts", "check the range")
         numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
     return numbers
 
 
 def in_ranges(numbers: Iterable[str]) -> str:
-    """Return a list of numbers in which neighbours of one width that follow each other are a range.
+    """Return the numbers as text; consecutive numbers of the same width become a range.
 
     >>> in_ranges(["08", "09", "10", "12"])
     '08-10,12'

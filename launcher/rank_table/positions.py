@@ -1,4 +1,4 @@
-"""Names of values in a JSON document, and their positions in the text: offsets, lines and columns."""
+"""Pointers to values in a JSON document, and their positions in the text: offsets, lines and columns."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from collections.abc import Collection, Iterable
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-Pointer = tuple[str | int, ...]  # ("server_list", 0, "server_id"): the way from the top of the document to a value
-_BLOCK = 4096  # characters: what is looked through for one answer
-_FOUND = -1  # the key under which a node of the trie holds its own pointer: no list index and no object key
+Pointer = tuple[str | int, ...]  # ("server_list", 0, "server_id"): the path from the root to a value
+_BLOCK = 4096  # characters that are searched for one position
+_FOUND = -1  # the key of a trie node's own pointer; it cannot be a list index or an object key
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SCALAR = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\s,\]}]+')
-# Strings and all else are stepped over up to the next bracket, or as far as one step may go.
+# Skips everything up to the next bracket, in steps of limited length.
 _BRACKET = re.compile(r'(?:[^"\[\]{}]+|"[^"\\]*(?:\\.[^"\\]*)*"){0,1000}(?:([\[{])|([\]}])|)')
 Trie = dict[str | int, Any]
 
 
 class Place(NamedTuple):
-    """The place of a value, as offsets into the text."""
+    """The position of a value, as offsets into the text."""
 
-    key: int | None  # where its key starts; None for list items and the document itself
+    key: int | None  # the start of its key; None for list items and the document itself
     start: int
-    end: int  # of its first token: a container's place is its opening bracket
+    end: int  # the end of its first token: a container's position is its opening bracket
 
 
 class RepeatedKey(NamedTuple):
-    """A key that an object has twice."""
+    """A key that occurs twice in an object."""
 
     pointer: Pointer
     first: int  # offset of the first use of the key
-    again: int  # offset of a use that replaces it
+    again: int  # offset of a later use, which replaces it
 
 
 def json_pointer(pointer: Pointer) -> str:
-    """Write a pointer as RFC 6901 does.
+    """Return a pointer in the notation of RFC 6901.
 
     >>> json_pointer(("server_list", 0, "a/b"))
     '/server_list/0/a~1b'
@@ -45,7 +45,7 @@ def json_pointer(pointer: Pointer) -> str:
 
 
 class Lines:
-    """Knows how many lines end before each block of `text`; memory is a thousandth of the text, whatever is in it."""
+    """An index of the line starts of `text`, by blocks. It takes a thousandth of the memory of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -53,7 +53,7 @@ class Lines:
         self._ended = [0, *accumulate(counts)]  # lines that end before block i
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Return the line of the character at `offset`, from 1, and the offset at which that line starts."""
+        """Return the line of the character at `offset`, from 1, and the offset of the start of that line."""
         block = min(offset, len(self._text)) // _BLOCK
         ended = self._ended[block] + self._text.count("\n", block * _BLOCK, offset)
         if ended == 0:
@@ -62,7 +62,7 @@ class Lines:
         return ended + 1, self._text.rindex("\n", at, min(at + _BLOCK, offset)) + 1
 
     def start(self, number: int) -> int:
-        """Return the offset of the first character of line `number`, which the text has."""
+        """Return the offset of the first character of line `number`, which must exist."""
         if number == 1:
             return 0
         block = self._block_of_end(number - 1)
@@ -72,23 +72,23 @@ class Lines:
         return at + 1
 
     def _block_of_end(self, ended: int) -> int:
-        """Return the block in which line `ended` ends."""
+        """Return the block that contains the end of line `ended`."""
         return bisect_left(self._ended, ended) - 1
 
 
 def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = False) -> dict[Pointer, Place]:
-    """Return the places of the values at `pointers`; pointers that lead nowhere are left out.
+    """Return the positions of the values at `pointers`, omitting missing ones.
 
-    The last of several equal keys counts; say `repeated_keys` when there may be some, for then nothing may end early.
-    Recursion is as deep as the longest pointer, not as deep as the text.
+    If a key is repeated, its last use counts. Set `repeated_keys` if the text may have some: the search then cannot
+    stop early. The recursion depth is the length of the longest pointer.
     """
     first = _blank_end(text, 0)
     if not pointers or first == len(text):
         return {}
-    if set(pointers) == {()}:  # its members are not asked for
+    if set(pointers) == {()}:  # only the document itself
         return {(): Place(None, first, first + 1 if text[first] in "{[" else _scalar_end(text, first))}
     locator = _Locator(text, endless=repeated_keys)
-    # Nested dictionaries, name by name, with the pointer itself under _FOUND at its end.
+    # A trie of nested dictionaries; a pointer's last node holds the pointer under _FOUND.
     top: Trie = {}
     for pointer in pointers:
         node = top
@@ -106,7 +106,7 @@ class _Locator:
         self._endless = endless
 
     def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
-        """Go through the value at `at` until `goal` places are known in all; return its end."""
+        """Search the value at `at` until `goal` positions are known in total; return its end."""
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:
@@ -131,7 +131,7 @@ class _Locator:
 
 
 def _separator_end(text: str, at: int) -> int:
-    """Skip blanks and the comma or colon between them."""
+    """Skip blanks and a comma or colon between them."""
     at = _blank_end(text, at)
     return _blank_end(text, at + 1) if text[at] in ",:" else at
 
@@ -147,7 +147,7 @@ def _scalar_end(text: str, at: int) -> int:
 
 
 def value_end(text: str, at: int) -> int:
-    """Skip the value at `at`, whatever it holds."""
+    """Return the end of the value at `at`."""
     if text[at] not in "{[":
         return _scalar_end(text, at)
     depth = 0
@@ -163,7 +163,7 @@ _LINE_END = re.compile(r"\r?\n|\Z")
 
 
 class Edit(NamedTuple):
-    """Replace text[start:end] by `text`: a removal where that is empty, an insertion where start == end."""
+    """A replacement of text[start:end] by `text`: a removal if `text` is empty, an insertion if start == end."""
 
     start: int
     end: int
@@ -171,15 +171,15 @@ class Edit(NamedTuple):
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
-    """Return the changed text and the edits as made, ascending: removals take the blanks that only they needed.
+    """Return the changed text and the edits that were made, ascending. Removals include blanks that become superfluous.
 
-    No two edits may overlap.
+    Edits must not overlap.
 
     >>> apply_edits("[1, 2, /* two */ ]", [Edit(5, 6, ""), Edit(7, 16, "")])[0]
     '[1, 2 ]'
     """
     joined: list[Edit] = []
-    # Removals with only blanks between them are one, so that no blank is counted for both.
+    # Removals separated only by blanks are merged, so that no blank is removed twice.
     for edit in sorted(edits):
         last = joined[-1] if joined else None
         if last and _is_removal(last) and _is_removal(edit) and not text[last.end : edit.start].strip(" \t"):
@@ -189,7 +189,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
     made: list[Edit] = []
     for index, edit in enumerate(joined):
         tidied = _tidied(text, edit)
-        # No edit takes a blank that belongs to its neighbours.
+        # An edit does not remove blanks that a neighbour removes.
         lowest = made[-1].end if made else 0
         highest = joined[index + 1].start if index + 1 < len(joined) else len(text)
         made.append(tidied._replace(start=max(tidied.start, lowest), end=min(tidied.end, highest)))
@@ -197,7 +197,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
 
 
 def overwritten(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with these edits, which ascend, and nothing else changed."""
+    """Return the text with exactly these edits, which must be ascending."""
     parts, at = [], 0
     for edit in edits:
         parts += [text[at : edit.start], edit.text]
@@ -206,16 +206,16 @@ def overwritten(text: str, edits: Iterable[Edit]) -> str:
 
 
 class Origins:
-    """The places in the text before edits, as `apply_edits` made them, of places after them."""
+    """A map from positions after `apply_edits` to positions before it."""
 
     def __init__(self, made: Iterable[Edit]) -> None:
         self._edits = list(made)
         shifts = accumulate((len(edit.text) - (edit.end - edit.start) for edit in self._edits), initial=0)
-        # Of each edit's text, after the edits.
+        # The range of each edit's new text, after the edits.
         self._starts = [edit.start + shift for edit, shift in zip(self._edits, shifts, strict=False)]
 
     def offset(self, offset: int) -> int:
-        """Return the place before the edits of what is at `offset` now; the start of an edit for what is new."""
+        """Return the position before the edits for `offset`; for new text, the start of its edit."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset
@@ -228,7 +228,7 @@ def _is_removal(edit: Edit) -> bool:
 
 
 def _tidied(text: str, edit: Edit) -> Edit:
-    """Return a removal with the blanks around it, with its whole line where it stands alone. Never join two words."""
+    """Extend a removal to superfluous blanks around it, or to its line if nothing else is on it. Keep words apart."""
     if not _is_removal(edit):
         return edit
     left, right = edit.start, edit.end

@@ -1,10 +1,10 @@
-"""The hardware that a table is checked for, and the program that reads it beside HCCL."""
+"""The hardware and the reading program that a table is checked for."""
 
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
 
-# What `chip_info` says, in the names of chips.CHIPS. HCCL asks the driver instead.
+# Values of `chip_info`, with their names in CHIPS. HCCL asks the driver instead.
 CHIP_INFOS = {"910": "910", "910B": "a2", "910_93": "a3", "310P3": "300i"}
 
 
@@ -13,11 +13,11 @@ class Chip:
     name: str
     title: str
     device_id_limit: int  # device ids are 0 .. limit - 1
-    is_910: bool = False  # power-of-two parts of a server, in the sets that its ring allows
-    equal_servers: bool = False  # a job uses as many devices on each server
-    needs_device_ip: bool = False  # between servers, even where they have a host_ip
-    reads_super_pods: bool = False  # others read v1.2 tables too, and skip super_pod_list
-    is_ascend: bool = True  # False: what only HCCL asks for is a warning
+    is_910: bool = False  # the number of devices per server is a power of two; they form a ring
+    equal_servers: bool = False  # a job uses the same number of devices on each server
+    needs_device_ip: bool = False  # between servers, even if they have a host_ip
+    reads_super_pods: bool = False  # other chips ignore super_pod_list in v1.2 tables
+    is_ascend: bool = True  # False: requirements of HCCL are warnings
 
 
 CHIPS = {
@@ -43,7 +43,7 @@ class Consumer:
 CONSUMERS = {
     consumer.name: consumer
     for consumer in (
-        Consumer("hccl", "HCCL alone"),
+        Consumer("hccl", "only HCCL"),
         Consumer("mindspore", "MindSpore started by hand, one process per rank"),
         Consumer("msrun", "MindSpore started by msrun"),
     )
@@ -52,7 +52,11 @@ CONSUMERS = {
 
 @frozen
 class Profile:
-    """Invariant: `chip` is a name in CHIPS, `consumer` one in CONSUMERS; else a KeyError is raised."""
+    """The hardware and the reader to check for.
+
+    Raises:
+        KeyError: `chip` is not in CHIPS, or `consumer` not in CONSUMERS.
+    """
 
     chip: str = "auto"
     consumer: str = "hccl"

@@ -1,16 +1,15 @@
-"""One pass over a text that should be JSON: what is wrong with it, and which keys are repeated.
+"""Scan text that is not valid JSON in one pass, and report its faults and repeated keys.
 
-Only for texts that `json.loads` refused, or in which it met a repeated key; all others never come here. The scanner
-keeps its own stack, so depth of nesting costs memory and no recursion, and looks at each character a fixed number of
-times.
+The scanner runs only for texts that `json.loads` refused, or in which it found a repeated key. It keeps its own stack
+instead of recursion, and reads each character a fixed number of times.
 
-Broken text is not only refused: what can be mended by overwriting characters in place (a trailing comma, a comment, a
-missing comma where there is a blank) is noted as an edit of the same length, so that the rest of the table can
-still be checked with every offset unchanged.
+Some faults can be repaired by overwriting characters in place: a trailing comma, a comment, a missing comma before a
+blank. The scanner records an edit of the same length, so that the rest of the table can be checked with unchanged
+offsets.
 
-    Scanner    what may come next, token by token
-    Stack      the containers that are open, their keys, and which of those are repeated
-    ErrorLog   the errors, the patches, and whether the patches are enough (in `syntax_errors`, as are longer messages)
+    Scanner    the tokens that may come next
+    Stack      the open containers, their keys, and the repeated ones
+    ErrorLog   the faults and patches, and whether the patches repair the text (in `syntax_errors`)
 """
 
 from __future__ import annotations
@@ -35,31 +34,31 @@ from launcher.rank_table.tokens import (
 )
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
-MAX_FAULTS = 50_000  # a slip on every line of a large table; beyond it the text is something else
-MAX_REPEATS = 1000  # repeated keys that are reported one by one
+MAX_FAULTS = 50_000  # allows a fault on every line of a large table
+MAX_REPEATS = 1000  # repeated keys that are listed
 
 
 @dataclass
 class _Frame:
-    """A container that is still open."""
+    """An open container."""
 
     bracket: str
     start: int
-    name: str | int  # its key or index in the container around it
-    key: str = ""  # of the member being read
+    name: str | int  # its key or index in the enclosing container
+    key: str = ""  # key of the current member
     count: int = 0
-    comma: int | None = None  # the comma after which nothing has come yet
-    elided: bool = False  # an ellipsis is the last thing that came
+    comma: int | None = None  # the comma that was the last token
+    elided: bool = False  # an ellipsis was the last token
     seen: dict[str, int] = field(default_factory=dict)
 
     @property
     def member(self) -> str | int:
-        """The name, in this container, of the value being read."""
+        """The key or index of the current value."""
         return self.key if self.bracket == "{" else self.count
 
     @property
     def starts_entry(self) -> bool:
-        """True if an entry may come now: after a comma, or as the first one."""
+        """True if an entry may start: after a comma, or at the beginning."""
         return self.comma is not None or self.count == 0
 
     def end_value(self) -> None:
@@ -68,12 +67,12 @@ class _Frame:
 
 
 class _Stack:
-    """The containers that are open, from the outermost one, and the keys that one of them had twice."""
+    """The open containers, outermost first, and the repeated keys."""
 
     def __init__(self, *, only_repeats: bool) -> None:
         self.frames = [_Frame("", 0, "")]
         self.repeats: list[RepeatedKey] = []
-        self.has_enough = False  # of a text that has no fault, the end is where enough repeats are known
+        self.has_enough = False  # for a text without faults: enough repeated keys are known
         self._only_repeats = only_repeats
 
     @property
@@ -85,7 +84,7 @@ class _Stack:
 
     @property
     def brackets(self) -> str:
-        """The opening brackets that no closing one has matched."""
+        """The opening brackets that are still open."""
         return "".join(frame.bracket for frame in self.frames[1:])
 
     def count_key(self, key: str, at: int) -> None:
@@ -101,13 +100,13 @@ class _Stack:
 class Scan(NamedTuple):
     """The result of a scan."""
 
-    faults: list[Fault]  # without repairs that may not be meant, where the text could not be read to its end
+    faults: list[Fault]  # without doubtful repairs if the text could not be read to its end
     repeats: list[RepeatedKey]
-    repaired: str | None  # the text with all patches laid over it; None where that is not the JSON that was meant
+    repaired: str | None  # the text with all patches applied; None if that is not the intended JSON
 
 
 class Scanner:
-    """The state of one scan of a text: `Scanner(text).run()`."""
+    """A single scan of a text: `Scanner(text).run()`."""
 
     def __init__(self, text: str, *, max_depth: int | None = MAX_DEPTH, only_repeats: bool = False) -> None:
         self.text = text
@@ -115,11 +114,11 @@ class Scanner:
         self._stack = _Stack(only_repeats=only_repeats)
         self._max_depth = max_depth
         self._done = False
-        self._last = Token(tokens.END, 0, 0)  # the token before the present one
-        self._expect: Callable[[Token], None] = self._value  # what handles the next token
+        self._last = Token(tokens.END, 0, 0)  # the previous token
+        self._expect: Callable[[Token], None] = self._value  # the handler of the next token
 
     def run(self) -> Scan:
-        """Scan the text to its end, or to the first fault that cannot be read over."""
+        """Scan the text to its end, or to the first fault after which scanning cannot continue."""
         at = 0
         while not (self._done or self._log.stopped or self._stack.has_enough):
             if self._expect == self._entry:
@@ -129,38 +128,38 @@ class Scanner:
             if self._touches_last(token):
                 self._log.stop(syntax_errors.unpaired_quote(self.text, self._last, token))
                 break
-            # After the table anything may stand.
+            # Any text may follow the table.
             known = token if self._expect == self._end else self._plain_token(token)
             if known is not None:
                 self._expect(known)
                 self._last = token
             if len(self._log.faults) >= MAX_FAULTS and not (self._done or self._log.stopped):
-                message = f"{MAX_FAULTS} faults of the text end here; the rest is not read"
+                message = f"the text has {MAX_FAULTS} faults up to this position; the rest is not read"
                 self._log.stop(Fault("RT114", token.start, 1, message, "check that this is a rank table"))
         repeats = self._stack.repeats
         repaired = overwritten(self.text, sorted(self._log.patches)) if self._log.mendable else None
-        # Behind a bracket that is the only fault, the rest of the text was seen to match.
+        # If a bracket is the only fault, the rest of the text is known to match.
         is_unsure = self._log.stopped and [fault.code for fault in self._log.faults] != ["RT112"]
-        # Of a table that ends at a bracket too early, commas may be missing where another bracket is wrong.
+        # If a bracket ends the table too early, a missing comma may be the result of another wrong bracket.
         is_unsure = is_unsure or any(
             fault.code == "RT109" and self.text[fault.offset] in "{}[]," for fault in self._log.faults
         )
         faults = []
         for fault in self._log.faults:
-            # A key twice, and no comma between the two: the object may be two that lost what separates them.
+            # A repeated key with no comma in between may mean that two objects lost their separator.
             is_in_two = fault.code == "RT105" and any(twice.first < fault.offset < twice.again for twice in repeats)
             faults.append(fault._replace(repair=None) if is_unsure or is_in_two else fault)
         return Scan(faults, repeats, repaired)
 
     def _touches_last(self, token: Token) -> bool:
-        """Return whether two values stand together, one of them quoted: a quote is missing, or one too many."""
+        """Return whether two values touch and one of them is quoted: a quote is missing or superfluous."""
         if token.start != self._last.end or self._expect == self._end or not self._last.end:
             return False
         kinds = {self._last.kind, token.kind}
         quoted = kinds & {STRING, tokens.BROKEN_STRING}
         return bool(quoted) and kinds != {STRING} and kinds <= {STRING, SCALAR, tokens.WORD, tokens.BROKEN_STRING}
 
-    # --- what may come next: each handler takes a token and sets what handles the one after it ---
+    # --- handlers: each takes a token and sets the handler of the next one ---
 
     def _value(self, token: Token) -> None:
         in_list = self._stack.top.bracket == "["
@@ -169,7 +168,11 @@ class Scanner:
             self._end_value()
         elif token.kind in CLOSING and self._max_depth is not None and len(self._stack.frames) > self._max_depth:
             message = f"nested more than {self._max_depth} levels deep"
-            self._log.stop(Fault("RT110", token.start, 1, message, "a rank table needs fewer than 15 levels"))
+            self._log.stop(
+                Fault(
+                    "RT110", token.start, 1, message, "check that this is a rank table: it needs fewer than 15 levels"
+                )
+            )
         elif token.kind in CLOSING:
             self._stack.push(token)
             self._expect = self._entry
@@ -186,7 +189,7 @@ class Scanner:
         if token.kind == STRING:
             self._log.check_surrogates(token)
             raw = self.text[token.start : token.end]
-            key = raw.strip("'\"“”„‘’‚")  # noqa: RUF001 - a word that stands for a string is its own text
+            key = raw.strip("'\"“”„‘’‚")  # noqa: RUF001 - a bare word has no quotes to strip
             if raw.startswith('"'):
                 key = str(json.loads(raw)) if "\\" in raw else raw[1:-1]
             self._stack.count_key(key, token.start)
@@ -220,11 +223,11 @@ class Scanner:
         elif token.kind in ("}", "]"):
             self._unmatched(token)
         elif token.kind == ":":
-            # Only a string in a list can be a key, of an object that stands behind the list.
+            # A string in a list may be a key of an object that should follow the list.
             if frame.bracket == "[" and self._last.kind == STRING:
-                message = f"a key stands in a list: [ of line {_line_of(frame, self.text)} is still open"
+                message = f"a key is inside a list: [ of line {_line_of(frame, self.text)} is still open"
                 repair = syntax_errors.closed_before_key(self.text, self._last.start, token.end, self._stack.brackets)
-                hint = "write ] before it, where that list ends"
+                hint = "write ] at the end of the list"
                 self._log.stop(Fault("RT112", token.start, 1, message, hint, repair))
             else:
                 before_entry = next_token(self.text, token.end).kind in (STRING, *CLOSING)
@@ -238,20 +241,20 @@ class Scanner:
             self._entry(token)
 
     def _entry(self, token: Token) -> None:
-        """Take the start of the next entry of the container that is open."""
+        """Handle the first token of an entry of the current container."""
         (self._key if self._stack.top.bracket == "{" else self._value)(token)
 
     def _end(self, token: Token) -> None:
         self._done = True
         if token.kind != tokens.END:
-            hint = "remove it; if it is a bracket, one was closed too early above"
+            hint = "remove it; if it is a bracket, check for one that is closed too early above"
             fault = Fault("RT109", token.start, 1, "there is text after the end of the table", hint)
             self._log.overwrite(fault, token.start, len(self.text))
 
     # --- containers and their members ---
 
     def _skip_plain_entries(self, at: int) -> int:
-        """Skip the members or entries at `at` that have no fault: what the handlers would do, in one step for each."""
+        """Skip entries without faults that start at `at`, one step each, with the same effect as the handlers."""
         frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
         next_one = (member_pattern() if of_object else entry_pattern()).match
@@ -273,7 +276,7 @@ class Scanner:
         return at
 
     def _close(self) -> None:
-        """Leave a container. A comma before its bracket is one too many."""
+        """Leave a container, and report a trailing comma."""
         at, message = self._stack.top.comma, f"trailing comma before {CLOSING[self._stack.top.bracket]}"
         if at is not None:
             hint = "remove this comma, or add the entry that is missing after it"
@@ -288,16 +291,16 @@ class Scanner:
     # --- faults ---
 
     def _plain_token(self, token: Token) -> Token | None:
-        """Return the token of JSON that stands for one that JSON has not; None where there is nothing to stand for."""
+        """Return the JSON token that replaces an invalid one; None if there is no replacement."""
         log, text = self._log, self.text
         if token.kind == tokens.COMMENT:
             log.overwrite(syntax_errors.comment(text, token), token.start, token.end)
         elif token.kind == tokens.ELLIPSIS:
-            message, width = "a part of the table is left out here", token.end - token.start
+            message, width = "an ellipsis omits a part of the table", token.end - token.start
             fault = Fault("RT113", token.start, width, message, "write every entry in full")
             log.overwrite(fault, token.start, token.end)
             log.mendable = False
-            # Commas around it are not worth a fault.
+            # Commas around it are not reported.
             self._stack.top.comma, self._stack.top.elided = None, True
             if self._expect == self._comma:
                 self._expect = self._entry
@@ -313,7 +316,7 @@ class Scanner:
         elif token.kind == tokens.WORD:
             return self._word(token)
         elif token.kind == tokens.OPEN_COMMENT:
-            message = "JSON has no comments, and this one is not closed"
+            message = "JSON does not allow comments, and this one is not closed"
             log.stop(Fault("RT104", token.start, 2, message, "remove it"))
         elif token.kind == tokens.BROKEN_STRING:
             log.stop(syntax_errors.broken_string(text, token))
@@ -326,7 +329,7 @@ class Scanner:
         if char in tokens.WIDE_BLANKS:
             self._log.overwrite(syntax_errors.typographic(self.text, token, " "), token.start, token.end)
             return None
-        # Of a quote, the other half is missing.
+        # A typographic quote without its pair.
         fault = syntax_errors.typographic(self.text, token, None) if char in tokens.MEANT else None
         if fault is None and self._expect in (self._value, self._key, self._entry):
             self._log.unquoted(token)
@@ -345,7 +348,7 @@ class Scanner:
         frame.elided = False
 
     def _unmatched(self, token: Token) -> None:
-        """Stop at a closing bracket of the other kind than what is open: what was meant after it is not certain."""
+        """Stop at a closing bracket that does not match the open one, because the meaning of the rest is uncertain."""
         frame = self._stack.top
         way = remedy(self.text, token.start, self._stack.brackets)
         follows = next_token(self.text, token.end).kind
@@ -369,19 +372,19 @@ class Scanner:
             self._log.stop(Fault("RT111", 0, 1, "the file holds no table", "copy or generate it again"))
             return
         still = "a bracket is" if len(closings) == 1 else f"{len(closings)} brackets are"
-        hint = f"the file is cut off, or lacks {closings[:20]} at its end"
+        hint = f"copy the file again, or add {closings[:20]} at its end"
         at = max(self._last.end - 1, 0)
         self._log.stop(Fault("RT108", at, 1, f"the file ends while {still} open", hint))
 
     def _expected(self) -> str:
         if self._expect == self._colon:
-            return "expected a colon between key and value"
+            return "write a colon between key and value"
         if self._expect == self._comma:
-            return "expected a comma, or the bracket that closes this list or object"
+            return "write a comma, or the bracket that closes this list or object"
         if self._expect == self._end:
-            return "expected the end of the file"
+            return "remove everything after the table"
         is_key = self._expect in (self._key, self._entry) and self._stack.top.bracket == "{"
-        return "expected a key in double quotes" if is_key else "expected a value in double quotes, a list or an object"
+        return "write a key in double quotes" if is_key else "write a value in double quotes, a list or an object"
 
 
 def _line_of(frame: _Frame, text: str) -> int:

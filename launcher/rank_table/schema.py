@@ -1,7 +1,8 @@
-"""The shape of a table's objects: which keys there must be, and of which type. Imported only when a table is read.
+"""The shape of a table's objects: required keys and types of values. Imported only when a table is read.
 
-Strict, as HCCL is: where it asks for a string, a number is refused. What the strings say is left to the rules. Pydantic
-finds the faults; it is loaded only for an object that is not evidently right, since its import takes longer than all the rest.
+Like HCCL, this is strict: if a key needs a string, a number is refused. The content of strings is checked by rules.
+Pydantic finds the faults. It is loaded only for an object that is not obviously valid, because importing it takes
+longer than the rest of the check.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from launcher.rank_table.positions import Pointer
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-# Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
+# Limit of reported shape faults: a list of a million numbers is one mistake, not a million.
 MAX_FAULTS = 1000
 DEVICE_ID = "device_id"
-LAB_DEVICES = 8  # of a server in a lab's table, each in an instance of its own
+LAB_DEVICES = 8  # per server in a legacy-lab table, each in its own instance
 OPTIONAL_LISTS = frozenset({"super_pod_list"})
 _WANTED = {
     "string_type": "a string",
@@ -35,37 +36,37 @@ _WANTED = {
     "bool_type": "true or false",
 }
 _WHY = {
-    "string_type": "HCCL reads numbers from strings only in this format",
-    "int_type": "HCCL reads numbers without quotes in this format",
+    "string_type": "in this format, HCCL reads numbers only from strings",
+    "int_type": "in this format, HCCL reads numbers without quotes",
 }
 _Signature = tuple[type["Shape"], tuple[str, ...]] | tuple[type["Shape"], tuple[str, ...], tuple[type, ...]]
 
 
-MAY_BE_MISSING: Any = None  # the value of a field whose declaration can say no default
+MAY_BE_MISSING: Any = None  # for optional fields whose type has no default value
 
 
 class _Needed(str):
-    """What to write for a field that every object must have."""
+    """The example value of a required field."""
 
     __slots__ = ()
 
 
 def needed(example: str) -> Any:
-    """Return the value of a field that every object must have; `example` says what to write there."""
+    """Declare a required field; `example` is the value that hints suggest."""
     return _Needed(example)
 
 
 class Field(NamedTuple):
-    kind: type  # of its values; `object` where it does not matter
-    annotation: Any  # the same for pydantic
-    example: str | None  # None: it may be missing
+    kind: type  # `object` for any type
+    annotation: Any  # the type for pydantic
+    example: str | None  # None: the field is optional
 
     def suits(self, fields: Fields, name: str) -> bool:
-        """Return whether it is evidently right. What is not may be right as well."""
+        """Return whether the field is obviously valid. Other fields may be valid, too."""
         return type(fields[name]) is self.kind or self.kind is object if name in fields else self.example is None
 
 
-# By the texts of declarations: to evaluate them takes longer.
+# Keyed by the text of the annotation, because evaluating annotations is slower.
 _KINDS: Mapping[str, tuple[type, Any]] = {
     "str": (str, str),
     "int": (int, int),
@@ -77,16 +78,16 @@ _KINDS: Mapping[str, tuple[type, Any]] = {
 
 
 class Shape:
-    """The scalars of one kind of object. Lists are declared as `list[Any]`; `Shapes.entries` looks into them.
+    """The scalar fields of one kind of object. Lists are declared as `list[Any]`, and checked by `Shapes.entries`.
 
-    Only the types of values may matter, never the values: objects with equal keys and types are checked once.
-    A key that some reader knows is declared, as `Any` where its type does not matter; all others are reported as unknown.
+    Checks depend only on keys and types, never on values: objects with equal keys and types are checked once. Keys that
+    a reader knows are declared, as `Any` if their type does not matter. Other keys are reported as unknown.
     """
 
     @classmethod
     @cache
     def fields(cls) -> Mapping[str, Field]:
-        """Return what is declared here and in the classes above."""
+        """Return the fields of this class and its base classes."""
         declared = {}
         for base in reversed(cls.__mro__):
             for name, text in getattr(base, "__annotations__", {}).items():
@@ -97,8 +98,8 @@ class Shape:
     @classmethod
     @cache
     def model(cls) -> type[BaseModel]:
-        """Return the same for pydantic."""
-        from pydantic import ConfigDict, create_model  # noqa: PLC0415 - most tables have no fault
+        """Return the fields as a pydantic model."""
+        from pydantic import ConfigDict, create_model  # noqa: PLC0415 - rarely needed
 
         fields: dict[str, Any] = {
             name: (field.annotation, None if field.example is None else ...) for name, field in cls.fields().items()
@@ -107,23 +108,23 @@ class Shape:
 
 
 class Shapes:
-    """Collects what is wrong with the shapes of a document's objects, at most `at_most` faults and one per unknown key."""
+    """A collector of shape faults of a document's objects: at most `at_most` faults, and one per unknown key."""
 
     def __init__(self, at_most: int = MAX_FAULTS) -> None:
         self._at_most = at_most
         self._known: dict[_Signature, tuple[list[tuple[str, str]], list[str]]] = {}
         self._faults: list[Found] = []
-        self.complete = True  # every list that a table must have is there, and every entry of the lists was read
-        self.full = False  # so much is wrong that the rest is not looked at
-        self.keys: set[str] = set()  # every key of every object that was checked
-        self._free_ids: Iterator[int] = iter(())  # device ids that no entry of the present list has
-        self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, Fields, int]] = {}  # where first, and how often
+        self.complete = True  # every required list exists, and every entry was read
+        self.full = False  # too many faults: the rest is not checked
+        self.keys: set[str] = set()  # the keys of all checked objects
+        self._free_ids: Iterator[int] = iter(())  # unused device ids of the current list
+        self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, Fields, int]] = {}  # first use, and number of uses
 
     def check(self, shape: type[Shape], pointer: Pointer, fields: Fields) -> None:
-        """Note what `fields`, the object at `pointer`, has too little or too much of."""
+        """Record missing keys, wrong types and unknown keys of `fields`, the object at `pointer`."""
         signature: _Signature
         try:
-            "".join(fields.values())  # the cheapest way to learn that all values are strings, as they nearly always are
+            "".join(fields.values())  # the fastest check that all values are strings
             signature = (shape, tuple(fields))
         except TypeError:
             signature = (shape, tuple(fields), tuple(map(type, fields.values())))
@@ -144,24 +145,24 @@ class Shapes:
             self._unknown[shape, key] = first, around, uses + 1
 
     def entries(self, pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
-        """Yield the objects in the list `key` of the object at `pointer`, with their pointers, until too much is wrong.
+        """Yield the objects in the list `key` of the object at `pointer`, with pointers, up to the limit of faults.
 
-        Empty lists and entries that are no objects are noted and left out; a list that is missing or none is noted by
-        `check`.
+        Empty lists and entries that are not objects are recorded and skipped. `check` records lists that are missing or
+        of the wrong type.
         """
         value = fields.get(key)
         if not isinstance(value, list):
             self.complete = self.complete and key in OPTIONAL_LISTS and key not in fields
             return
         if not value:
-            self.note("RT206", Finding((*pointer, key), f"{key} is empty", "a table names at least one of each"))
+            self.note("RT206", Finding((*pointer, key), f"{key} is empty", "add at least one entry"))
         at = (*pointer, key)
         self._free_ids = _free_ids(pointer, value)
         for index, entry in enumerate(value):
             if self.full:
                 return
             if isinstance(entry, dict):
-                yield at + (index,), entry  # noqa: RUF005 - half the time of (*at, index), once for each device
+                yield at + (index,), entry  # noqa: RUF005 - twice as fast as (*at, index)
             else:
                 self.complete = False
                 message = f"an entry of {key} must be an object, not {shown(entry)}"
@@ -174,7 +175,7 @@ class Shapes:
             self.full = True
 
     def findings(self) -> Iterator[Found]:
-        """Yield everything noted; when there was more than `at_most`, the last fault says so."""
+        """Yield all recorded findings; if there were more than `at_most`, the last one says so."""
         if self.full:
             code, last = self._faults[-1]
             message = f"{last.message} (and more like it; the rest is not checked)"
@@ -182,12 +183,12 @@ class Shapes:
         yield from self._faults
         for (shape, key), (pointer, fields, uses) in self._unknown.items():
             more = f" (and {uses - 1} more like it)" if uses > 1 else ""
-            message = f'key "{key[:40]}" is not known{more}'
+            message = f'key "{key[:40]}" is unknown{more}'
             yield "RT401", Finding((*pointer, key), message, _similar(key, shape, fields), at_key=True)
 
 
 def _free_ids(pointer: Pointer, entries: list[Any]) -> Iterator[int]:
-    """Yield the device ids that no entry has; in a list of one device, first the number of the instance around it."""
+    """Yield unused device ids; for a list of one device, first the number of its instance."""
     used = {read_decimal(entry.get(DEVICE_ID)) for entry in entries if isinstance(entry, dict)}
     first = pointer[-1] if len(entries) == 1 and pointer and isinstance(pointer[-1], int) else 0
     return (number for number in count(first % LAB_DEVICES) if number not in used)
@@ -198,7 +199,7 @@ def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, s
     unknown = [key for key in fields if key not in declared]
     if all(field.suits(fields, name) for name, field in declared.items()):
         return [], unknown
-    from pydantic import ValidationError  # noqa: PLC0415 - most tables have no fault
+    from pydantic import ValidationError  # noqa: PLC0415 - rarely needed
 
     try:
         shape.model().model_validate(fields)
@@ -217,7 +218,7 @@ def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, na
     if name == "version":
         return "RT205", Finding((*pointer, name), message, f"write {shape.fields()[name].example}, in quotes")
     if kind == "int_type" and isinstance(fields[name], LongInteger):
-        message = f"{name} has {fields[name].digits} digits, and HCCL keeps no such number"
+        message = f"{name} has {fields[name].digits} digits, too many for HCCL"
         return "RT205", Finding((*pointer, name), message, "write a number of at most 10 digits")
     rewrite = None if name.endswith("_ip") else _retyped(kind, fields[name])
     hint = None if rewrite is None else f"write {rewrite}: {_WHY[kind]}"
@@ -225,7 +226,7 @@ def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, na
 
 
 def shown(value: Any) -> str:
-    """Return a value as a message shows it, shortened."""
+    """Return a value as shortened text for a message."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -233,13 +234,13 @@ def shown(value: Any) -> str:
     if isinstance(value, LongInteger):
         return f"a number of {value.digits} digits"
     if isinstance(value, float) and math.isinf(value):
-        return "a number too large to be read"
+        return "a number that is too large"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _retyped(kind: str, value: Any) -> str | None:
-    """Return the value as JSON of the wanted type: numbers need only quotes, or none. None where that is not enough."""
+    """Return the value as JSON of the wanted type, by adding or removing quotes; None if that is not enough."""
     if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
         return f'"{json.dumps(value)}"'
     if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
@@ -248,9 +249,9 @@ def _retyped(kind: str, value: Any) -> str | None:
 
 
 def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
-    """Return a hint that names a known key like `key`, unless the object has that as well."""
+    """Return a hint with a similar known key that the object does not have yet."""
     known = sorted(shape.fields())
     near = difflib.get_close_matches(key[:64], known, n=1, cutoff=0.6)
     if near and near[0] in fields:
-        return f'remove it: "{near[0]}" is there as well'
-    return f'did you mean "{near[0]}"?' if near else "remove it, or keep it knowing that HCCL ignores it"
+        return f'remove it: the object already has "{near[0]}"'
+    return f'did you mean "{near[0]}"?' if near else "remove it, or keep it: HCCL ignores it"

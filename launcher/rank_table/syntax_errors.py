@@ -1,4 +1,4 @@
-"""The faults of a text that is no JSON, with their messages and repairs."""
+"""Faults of text that is not JSON, with messages and repairs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from launcher.core.text import printable
 from launcher.rank_table.positions import Edit
 from launcher.rank_table.tokens import CLOSING, MEANT, WIDE_BLANKS, Token, string_body_end
 
-_BRACKET = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*){0,1000}"|([{}\[\]])')  # strings are stepped over
-# What can only be a name or an address without its quotes. True, None, NaN and <address> are something else.
+_BRACKET = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*){0,1000}"|([{}\[\]])')  # skips strings
+# An unquoted name or address, but not True, None, NaN or <address>.
 _PLAIN_WORD = re.compile(r"(?:[A-Za-z_][\w.-]*|[0-9]{1,3}(?:\.[0-9]{1,3}){3})\Z", re.ASCII)
 _OTHER_WORDS = frozenset({"true", "false", "none", "null", "nil", "nan", "infinity", "inf", "undefined"})
 _AFTER_STRING = re.compile(r"[ \t\r\n]*[,:\]}]")
@@ -21,7 +21,7 @@ _PUNCTUATION = " \t{}[],:"
 
 
 class Remedy(Enum):
-    """A change that makes the brackets match. No two of them can: they leave different numbers of brackets open."""
+    """A change that makes the brackets match. At most one can: each leaves a different number of brackets open."""
 
     REMOVE = "remove it"
     REPLACE = "write the other kind in its place"
@@ -29,9 +29,9 @@ class Remedy(Enum):
 
 
 def remedy(text: str, at: int, opened: str) -> Remedy | None:
-    """Return the change for the bracket at `at`, which does not close the last of those in `opened`.
+    """Return the change for the bracket at `at`, which does not close the last bracket of `opened`.
 
-    None where nothing of it lets the rest of the text match. Looks through the rest, up to a bracket that fits nowhere.
+    None if no change makes the rest of the text match. Reads the rest up to a bracket that cannot match.
 
     >>> remedy("[1, 2}", 5, "[").name, remedy("[1}, 2]", 2, "[").name, remedy("{[1}", 3, "{[").name
     ('REPLACE', 'REMOVE', 'CLOSE_BEFORE')
@@ -43,7 +43,7 @@ def remedy(text: str, at: int, opened: str) -> Remedy | None:
 
 
 def _match(text: str, at: int, opened: str) -> bool:
-    """Return whether the brackets from `at` on close all that are open, and each other."""
+    """Return whether the brackets from `at` on match each other and close all open ones."""
     left = list(opened)
     for found in _BRACKET.finditer(text, at):
         bracket = found[1]
@@ -57,32 +57,32 @@ def _match(text: str, at: int, opened: str) -> bool:
 
 
 class Fault(NamedTuple):
-    """Something that makes the text no JSON, or the JSON no table."""
+    """A fault of the text or the table."""
 
     code: str
     offset: int
     width: int
     message: str
     hint: str | None = None
-    repair: Edit | None = None  # mends it for good; None where a person must decide
+    repair: Edit | None = None  # a lasting repair; None if a person must decide
 
 
 def comment(text: str, token: Token) -> Fault:
-    hint = "remove it: a rank table has no place for remarks, HCCL stops at the first one"
-    end = token.end - text.endswith("\r", token.start, token.end)  # the line keeps its end
+    hint = "remove it: HCCL stops at the first comment"
+    end = token.end - text.endswith("\r", token.start, token.end)  # keep the line ending
     repair = Edit(token.start, end, "")
-    return Fault("RT104", token.start, min(token.end - token.start, 40), "JSON has no comments", hint, repair)
+    return Fault("RT104", token.start, min(token.end - token.start, 40), "JSON does not allow comments", hint, repair)
 
 
 def single_quoted(text: str, token: Token, repair: str) -> Fault:
-    message, hint = "JSON strings stand in double quotes", in_quotes(text[token.start : token.end])
+    message, hint = "JSON strings need double quotes", in_quotes(text[token.start : token.end])
     return Fault("RT107", token.start, token.end - token.start, message, hint, Edit(token.start, token.end, repair))
 
 
 def unquoted(text: str, token: Token) -> Fault:
     word = text[token.start : token.end]
     bare, repair = word.removesuffix(QUOTE), None
-    # Only where it can be nothing but a string, of which at most the opening quote is there.
+    # Repair only what is certainly a string without its closing quote or both quotes.
     is_text = _PLAIN_WORD.match(bare) is not None and bare.lower() not in _OTHER_WORDS
     if is_text and (bare == word or _AFTER_STRING.match(text, token.end) is not None):
         repair = Edit(token.start, token.end, f'"{bare}"')
@@ -90,7 +90,7 @@ def unquoted(text: str, token: Token) -> Fault:
 
 
 def typographic(text: str, token: Token, repair: str | None) -> Fault:
-    """Report a quote, a blank, a comma or a colon of a word processor or another keyboard."""
+    """Report a typographic quote, or a full-width blank, comma or colon."""
     char = text[token.start]
     message = f"{shown(char)} (U+{ord(char):04X}) is not JSON punctuation"
     edit = None if repair is None else Edit(token.start, token.end, repair)
@@ -98,14 +98,14 @@ def typographic(text: str, token: Token, repair: str | None) -> Fault:
 
 
 def broken_string(text: str, token: Token) -> Fault:
-    """Report a string that JSON does not allow, with the reason."""
+    """Return the fault of an invalid string."""
     end = string_body_end(text, token.start)
     if end == len(text):
-        hint = "the file is cut off; copy it again"
+        hint = "copy the file again: it is cut off"
         return Fault("RT108", token.start, 1, "the file ends inside this string", hint)
     if text[end] in "\r\n":
         holds_text = text[token.start + 1 : end].strip(_PUNCTUATION)
-        hint = 'write the missing "' if holds_text else "remove this quote: no text follows it on its line"
+        hint = 'write the missing "' if holds_text else "remove this quote"
         return Fault("RT106", token.start, 1, "this string is not closed on its line", hint)
     if text[end] == "\\":
         message = f"{shown(text[end : end + 2])} is not a JSON escape"
@@ -115,34 +115,34 @@ def broken_string(text: str, token: Token) -> Fault:
 
 
 def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
-    """Report two values that touch: the quote that is missing stands before the first, or in it."""
+    """Report two values that touch: a quote is missing before the first value or inside it."""
     first, second = text[before.start : before.end], text[after.start : after.end]
     if not first.startswith(QUOTE):
-        width = len(first) + second.startswith(QUOTE)  # what follows begins with the quote that closes the first
+        width = len(first) + second.startswith(QUOTE)  # the second value starts with the quote that closes the first
         return Fault("RT106", before.start, width, "the opening quote is missing", in_quotes(first))
     message = f"the quotes do not pair up: {shown(first)} and {shown(second)} touch"
-    return Fault("RT106", before.start, len(first), message, 'write the missing " where the first text ends')
+    return Fault("RT106", before.start, len(first), message, 'write the missing " after the first text')
 
 
 def unmatched(
     text: str, token: Token, opened: tuple[str, int], way: Remedy | None, *, comma: int | None, needless_comma: str
 ) -> Fault:
-    """Report a closing bracket that does not match what was `opened`, a bracket and its line.
+    """Report a closing bracket that does not match `opened`, a bracket and its line.
 
-    `comma` is the place of the comma just before the bracket; `needless_comma` says which of the commas "before" and "after" it
-    separates nothing once it is gone. Where one `way` lets the rest of the text match, it is the repair.
+    `comma` is the position of the comma before the bracket. `needless_comma` is "before" or "after": the comma that
+    becomes superfluous when the bracket is removed. If `way` makes the rest of the text match, it is the repair.
     """
     at, after_comma = token.start, comma is not None
     bracket, line = opened
-    message = f"{token.kind} closes nothing here: {bracket} of line {line} is still open"
-    no_comma = ", and no comma before that" if after_comma else ""
+    message = f"{token.kind} does not match {bracket} of line {line}, which is still open"
+    no_comma = ", and remove the comma before that" if after_comma else ""
     if way is Remedy.REMOVE:
         hint = f"remove it and the comma {needless_comma} it" if needless_comma else "remove it"
     elif way is Remedy.REPLACE:
         hint = f"write {CLOSING[bracket]} in its place{no_comma}"
     else:
         kind = "object" if bracket == "{" else "list"
-        hint = f"write {CLOSING[bracket]} before it, where that {kind} ends{no_comma}"
+        hint = f"write {CLOSING[bracket]} at the end of that {kind}{no_comma}"
     repair = None
     if way is Remedy.REMOVE:
         end = text.index(",", at) + 1 if needless_comma == "after" else at + 1
@@ -156,7 +156,7 @@ def unmatched(
 
 
 def closed_before_key(text: str, key: int, colon_end: int, opened: str) -> Edit | None:
-    """Return the edit that closes a list before the comma in front of a key; None unless the rest of the text matches then."""
+    """Return the edit that closes a list before the comma in front of a key; None if the rest then does not match."""
     before = text[:key].rstrip(" \t\r\n")
     if not before.endswith(",") or not _match(text, colon_end, opened[:-1]):
         return None
@@ -171,46 +171,46 @@ def in_quotes(word: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return the start of `text`, as a message may quote it."""
+    """Return the start of `text` in quotes, for a message."""
     return printable(text if len(text) <= 40 else f"{text[:39]}…")
 
 
 class ErrorLog:
-    """The errors of a text as they are found, and what to overwrite so that the rest can be read."""
+    """The faults of a text, and the patches that let scanning continue."""
 
     def __init__(self, text: str) -> None:
         self.faults: list[Fault] = []
-        # Each overwrites a part of the text by one that is as long, to read on as if a fault had not been made. What is
-        # written to a file is a fault's `repair`.
+        # Each replaces a part of the text by one of equal length, so that scanning can continue as if there was no
+        # fault. Files are changed only by a fault's `repair`.
         self.patches: list[Edit] = []
-        self.mendable = True  # the patches turn the text into JSON that says what was meant
-        self.stopped = False  # before the end: what was read so far may mean something else
+        self.mendable = True  # the patches produce the intended JSON
+        self.stopped = False  # before the end: the meaning of the text so far is uncertain
         self._text = text
-        self._doubtful_end = -1  # of the last word that cannot be repaired
+        self._doubtful_end = -1  # end of the last word that cannot be repaired
 
     def overwrite(self, fault: Fault | None, start: int, end: int, replacement: str = "") -> None:
-        """Note a fault, and blanks or a `replacement` of the same length in its place. None: it is not worth one."""
+        """Record a fault, and overwrite it with blanks or `replacement`. If `fault` is None, only overwrite."""
         if fault is not None:
             self.faults.append(fault)
         self.patches.append(Edit(start, end, replacement or " " * (end - start)))
 
     def stop(self, fault: Fault) -> None:
-        """Note a fault after which guessing would say more than the text does."""
+        """Record a fault after which scanning cannot continue."""
         self.faults.append(fault)
         self.stopped, self.mendable = True, False
 
     def unquoted(self, token: Token) -> None:
-        """Note a word that stands for a string."""
+        """Record a word without quotes."""
         fault = unquoted(self._text, token)
         self.faults.append(fault)
         self.mendable = False
         self._doubtful_end = token.end if fault.repair is None else -1
 
     def missing(self, mark: str, at: int, between: str) -> None:
-        """Note that a comma or colon is missing at `at`."""
+        """Record a missing comma or colon at `at`."""
         text = self._text
-        # Without a blank between them, two strings may also be one that holds a quote; and after a word that cannot be
-        # understood, what is missing is not certain either.
+        # Two strings without a blank between them may be one string that contains a quote. After an unknown word, it is
+        # also uncertain what is missing.
         apart = text[at - 1] in "]}" or text[at] in " \t\r\n/#{[" or text[at] in WIDE_BLANKS
         repair = Edit(at, at, mark) if apart and at != self._doubtful_end else None
         self.faults.append(Fault("RT105", at, 1, f"{mark} is missing between {between}", f"write {mark} here", repair))
@@ -220,9 +220,9 @@ class ErrorLog:
             self.mendable = False
 
     def check_surrogates(self, token: Token) -> None:
-        """Note half a surrogate pair in a string: Python lets it pass, HCCL's parser does not."""
+        """Record a lone surrogate in a string: Python accepts it, but HCCL's parser does not."""
         raw = self._text[token.start : token.end]
         if raw.startswith('"') and "\\u" in raw and any("\ud800" <= char <= "\udfff" for char in str(json.loads(raw))):
-            message = "this string holds half a surrogate pair, which is not a character"
+            message = "this string contains a lone surrogate, which is not a character"
             self.faults.append(Fault("RT106", token.start, len(raw), message, "write the character itself"))
             self.mendable = False

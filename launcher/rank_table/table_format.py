@@ -1,6 +1,7 @@
-"""The formats, their optional keys, and the one a document is written in: by `version` as HCCL decides, by its keys where that is absent.
+"""The formats of rank tables, their optional keys, and the recognition of a document's format.
 
-Files of other programs come first: they say "1.0" or "1.2" too, and have keys that no rank table has.
+Like HCCL, use `version`, or the keys if it is missing. Files of other programs are recognised first: they may also
+contain "1.0" or "1.2", but have keys that no rank table has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class Format(Enum):
-    """The formats in use, related files that HCCL does not read included. The value is the name shown to users."""
+    """The known formats, including related files that HCCL does not read. The value is the name shown to users."""
 
     V1_0 = "v1.0"
     V1_1 = "v1.1"
@@ -28,17 +29,17 @@ class Format(Enum):
 
     @property
     def is_rank_table(self) -> bool:
-        """True if HCCL reads it. What is no rank table is recognised, named, and checked no further."""
+        """True if HCCL reads the format. Other formats are recognised and named, but not checked."""
         return self not in _RELATED
 
     @property
     def title(self) -> str:
-        """The name of the format in words."""
+        """The format's full name."""
         return _TITLES[self]
 
     @property
     def use(self) -> str:
-        """The program that reads a format that is no rank table, and what to do with the file."""
+        """For a related format: the program that reads it, and what to do with the file."""
         return _RELATED[self]
 
 
@@ -58,14 +59,14 @@ _TITLES = {
     Format.SWITCHES: "list of network switches",
 }
 
-# Whose file it is, and what to do with it instead.
+# The program that reads the file, and what to do with it.
 _RELATED = {
-    Format.GLOBAL_TABLE: "MindCluster reads it; each of its groups gets a rank table of its own",
-    Format.CROSS_CLUSTER: "MindSpore reads it, HCCL is set up without it; leave cluster_list out to make it a rank table",
+    Format.GLOBAL_TABLE: "MindCluster reads it; use the rank table of one of its groups",
+    Format.CROSS_CLUSTER: "only MindSpore reads it; remove cluster_list to make it a rank table",
     Format.DISAGGREGATED_PREFILL: "vLLM reads it from DISAGGREGATED_PREFILL_RANK_TABLE_PATH; it has no ranks",
-    Format.LOCAL_RESOURCES: 'it goes into the option llm.LocalCommRes; add "rank_id" to make it a rank table',
-    Format.ROOT_INFO: "HCCL reads it where there is no rank table; leave topo_file_path out to make it one",
-    Format.RESOURCE_REQUEST: "it asks a resource manager for devices; the rank table is the answer to it",
+    Format.LOCAL_RESOURCES: 'it is the value of the option llm.LocalCommRes; add "rank_id" to make it a rank table',
+    Format.ROOT_INFO: "HCCL reads it if there is no rank table; remove topo_file_path to make it one",
+    Format.RESOURCE_REQUEST: "it requests devices from a resource manager; use the rank table that the manager returns",
     Format.SWITCHES: "MindCluster's scheduler reads it to place jobs; name the rank table of the job instead",
 }
 
@@ -74,7 +75,7 @@ GROUP_LISTS = frozenset({Format.LAB, Format.CLOUD})
 RANKED = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.V2_0, Format.LAB})  # ranks are written in the file
 STRINGS = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.LAB, Format.CLOUD})  # numbers are strings
 
-# The list of each format, in which its servers or ranks stand.
+# The key of each format's list of servers or ranks.
 LISTS = {
     Format.V1_0: "server_list",
     Format.V1_2: "server_list",
@@ -84,7 +85,7 @@ LISTS = {
     Format.CLOUD: "group_list",
 }
 
-# Keys that no rank table has, with the format they belong to, most telling first.
+# Keys that no rank table has, with their format, the most specific first.
 _TELLING_KEYS = (
     ("prefill_device_list", Format.DISAGGREGATED_PREFILL),
     ("decode_device_list", Format.DISAGGREGATED_PREFILL),
@@ -98,7 +99,7 @@ _TELLING_KEYS = (
 
 VERSIONS = {"1.0": Format.V1_0, "1.1": Format.V1_1, "1.2": Format.V1_2, "2.0": Format.V2_0}
 
-# Keys that become `options` of the records, in the order in which they are written.
+# Keys that are stored as `options` of the records, in output order.
 # v1.0 and v1.2
 DEVICE_OPTIONS = (
     "device_port",
@@ -111,9 +112,9 @@ DEVICE_OPTIONS = (
 )
 SERVER_OPTIONS = ("container_ip", "hardware_type", "server_ip", "pod_ip", "server_index")
 # v1.1
-SUB_VERSION = "heterog_sub_version"  # its presence makes more keys of a rank mandatory
+SUB_VERSION = "heterog_sub_version"  # if present, a rank needs more keys
 NODE_TABLE_OPTIONS = ("collective_id", "mode", SUB_VERSION, "master_ip", "master_port")
-NO_SUPER_DEVICE = "-1"  # how a rank outside every super pod is written
+NO_SUPER_DEVICE = "-1"  # marks a rank outside every super pod
 # legacy-lab. A list is kept as JSON text in the records.
 LAB_TABLE_OPTIONS = ("board_id", "chip_info", "para_plane_nic_location", "para_plane_nic_name", "para_plane_nic_num")
 # v2.0
@@ -121,16 +122,16 @@ RANK_NUMBERS = ("local_id", "replaced_local_id", "device_port", "host_port")
 RANK_LAYERS = ("level_list", "control_plane")  # kept as JSON text in the records
 RANK_OPTIONS = (*RANK_NUMBERS, *RANK_LAYERS)
 RANK_TABLE_OPTIONS = ("detour",)
-# of v1.2 alone
+# only v1.2
 SUPER_POD = frozenset({"super_pod_id", "super_device_id"})
-# HCCL never reads these: where a format has no place for them they stay behind, and that is said.
+# HCCL never reads these keys. A format that cannot hold them drops them, with a note.
 NEVER_READ = frozenset({"host_nic_ip", *SERVER_OPTIONS, *LAB_TABLE_OPTIONS, "collective_id", SUB_VERSION})
 
 
 def recognise(document: Any) -> Format | None:
-    """Return the format of a parsed document; None where it is unknown.
+    """Return the format of a parsed document; None if it is unknown.
 
-    A document without `version` whose keys are those of v1.0 is called v1.0, and refused for the missing key.
+    A document with the keys of v1.0 but without `version` counts as v1.0, and is refused for the missing key.
     """
     if not isinstance(document, dict):
         return None
@@ -140,7 +141,7 @@ def recognise(document: Any) -> Format | None:
     if "version" not in document:
         return _unversioned(document)
     version = document["version"]
-    if not isinstance(version, str):  # refused, but what was meant can be said
+    if not isinstance(version, str):  # refused later
         return VERSIONS.get(str(version)) or _unversioned(document) or Format.V1_0
     found = VERSIONS.get(version)
     if found in SERVER_LISTS:
@@ -152,7 +153,7 @@ def recognise(document: Any) -> Format | None:
 
 
 def groups_are_servers(document: dict[str, Any]) -> bool:
-    """Return whether `group_list` holds servers, so that the document is a v1.0 table with other names for its keys."""
+    """Return whether `group_list` contains servers: the document is a v1.0 table with different key names."""
     groups = document.get("group_list")
     if "server_list" in document or not isinstance(groups, list) or not groups:
         return False
@@ -161,7 +162,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
-    """Return the key of another format's list, where a document in the format `found` has that and not its own."""
+    """Return the key of another format's list if the document has it instead of the list of `found`."""
     own = LISTS[found]
     return None if own in document else next((key for key in LISTS.values() if key in document), None)
 

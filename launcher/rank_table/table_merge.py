@@ -1,4 +1,4 @@
-"""The tables of several servers as one: ranks counted anew in the order of the files, the same text on every node."""
+"""Merge the tables of several servers. Ranks are renumbered in the order of the files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from launcher.rank_table.table_format import NEVER_READ
 from launcher.rank_table.table_reader import AS_HCCL, TableReport, parse_rank_table
 
 _CALLED = "the merged table"
-_MAX_SHOWN = 20  # repeats listed one by one
+_MAX_SHOWN = 20  # repeated values that are listed
 _Named = tuple[TableReport, Pointer]  # a value in one of the files
 
 
@@ -29,30 +29,30 @@ _Named = tuple[TableReport, Pointer]  # a value in one of the files
 class Merged:
     text: str
     cluster: Cluster
-    notes: tuple[str, ...]  # what a person should know about it
+    notes: tuple[str, ...]  # remarks for the user
 
 
 def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> Merged:
-    """Make one table of all servers, in the format of the given ones or v1.0 if that is only read; check it for `profile`.
+    """Return one table of all servers, checked for `profile`.
 
-    Ranks are counted file by file in the order given, within a file in the order of its own ranks. The order of
-    servers and keys in the files does not change the text.
+    The format is that of the given tables, or v1.0 if tlaunch does not write theirs. Ranks are numbered file by file in
+    the given order, and by rank within a file. The order of servers and keys within the files does not change the text.
 
     Raises:
-        RefusedTableError: the formats differ, a server or an address is in two files, a server is called by a
-            loopback address, or the result would not be valid. The message names the files with lines.
-        UsageError: one of the reports, of which there is at least one, has errors.
+        RefusedTableError: the formats differ, a server or an address is in two files, a server's name is a loopback
+            address, or the result is not valid. The message names files and lines.
+        UsageError: a table has errors.
     """
     clusters = []
     for report in reports:
         if report.cluster is None:
-            raise UsageError(f"{report.path} has errors", hint=f"tlaunch validate {report.path} shows them")
+            raise UsageError(f"{report.path} has errors", hint=f"list them with `tlaunch validate {report.path}`")
         clusters.append(report.cluster)
     format_name = _common_format(reports)
     repeats, loopbacks = list(_repeats(reports)), list(_loopbacks(reports))
-    hints = ["give each server's own table once, each with a name and addresses of its own"] if repeats else []
+    hints = ["name each server's table once, with a unique server name and unique addresses"] if repeats else []
     if loopbacks:
-        hints.append("generate it again with --server-id and the address that the others use")
+        hints.append("generate the table again with --server-id ADDRESS, an address that other servers can reach")
     if hints:
         raise RefusedTableError("\n".join([*repeats, *loopbacks]), hint="; ".join(hints))
     options = _common_options(reports, clusters)
@@ -70,9 +70,9 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
     converted = convert_cluster(cluster, format_name, called=_CALLED)
     checked = parse_rank_table(converted.text.encode(), Path("merged.json"), profile)
     if checked.cluster is None:
-        hint = "each table may be valid alone; together they are not"
+        hint = "correct the tables: each may be valid, but the merged table is not"
         if all(CATALOGUE[problem.code].ascend_only for problem in checked.errors):
-            hint += "; for CPU or GPU --chip none merges them"
+            hint += "; for CPU or GPU, use --chip none"
         raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=hint)
     return Merged(converted.text, converted.cluster, (*marks, *converted.notes, *_order_note(converted.cluster)))
 
@@ -81,15 +81,15 @@ def _common_format(reports: Sequence[TableReport]) -> str:
     names = {report.format.value: report.path for report in reversed(reports) if report.format is not None}
     if len(names) > 1:
         said = ", ".join(f"{path} is {name}" for name, path in reversed(names.items()))
-        hint = f"tlaunch table convert FILE --to {rewritten_format(next(reversed(names)))} makes them alike"
+        hint = f"convert them: `tlaunch table convert FILE --to {rewritten_format(next(reversed(names)))}`"
         raise RefusedTableError(f"error: the tables are in different formats: {said}", hint=hint)
     return rewritten_format(next(iter(names)))
 
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
-    """Yield servers and addresses that two files have; the reader has found those that one file has twice."""
+    """Yield errors for servers and addresses that are in two files. Repeats within a file are found by the reader."""
     first: dict[tuple[str, str], _Named] = {}
-    found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # one file may name a server once for each device
+    found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # some formats repeat the server for each device
     for report in reports:
         values: list[tuple[str, str, Pointer]] = []
         for server in report.table.servers if report.table else ():
@@ -102,7 +102,7 @@ def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
             if earlier[0] is not report:
                 found.setdefault((report.path, key, value), ((report, pointer), earlier))
     for (_, key, value), (named, earlier_named) in islice(found.items(), _MAX_SHOWN):
-        yield f"{_where(named)}: error: {key} {value[:60]!r} is in {_where(earlier_named)} too"
+        yield f"{_where(named)}: error: {key} {value[:60]!r} is also in {_where(earlier_named)}"
     yield from _more(len(found))
 
 
@@ -119,35 +119,35 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
-    """Yield servers that are called by a loopback address: on another server it is another one."""
+    """Yield errors for servers whose name is a loopback address, which is ambiguous between servers."""
     if sum(report.servers for report in reports) < 2:
         return
     tables = [(report, report.table) for report in reports if report.table is not None]
     named = [(report, server) for report, table in tables for server in table.servers if is_loopback(server.server_id)]
     for report, server in named[:_MAX_SHOWN]:
         where = _where((report, server.at("server_id")))
-        yield f"{where}: error: {server.server_id!r:.60} means another server on each server"
+        yield f"{where}: error: {server.server_id!r:.60} refers to a different machine on each server"
     yield from _more(len(named))
 
 
 def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster]) -> Options:
-    """Return the options of the whole table. All tables must share those that HCCL reads."""
+    """Return the options of the merged table. Options that HCCL reads must be equal in all tables."""
     first = dict(clusters[0].options)
     for report, cluster in zip(reports, clusters, strict=True):
         other = dict(cluster.options)
         for key in sorted((first.keys() | other.keys()) - NEVER_READ):
             if first.get(key) != other.get(key):
                 said = f"{key} is {first.get(key)!r} in {reports[0].path} and {other.get(key)!r} in {report.path}"
-                raise RefusedTableError(f"error: {said}", hint="write the same in all tables")
+                raise RefusedTableError(f"error: {said}", hint="write the same value in all tables")
     return clusters[0].options
 
 
 def _order_note(cluster: Cluster) -> Iterator[str]:
-    """Yield a note where servers are not in the order of their names: a shell sorts host10 before host2."""
+    """Yield a note if servers are not in the order of their names: shells sort host10 before host2."""
     for before, after in pairwise(server.server_id for server in cluster.servers):
         if before > after:
             yield (
-                f"ranks follow the order of the files: {before[:60]!r} comes before {after[:60]!r}, though not as text; "
-                "MindSpore expects the order of server_id as text"
+                f"ranks follow the order of the files, {before[:60]!r} before {after[:60]!r}; "
+                "MindSpore expects servers in dictionary order of server_id"
             )
             return

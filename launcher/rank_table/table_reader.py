@@ -1,4 +1,4 @@
-"""Read a rank table: bytes, JSON, format, shape, rules, and at last the cluster that it describes; replace its bytes."""
+"""Read a rank table: decode, parse, check, and return the cluster that it describes. Also replaces a file's content."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from launcher.rank_table.table_format import Format
 
 AS_HCCL = Profile()
 PIPE_PATIENCE_S = 5
-# What HCCL takes of a v1.x table as a string; one of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has
-# 20 MB in one layer of its network, and hundreds in three, which needs an option. Everything up to this size, whatever is
-# in it, is read and reported within 500 MB of memory, and a table of 131,072 devices within 300 MB.
+# HCCL's limit for a v1.x table; a table of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has 20 MB with
+# one network layer, and hundreds with three, which needs --max-table-size. Any file up to this size is checked within
+# 500 MB of memory, and a table of 131,072 devices within 300 MB.
 MAX_TABLE_BYTES = 40 << 20
 _PIECE_BYTES = 1 << 20
-_MAX_NAMED = 10  # unread keys in one note
-_MAX_NAME_LENGTH = 40  # characters of such a key
-_MANY_OBJECTS = 50_000  # whose search for garbage takes longer than some milliseconds
+_MAX_NAMED = 10  # unknown keys in one note
+_MAX_NAME_LENGTH = 40  # characters of a key in a note
+_MANY_OBJECTS = 50_000  # collecting garbage among more objects takes longer than some milliseconds
 
 
 @frozen
@@ -46,29 +46,29 @@ class TableReport:
     """The result of reading a table."""
 
     path: Path
-    format: Format | None  # None where the document is in no known format
+    format: Format | None  # None if the format is unknown
     problems: tuple[Problem, ...]  # in file order
     document: Document
-    table: Table | None  # None where the document is no rank table, or its text too broken to tell
+    table: Table | None  # None if the document is not a rank table, or cannot be parsed
 
     @cached_property
     def valid(self) -> bool:
-        """True if HCCL would take the table: no problem is an error."""
+        """True if the problems include no error, so that HCCL accepts the table."""
         return self.table is not None and not self.errors
 
     @cached_property
     def cluster(self) -> Cluster | None:
-        """The records, there exactly when the table is valid. Made when first asked for."""
+        """The cluster, built on first use; None if the table is not valid."""
         if self.table is None or not self.valid:
             return None
         from launcher.rank_table.check import READERS  # noqa: PLC0415 - loads every rule
 
-        source = Path(os.path.abspath(self.path))  # noqa: PTH100 - links stay, dots go
+        source = Path(os.path.abspath(self.path))  # noqa: PTH100 - keeps symbolic links, removes dots
         return replace(READERS[self.table.format].cluster(self.table), source=source)
 
     @property
     def servers(self) -> int:
-        """The number of servers found, whatever is wrong with them; `devices` likewise."""
+        """The number of servers found, including faulty ones."""
         return 0 if self.table is None else len(self.table.servers)
 
     @property
@@ -85,23 +85,23 @@ class TableReport:
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
 
     def render(self, columns: int | None = None) -> str:
-        """Return the problems as `render_problems` does, for a terminal of so many columns if there is one."""
+        """Return the problems as text, for a terminal of `columns` columns if there is one. See `render_problems`."""
         return render_problems(self.problems, self.document, str(self.path), columns=columns)
 
 
 def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = MAX_TABLE_BYTES) -> TableReport:
-    """Read and check the table at `path`, as `profile` asks. Blocks while reading the file.
+    """Read the table at `path` and check it for `profile`. Blocks while reading the file.
 
-    A name that does not end in ".json" is a warning: HCCL refuses such a file by its name, other readers do not mind.
+    A name that does not end in ".json" gives a warning: HCCL refuses such a file, but other readers accept it.
 
     Raises:
-        UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
+        UnreadableError: the file is missing, a directory, larger than `max_bytes`, or not readable.
     """
     return parse_rank_table(read_bytes(path, max_bytes), path, profile)
 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
-    """Check a table that was read already; `path` is its name in messages."""
+    """Check the content of a table. `path` is used in messages."""
     from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads every rule
 
     with _without_garbage_collection():
@@ -114,13 +114,13 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
 
 
 def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple[Problem, ...]]:
-    """Return the cluster that the table at `path` describes, and the warnings about it.
+    """Return the cluster that the table at `path` describes, and the table's warnings.
 
-    Devices are sorted by global rank within their server; servers stay in file order. Blocks while reading the file.
+    Devices are sorted by global rank within their server; servers are in file order. Blocks while reading the file.
 
     Raises:
-        UnreadableError: the file is missing, a directory, too large, or may not be read.
-        RefusedTableError: the table has errors; the message shows all of them at their lines.
+        UnreadableError: the file is missing, a directory, too large, or not readable.
+        RefusedTableError: the table has errors; the message shows them with their lines.
     """
     report = read_rank_table(path, profile)
     if report.cluster is None:
@@ -129,43 +129,44 @@ def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple
 
 
 def unread_note(reports: Iterable[TableReport]) -> str | None:
-    """Return a note that names the keys of these tables that no reader uses; None where there are none."""
+    """Return a note that lists the keys of these tables that no reader uses; None if there are none."""
     keys: dict[str, None] = {}
     for report in reports:
         unknown = (warning.pointer for warning in report.warnings if warning.code == "RT401")
         keys |= {at.rpartition("/")[2].replace("~1", "/").replace("~0", "~"): None for at in unknown}
-        # A lab's list of servers, which HCCL reads no more.
+        # HCCL does not read the server_list of legacy-lab.
         if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
             keys["server_list"] = None
     if not keys:
         return None
     named = ", ".join(key[:_MAX_NAME_LENGTH] for key in islice(keys, _MAX_NAMED))
     more = f", and {len(keys) - _MAX_NAMED:,} more" if len(keys) > _MAX_NAMED else ""
-    return f"left out, since no program reads them: {named}{more}"
+    return f"dropped, because no program reads them: {named}{more}"
 
 
 def _another_kind(data: bytes, path: Path) -> Problem | None:
-    """Return one problem instead of many for a text that was never meant as JSON: a list of hosts, or a program."""
+    """Return a single problem for a text that was not intended as JSON: a list of hosts, or a program."""
     from launcher.rank_table.detect import certainly_plain, program_kind  # noqa: PLC0415
 
     name = printable(str(path))
     if kind := certainly_plain(data):
         devices = " --devices N" if kind == "nodelist" else ""
         hint = f"tlaunch table convert {name} --from {kind}{devices} --to v1.0"
-        message = f"this is not a rank table: it looks like a {kind}, which names hosts for another launcher"
+        message = f"this is not a rank table: it looks like a {kind} for another launcher"
         return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
     if program := program_kind(data, path.suffix):
         message = f"this is not a rank table: it looks like {printable(program)}"
-        hint = "name the table, a JSON file; a program stands behind --, as in `tlaunch run -- python train.py`"
+        hint = "name a JSON file; write a program after --, as in `tlaunch run -- python train.py`"
         return Problem("RT116", Severity.ERROR, message, hint, "", 1, 1)
     return None
 
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage: among hundreds of thousands of new objects, all in use, looking for cycles only costs time.
+    """Disable garbage collection, which only costs time while hundreds of thousands of objects are created and kept.
 
-    Nor are they searched at the end, as so many would be at once: they join the oldest generation, which seldom is.
+    The new objects are not searched afterwards, either: they are moved to the oldest generation, which is rarely
+    collected.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -180,14 +181,14 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Read the whole file. Block; on a pipe `PIPE_PATIENCE_S` until data arrives.
+    """Read a file. Blocks; on a pipe, waits up to `PIPE_PATIENCE_S` for the first data.
 
     Raises:
-        UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
+        UnreadableError: the file is missing, a directory, larger than `max_bytes`, or not readable.
     """
     try:
         with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
-            size_bytes = os.fstat(file.fileno()).st_size  # 0 for what is no regular file
+            size_bytes = os.fstat(file.fileno()).st_size  # 0 unless it is a regular file
             if size_bytes > max_bytes:
                 raise _too_large(f"{path} has {_size(size_bytes)}", size_bytes, max_bytes)
             return read_stream(file, str(path), max_bytes)
@@ -195,7 +196,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
         raise UnreadableError(f"{path} is a directory", hint="name the rank table inside it") from None
     except FileNotFoundError:
         names = sorted(found.name for found in path.parent.glob("*.json"))[:5] if path.parent.is_dir() else []
-        hint = f"{path.parent} holds {', '.join(names)}" if names else "check the path"
+        hint = f"choose a file in {path.parent}: {', '.join(names)}" if names else "check the path"
         raise UnreadableError(f"{path} does not exist", hint=hint) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -203,38 +204,38 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
 
 
 def read_stream(file: BinaryIO | FileIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Read up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
+    """Read up to the end, in pieces, because a single read would allocate `max_bytes` at once.
 
     Raises:
-        UnreadableError: there is more than that.
-        OSError: it cannot be read.
+        UnreadableError: there are more than `max_bytes`.
+        OSError: the stream cannot be read.
     """
     pieces: list[bytes] = []
     left = max_bytes + 1
     while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))) != b"":
-        if piece is None:  # of a device, or of a file of the kernel's
+        if piece is None:  # a device or a kernel file without data
             _await_data(file.fileno())
             continue
         pieces.append(piece)
         left -= len(piece)
     if left <= 0:
-        raise _too_large(f"{name} gives more than {_size(max_bytes)}", None, max_bytes)
+        raise _too_large(f"{name} has more than {_size(max_bytes)}", None, max_bytes)
     return b"".join(pieces)
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Read the first `count` bytes of a regular file; nothing where they cannot be read."""
+    """Return the first `count` bytes of a regular file; empty if it cannot be read."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            return file.read(count) or b""  # None: a file of the kernel's that has nothing now
+            return file.read(count) or b""  # None: a kernel file without data
     except OSError:
         return b""
 
 
 def _too_large(what: str, size_bytes: int | None, max_bytes: int) -> UnreadableError:
     enough = "SIZE" if size_bytes is None else f"{(size_bytes >> 20) + 1}M"
-    limit = "" if size_bytes is None else f", and no table of more than {_size(max_bytes)} is read"
-    hint = f"is it a rank table? --max-table-size {enough} has it read: one device takes about 100 bytes of a table"
+    limit = "" if size_bytes is None else f", more than the limit of {_size(max_bytes)}"
+    hint = f"if it is a rank table, use --max-table-size {enough}; a table has about 100 bytes per device"
     return UnreadableError(what + limit, hint=hint)
 
 
@@ -243,7 +244,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; wait a few seconds for the first data of a pipe. Only reads of pipes block: a device may never end."""
+    """Open a file without blocking; for a pipe, wait a few seconds for the first data. Only reads of pipes block."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         try:
@@ -260,23 +261,25 @@ def _await_data(descriptor: int) -> None:
     waiting.register(descriptor, select.POLLIN | select.POLLHUP)
     if not waiting.poll(PIPE_PATIENCE_S * 1000):
         kind = "pipe" if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else "device"
-        raise OSError(errno.ETIMEDOUT, f"it is a {kind}, and no data came within {PIPE_PATIENCE_S} s")
+        raise OSError(errno.ETIMEDOUT, f"it is a {kind}, and no data arrived within {PIPE_PATIENCE_S} s")
 
 
 def overwrite(path: Path, original: bytes, data: bytes) -> None:
-    """Replace the file at `path`, which held `original`, by `data`: written aside and renamed, with the same mode.
+    """Replace the content of the file at `path`, which was `original`, atomically. Its mode stays the same.
 
-    A symbolic link stays one; the file that it leads to is replaced. The owner is kept where that is permitted.
+    If `path` is a symbolic link, its target is replaced. The owner is kept if permitted.
 
     Raises:
-        UsageError: there is no regular file, but a pipe or a device.
-        UnreadableError: it holds something else by now, or it cannot be replaced.
+        UsageError: it is not a regular file.
+        UnreadableError: its content has changed, or it cannot be replaced.
     """
     try:
         target = path.resolve(strict=True)
         status = target.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{path} is not a regular file, so it cannot be replaced", hint="use - and a redirection")
+            raise UsageError(
+                f"{path} is not a regular file, so it cannot be replaced", hint="use `-` and redirect the output"
+            )
         with replacing(target) as aside:
             aside.touch(mode=0o600)
             aside.write_bytes(data)
@@ -284,6 +287,8 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
                 os.chown(aside, status.st_uid, status.st_gid)
             aside.chmod(stat.S_IMODE(status.st_mode))
             if target.stat().st_size != len(original) or read_bytes(target, len(original)) != original:
-                raise UnreadableError(f"{path} was changed meanwhile, and is left as it is", hint="run this again")
+                raise UnreadableError(
+                    f"{path} was changed by another program, so it was not replaced", hint="run the command again"
+                )
     except OSError as error:
         raise UnreadableError(f"{path} cannot be replaced: {error.strerror}") from None

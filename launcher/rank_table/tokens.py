@@ -1,4 +1,4 @@
-"""The tokens of a JSON text, and of what people write where JSON has none."""
+"""Tokens of JSON, and of common text that JSON does not allow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-# Kinds of token beside the punctuation marks, which are their own kind.
+# Kinds of tokens. A punctuation mark is its own kind.
 STRING = '"'
 SCALAR = "0"  # a number, true, false or null
 END = ""
@@ -14,18 +14,17 @@ COMMENT = "comment"
 OPEN_COMMENT = "open comment"  # /* without */
 SINGLE_QUOTED = "'"
 ELLIPSIS = "..."
-TYPOGRAPHIC = "“"  # a string in quotes of a word processor
-WIDE_MARK = "，"  # noqa: RUF001  # a comma or a colon of a Chinese keyboard
-WORD = "word"  # anything else that stands together
-BROKEN_STRING = "broken string"  # not closed on its line, or with something in it that JSON does not allow
-# A piece of a string: plain characters and escapes. Strings with escapes are stepped through piece by piece, for a
-# group that repeats without a limit would keep what it needs to go back for every round.
+TYPOGRAPHIC = "“"  # a string in typographic quotes
+WIDE_MARK = "，"  # noqa: RUF001  # a full-width comma or colon
+WORD = "word"  # any other text without blanks
+BROKEN_STRING = "broken string"  # not closed on its line, or with invalid content
+# A piece of a string: plain characters and escapes. The limit bounds the memory that the group needs for backtracking.
 _PIECE = re.compile(r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){1,1000}')
 
 
 @cache
 def _token_pattern() -> re.Pattern[str]:
-    # The blanks before a token stand in a lookahead, which is never gone back into: there may be millions of them.
+    # The blanks before a token are in a lookahead, which is atomic: there may be millions of them.
     return re.compile(
         r"""(?=([ \t\n\r]*))\1(?:
         (?P<punctuation>[{}\[\],:])
@@ -63,10 +62,10 @@ _MEMBER = rf"{_PLAIN_STRING}{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BL
 _OBJECT = rf"\{{{_BLANKS}(?:{_MEMBER}(?:,{_BLANKS}{_MEMBER}){{0,32}})?\}}"
 
 
-# The next two patterns take longer to compile than a valid table to check, which needs none of them.
+# A valid table does not need the next two patterns, and compiling them takes longer than checking the table.
 @cache
 def member_pattern() -> re.Pattern[str]:
-    """Return what matches a member of an object up to its comma, which is part of it, or to the closing bracket, which is not."""
+    """Return a pattern for a member of an object, including its comma, or up to the closing bracket."""
     key = r'"(?P<key>[^"\\\x00-\x1f]*)"'
     return re.compile(
         rf"{_BLANKS}{key}{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BLANKS}(?:(?P<comma>,)|(?=\}}))"
@@ -75,7 +74,7 @@ def member_pattern() -> re.Pattern[str]:
 
 @cache
 def entry_pattern() -> re.Pattern[str]:
-    """Return what matches an entry of a list up to its comma, which is part of it, or to the closing bracket, which is not."""
+    """Return a pattern for an entry of a list, including its comma, or up to the closing bracket."""
     return re.compile(rf"{_BLANKS}(?:(?P<object>{_OBJECT})|{_PLAIN_SCALAR}){_BLANKS}(?:(?P<comma>,)|(?=\]))")
 
 
@@ -93,7 +92,7 @@ class Token(NamedTuple):
 
 
 def next_token(text: str, at: int) -> Token:
-    """Return the first token of `text` at or after `at`, blanks skipped. END at the end; never fails."""
+    """Return the first token of `text` at or after `at`, after blanks; END at the end of the text."""
     match = _token_pattern().match(text, at)
     if match is None:
         return _odd_token(text, at)
@@ -103,7 +102,7 @@ def next_token(text: str, at: int) -> Token:
 
 
 def string_body_end(text: str, start: int) -> int:
-    """Return the end of the string that opens at `start`: its closing quote, or what may not stand in it."""
+    """Return the end of the string that opens at `start`: its closing quote, or the first invalid character."""
     at = start + 1
     while match := _PIECE.match(text, at):
         at = match.end()
@@ -111,7 +110,7 @@ def string_body_end(text: str, start: int) -> int:
 
 
 def _odd_token(text: str, at: int) -> Token:
-    """Return a string with escapes, a broken one, the end, or a single character that JSON does not take for a blank."""
+    """Return a string with escapes, a broken string, END, or a single invalid character."""
     blank = _BLANK.match(text, at)
     start = blank.end() if blank else at
     if start == len(text):
@@ -123,6 +122,6 @@ def _odd_token(text: str, at: int) -> Token:
 
 
 def has_repeated_key(flat_object: str) -> bool:
-    """Return whether an object that `entry_pattern` matched has a key twice."""
+    """Return whether an object matched by `entry_pattern` has a repeated key."""
     keys = [text for text, colon in _KEY_OR_VALUE.findall(flat_object) if colon]
     return len(set(keys)) < len(keys)

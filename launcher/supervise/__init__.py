@@ -1,4 +1,4 @@
-"""The agent, one per server: spawn its ranks, watch them, end them all with the first failure, leave nothing behind.
+"""The agent, one per server: it starts ranks, watches them, and ends all of them after the first failure.
 
 To change when a rank counts as hanging or slow: progress_monitor.py, slowness.py (monotonic clock only, no waiting).
 To change how processes are ended: tree.py, rank_ender.py, attempt_monitor.py (one grace rule;

@@ -1,8 +1,8 @@
-"""The agent of one server: one loop that starts ranks, watches them, ends them by one rule, and starts them again.
+"""The agent of one server: a single event loop that starts, watches, ends and restarts ranks.
 
-Everything is an event of one selector: signals and ended children through a `SignalPipe` and pidfds, the fork server
-through its socket, the launcher's end through a pipe that only the launcher holds open. Two threads see to what may not
-wait for a disk that does not answer, or would hold up the loop itself: launcher/supervise/disk.py, link.py.
+One selector waits for all events. Signals and ended children arrive through a `SignalPipe` and pidfds, fork server
+messages through a socket, and the launcher's exit through a pipe that only the launcher holds open. Two threads do work
+that would block the loop or must not wait for a stalled disk: launcher/supervise/disk.py, link.py.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 class LauncherLink:
     """The two pipes between an agent and the launcher that started it."""
 
-    death_fd: int  # readable (end of file) when the launcher has gone
-    events_fd: int  # takes events, one JSON line each
+    death_fd: int  # readable (end of file) when the launcher has exited
+    events_fd: int  # receives events, one JSON line each
     pid: int
 
 
 class Agent:
-    """Supervises the ranks of one server from the first fork to the report."""
+    """The supervisor of one server's ranks, from the first fork to the report."""
 
     def __init__(
         self,
@@ -63,22 +63,23 @@ class Agent:
         members: MpiProxies | None = None,
         specify: SpecifyAttempt | None = None,
     ) -> None:
-        """`link`: to the coordinator, if the run has ranks on other servers; `first`: what that ordered first.
+        """Prepare the agent; `run` starts it.
 
-        `members`: whose place ranks take.
+        `link` is the connection to the coordinator, if the run has ranks on other servers. `first` is the coordinator's
+        first order. `members` are processes of an MPI engine that ranks replace.
         """
         run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
         self._proxy_control: ProxyControl | None = None
         if members is not None:
-            from launcher.supervise.mpi_proxy import ProxyControl  # noqa: PLC0415 - most runs need none of it
+            from launcher.supervise.mpi_proxy import ProxyControl  # noqa: PLC0415 - only some runs need it
 
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
         port = port or HeldPort(spec.master_port)
         self._share = ServerShare(spec, ranks, inherited, server_index, port, specify)
         self._first = first
-        self._head = head  # None without one, and once it is lost
+        self._head = head  # None without a launcher, and once it is lost
         self._disk = Disk(run_dir.events)
         if link is not None:
             link.begin(self._disk)
@@ -88,7 +89,7 @@ class Agent:
         self._recorder = RunRecorder(spec.name, server_index, run_dir, self._event_log)
         self._services: LinkServices | None = None
         if link is not None:
-            from launcher.supervise.link_services import LinkServices  # noqa: PLC0415 - one server needs none of it
+            from launcher.supervise.link_services import LinkServices  # noqa: PLC0415 - not needed for one server
 
             self._services = LinkServices(link, run_dir, self._event_log)
         self._signal_pipe = run_signals(spec.supervision)
@@ -98,7 +99,7 @@ class Agent:
         self._childless = False
 
     def run(self) -> int:
-        """Supervise until nothing is left, and return the run's exit code. Blocks. Call once, in the main thread."""
+        """Supervise until no process is left, and return the run's exit code. Blocks. Call once, in the main thread."""
         share = self._share
         self._group.take_in(os.getpid())
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
@@ -112,7 +113,7 @@ class Agent:
         )
         self._control = self._make_control()
         self._control.begin()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher forks with signals blocked
         while self._control.step(childless=self._childless):
             self._listen()
             self._attempts.monitor.start()
@@ -121,7 +122,7 @@ class Agent:
         return self._finish()
 
     def _make_control(self) -> LocalControl | RemoteControl:
-        """Return the control of the ranks' attempts: by a controller here, or by the coordinator of several servers."""
+        """Return the control of the attempts: a local run controller, or the coordinator of several servers."""
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the fork server imports
 
         share = self._share
@@ -137,7 +138,7 @@ class Agent:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
             return LocalControl(share.spec, self._attempts, self._event_log)
-        from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - one server needs none of it
+        from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - not needed for one server
 
         self._services.begin([rank.global_rank for rank in share.ranks], follows_another=self._first.number > 0)
         return RemoteControl(
@@ -149,10 +150,10 @@ class Agent:
             first=self._first,
         )
 
-    # --- what may happen ---
+    # --- events ---
 
     def _listen(self) -> None:
-        """Sleep until something happens or is due."""
+        """Sleep until an event arrives or scheduled work is pending, and handle it."""
         fork_server = self._spawner.preloading
         rank_group = self._attempts.rank_group if self._attempts.rank_group.fileno() >= 0 else None
         link = self._services.link if self._services else None
@@ -183,7 +184,7 @@ class Agent:
         for number in self._signal_pipe.take():
             if number != signal.SIGCHLD and not self._control.on_own_signal(number):
                 continue
-            if number == signal.SIGTERM:  # as of a batch system, which sends SIGKILL next
+            if number == signal.SIGTERM:  # may come from a batch system, which sends SIGKILL next
                 self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_on_request_s)
 
     def _on_head_lost(self) -> None:
@@ -194,29 +195,29 @@ class Agent:
         self._control.on_launcher_lost()
 
     def _reap(self) -> None:
-        """Take every child that has ended before any is judged: which came first is known of all of them only."""
+        """Reap all ended children before judging any of them, because their order is known only once all are reaped."""
         self._childless = False
         self._attempts.rank_group.look_at_the_dead()
         statuses: dict[int, int] = {}
         try:
             for pid, status in reap():
-                statuses[pid] = status  # noqa: PERF403 - kept although an exception ends the loop
+                statuses[pid] = status  # noqa: PERF403 - results before the exception are kept
         except NothingLeft:
             self._childless = True
         self._attempts.monitor.note_ends(statuses)
 
-    # --- the end ---
+    # --- shutdown ---
 
     def _finish(self) -> int:
-        preloading = self._spawner.processes  # for a restart that could not be
+        preloading = self._spawner.processes  # kept for a restart that did not happen
         if self._attempts.end_scheduler():
             self._end_rest_of_scheduler(preloading)
-        # The pids of what is left although it was killed; perhaps none: they may be others at each look.
+        # Processes that survived SIGKILL. May be empty, because processes change between two scans.
         unkillable = () if self._childless else tuple(descendants(preloading))
         if unkillable or not (self._childless or preloading):
             self._event_log.record(Unkillable(unkillable))
         exit_code = self._control.exit_code
-        if self._head is None:  # else the head removes the group
+        if self._head is None:  # otherwise the launcher removes the group
             self._group.let_out(os.getpid())
             self._group.remove()
         self._spawner.close()
@@ -238,7 +239,7 @@ class Agent:
             self._services.close(unkillable)
         self._event_log.close(self._head.death_fd if self._head else None)
         self._disk.close()
-        if self._head is not None and is_readable(self._head.death_fd):  # gone in the meantime
+        if self._head is not None and is_readable(self._head.death_fd):  # it exited in the meantime
             self._group.let_out(os.getpid())
             self._group.remove()
         self._selector.close()
@@ -246,9 +247,10 @@ class Agent:
         return exit_code
 
     def _end_rest_of_scheduler(self, spared: Collection[int]) -> None:
-        """Kill what a scheduler that was a shell has left, and reap it; wait no longer than that takes.
+        """Kill and reap the remaining processes of a scheduler that runs in a shell. Blocks only as long as that takes.
 
-        A process with many threads counts as dead once its first one is, and can be reaped only after the last.
+        A process with several threads counts as dead after its first thread exits, but can be reaped only after the
+        last.
         """
         deadline_s = time.monotonic() + KILL_PATIENCE_S
         self._reap()
@@ -259,14 +261,14 @@ class Agent:
 
 
 def identity_of(pid: int) -> ProcessId:
-    """Return the identity of a process; without /proc it has no start time, and cannot be looked up later."""
+    """Return the identity of a process. Without /proc it has no start time and cannot be looked up later."""
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
 
 
 def _events(fork_server: ForkServer | None) -> int:
-    """Return the events to wait for: also room for what waits to be sent."""
+    """Return the selector events to wait for. These include writability if data are waiting to be sent."""
     return selectors.EVENT_READ | (selectors.EVENT_WRITE if fork_server and fork_server.wants_write else 0)
 
 
 def _nothing() -> None:
-    """Do nothing: waking up is enough."""
+    """Do nothing; only wakes up the loop."""

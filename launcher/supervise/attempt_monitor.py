@@ -1,11 +1,11 @@
-"""One attempt on one server: from the start of its ranks until nothing is left of them.
+"""Monitors one attempt on one server, from the start of its ranks until all their processes have ended.
 
-    starting ──> running ──> all ended well ──> leftovers ended ──> over
+    starting ──> running ──> all succeeded ──> leftovers ended ──> over
         └───────────┴── a rank failed or hangs ──> evidence is collected, and reported ──┐
-        └───────────┴── the end is ordered ──────────────────────────────────────────────┴──> SIGTERM, grace, SIGKILL ──> over
+        └───────────┴── the end is ordered ───────────────────────────────> SIGTERM, grace, SIGKILL ──> over
 
-Nothing here decides what follows from a failure: `end` is called when that is known. Nothing here waits either: its
-owner sleeps until something happened or `timeout_s` has passed, reaps, and calls `step`.
+The monitor does not decide what follows a failure; its owner calls `end` once that is decided. It never blocks: its
+owner sleeps until an event arrives or `timeout_s` has passed, reaps children, and calls `step`.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from launcher.supervise.diagnosis.collect import EvidenceCollector
     from launcher.supervise.diagnosis.servers import Evidence
 
-# Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
+# Helpers that exit on their own after their rank (a resource tracker, `tee`) get this much time.
 LEFTOVER_PATIENCE_S = 0.25
-# However quiet it is: an end that is noticed later than that was noticed late, which its record says.
+# Wake up at least this often, so an end that is noticed later than LATE_S is recorded as late.
 WAKE_EVERY_S = LATE_S / 2
 
 
 class AttemptStage(Enum):
     RUNNING = "running"  # or being started
-    COLLECTING = "collecting evidence"  # a failure is known, and nothing has been ended yet
+    COLLECTING = "collecting evidence"  # after a failure, before anything is ended
     COLLECTED = "evidence collected"
-    ENDED_WELL = "ended well"  # every rank; what they left may end by itself
-    ENDING_LEFTOVERS = "ending leftovers"  # every rank has ended well, and what they left is being ended
+    ENDED_WELL = "ended well"  # every rank succeeded; their leftover processes may still end by themselves
+    ENDING_LEFTOVERS = "ending leftovers"  # every rank succeeded, and their leftover processes are being ended
     ENDING = "ending"
 
 
 class AttemptMonitor:
-    """Watches one rank group, collects evidence as soon as a rank fails or hangs, and ends the group by its `ender`."""
+    """The monitor of a rank group. It collects evidence after a failure or hang, and ends the group by its `ender`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class AttemptMonitor:
         may_repeat: bool,
         others: bool,
     ) -> None:
-        """`may_repeat`: ranks may be forked once more although all have ended well here. `others`: on other servers."""
+        """Start to monitor. `may_repeat`: ranks may be forked again after success. `others`: not the only server."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._run_dir = run_dir
@@ -83,7 +83,7 @@ class AttemptMonitor:
         self._hung: Collection[int] = ()
         self._collector: EvidenceCollector | None = None
         self._paused = False
-        self._patience_ends: float | None = None  # monotonic; set once every rank has ended well
+        self._patience_ends: float | None = None  # monotonic; set once every rank has succeeded
         self.ender = RankEnder(
             rank_group,
             supervision,
@@ -96,14 +96,14 @@ class AttemptMonitor:
         self.cause = Cause.FINISHED
         self.verdict: Verdict | None = None
 
-    # --- what may happen ---
+    # --- events ---
 
     def start(self) -> None:
         pids, not_started = self._rank_group.start()
         for global_rank, pid in self._rank_group.running.items():
             if pid in pids:
                 self._progress_monitor.started(global_rank, pid)
-                if self.ender.has_started:  # it was being forked when the end began
+                if self.ender.has_started:  # it was being forked when the shutdown started
                     signal_rank(pid, signal.SIGTERM)
                 elif self._paused:
                     signal_rank(pid, signal.SIGSTOP)
@@ -112,7 +112,7 @@ class AttemptMonitor:
             self._spawner.end_preloading()
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
-        """Take note of these children, which have been reaped."""
+        """Record the ends of reaped children."""
         self._spawner.note_ends(statuses)
         scheduler_failed = self._scheduler.note_ends(statuses)
         self._look_at_ends(self._rank_group.note_ends(statuses, time.time_ns()))
@@ -120,9 +120,9 @@ class AttemptMonitor:
             self.collect()
 
     def pause(self, *, pauses: bool) -> None:
-        """Stop every rank, as Ctrl-Z does, unless they are being ended and have their grace; or continue them.
+        """Stop every rank, as with Ctrl-Z, or continue all. Ranks that are being ended are not stopped.
 
-        SIGTSTP would not do: it is ignored by groups that have no shell.
+        Sends SIGSTOP, because process groups without a shell ignore SIGTSTP.
         """
         self._paused = pauses
         if pauses:
@@ -136,24 +136,24 @@ class AttemptMonitor:
             self._scheduler.pause(pauses=pauses)
 
     def forward(self, number: int) -> None:
-        """Hand a signal to the process of every rank, but not to what ranks have started."""
-        self.start()  # a rank that the fork server has reported may be waiting for this signal already
+        """Forward a signal to the process of every rank, but not to its child processes."""
+        self.start()  # a rank that the fork server has just reported may be waiting for this signal
         self._rank_group.forwarded.add(number)
         for pid in self._rank_group.leaders:
             with suppress(OSError):
-                os.kill(pid, number)  # not reaped yet, so the pid is the rank's own
+                os.kill(pid, number)  # not reaped yet, so the pid cannot have been reused
 
-    # --- evidence, and the end ---
+    # --- evidence and shutdown ---
 
     def collect(self) -> None:
-        """Collect evidence of a failure, here or on another server, unless that or the end has begun."""
+        """Start to collect evidence of a failure on any server, unless this or the shutdown has already started."""
         if not self._collector and not self.ender.has_started:
             self._rank_group.cancel()
             self._collector = load_collector()(self._run_dir, self._rank_group, self._event_log.record, self._hung)
 
     @property
     def scheduler_has_failed(self) -> bool:
-        """True if MindSpore's scheduler has failed, also after all ranks here had ended well."""
+        """True if MindSpore's scheduler has failed, even if all ranks on this server had succeeded before."""
         return self._scheduler.has_failed
 
     @property
@@ -165,7 +165,7 @@ class AttemptMonitor:
         return AttemptStage.ENDED_WELL if self._rank_group.all_ended else AttemptStage.RUNNING
 
     def evidence(self) -> Evidence:
-        """Return what is known by now, also of ranks that have all ended."""
+        """Return the evidence known so far. Includes ranks that have ended."""
         collector = self._collector or load_collector()(
             self._run_dir, self._rank_group, self._event_log.record, self._hung
         )
@@ -178,9 +178,10 @@ class AttemptMonitor:
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def end(self, cause: Cause, verdict: Verdict | None = None, *, restarts: bool = False) -> None:
-        """End all ranks for `cause`, if they have not ended well before. `restarts`: they are started again afterwards.
+        """End all ranks for `cause`, unless they have succeeded. `restarts` says if they are restarted afterwards.
 
-        Call it once; when they have ended well and only leftovers are being ended, once more if others have failed.
+        Call it once. If all ranks have succeeded and only leftovers are being ended, it may be called again after a
+        failure on another server.
         """
         self._close_collector()
         self.cause, self.verdict = cause, verdict
@@ -192,11 +193,11 @@ class AttemptMonitor:
         self._rank_group.cancel()
         self.ender.end_ranks()
 
-    # --- its loop ---
+    # --- the loop ---
 
     @property
     def timeout_s(self) -> float | None:
-        """The seconds until something is due; None if nothing is."""
+        """The time until `step` must be called, in seconds; None if nothing is scheduled."""
         patience_s = None if self._patience_ends is None else max(0.0, self._patience_ends - time.monotonic())
         due_s = (
             None if self._collector is None or self._collector.done else self._collector.timeout_s,
@@ -210,17 +211,17 @@ class AttemptMonitor:
         return min((seconds for seconds in due_s if seconds is not None), default=None)
 
     def step(self, *, childless: bool) -> None:
-        """Do what is due. `childless`: this process has no child at all, so nothing is left."""
+        """Do scheduled work. `childless` means that this process has no children, so nothing is left."""
         if self._collector:
             self._collector.step()
         elif not (self.ender.has_started or self._rank_group.all_ended):
             lingers = not self._paused and self._lingering.look()
-            if lingers or self._scheduler.is_missed:  # it could not be started, or no rank has failed alike
+            if lingers or self._scheduler.is_missed:  # it could not start, or no rank failed in the same way
                 self.collect()
             else:
                 self._look()
         elif not self.over(childless=childless):
-            # Ranks of other servers that still run, and go on to end well, need the scheduler.
+            # Running ranks on other servers still need the scheduler, as long as the attempt may succeed.
             if self._rank_group.all_ended and not (self._others and self.cause is Cause.FINISHED):
                 self._scheduler.kill()
             if self.ender.has_started:
@@ -229,7 +230,7 @@ class AttemptMonitor:
                 self._wait_for_leftovers()
 
     def over(self, *, childless: bool) -> bool:
-        """Return whether nothing of this attempt is left, or nothing that could be killed."""
+        """Return True if all processes of this attempt have ended, except any that cannot be killed."""
         if self._collector:
             return False
         if self.ender.is_unkillable:
@@ -249,14 +250,14 @@ class AttemptMonitor:
             self._collector = None
 
     def _look_at_ends(self, ends: Collection[RankExit]) -> None:
-        """Collect evidence when the first rank has failed; how ranks end while they are being ended says nothing."""
+        """Collect evidence after the first failure. Failures during the shutdown are not evidence."""
         for ended in ends:
             self._progress_monitor.ended(ended.global_rank)
             if ended.failed:
                 self.collect()
 
     def _look(self) -> None:
-        """Look which ranks make progress, if that is due, and collect evidence once some hang."""
+        """Check the progress of ranks if scheduled, and collect evidence if some hang."""
         if self._progress_monitor.timeout_s != 0:
             return
         load_collector()
@@ -274,16 +275,17 @@ class AttemptMonitor:
         if self._patience_ends is None:
             self._patience_ends = now + LEFTOVER_PATIENCE_S
         elif now >= self._patience_ends:
-            self._patience_ends = None  # or it would be due until they have ended
+            self._patience_ends = None  # otherwise `timeout_s` would stay 0 until they have ended
             if left := set(self.ender.left()).difference(self._spawner.dying):
                 self._event_log.record(Leftovers(len(left)))
             self.ender.end_ranks()
 
 
 def load_collector() -> type[EvidenceCollector]:
-    """Load what only a failure needs: when ranks are first looked after, half a second after their start.
+    """Import the evidence collector, half a second after the ranks have started.
 
-    Not before, since it would delay that start; not when one fails, since an upgrade may have replaced our files by then.
+    An earlier import would delay the start of ranks. After a failure it may be too late, because an upgrade may have
+    replaced the package's files.
     """
     from launcher.supervise.diagnosis.collect import EvidenceCollector  # noqa: PLC0415 - see above
 

@@ -1,4 +1,4 @@
-"""The attempts of a run on one server, one after the other: each has its own ranks, its own port and its own verdict."""
+"""The attempts of a run on one server. Each attempt has its own ranks, port and verdict."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ from launcher.supervise.tree import RunGroup
 if TYPE_CHECKING:
     from launcher.supervise.link import Link
 
-KEPT_BYTES = 1 << 20  # of notes that tell nothing any more, since the log was truncated
-LAST_BYTES = 16 << 10  # of a log
+KEPT_BYTES = 1 << 20  # of records that became invalid because the log was truncated
+LAST_BYTES = 16 << 10  # read from the end of a log
 _HEADER = b"Traceback (most recent call last):"
 
 
 @frozen
 class LocalAttempt:
-    """The attempt that runs, as far as it is on this server."""
+    """The current attempt on this server."""
 
     order: orders.BeginAttempt
-    ranks: Sequence[RankSpec]  # here
+    ranks: Sequence[RankSpec]  # on this server
     world_size: int
     began_ns: int  # since 1970
 
 
 class Attempts:
-    """Carries out what is ordered for the ranks of this server. `rank_group` and `monitor` are the present attempt's."""
+    """The attempts on this server. `rank_group` and `monitor` belong to the current one."""
 
     present: LocalAttempt
     rank_group: RankGroup
@@ -70,7 +70,7 @@ class Attempts:
         disk: Disk,
         link: Link | None = None,
     ) -> None:
-        """`link`: where the run has ranks on other servers, whose failures have those here started again as well."""
+        """Prepare for the first attempt. With `link`, failures on other servers also restart this server's ranks."""
         self.disk, self._link = disk, link
         self._share = share
         self._port = share.port
@@ -79,22 +79,22 @@ class Attempts:
         self._event_log = event_log
         self._others = link is not None
         self._may_repeat = self._others and share.spec.supervision.may_restart
-        self._scheduler = Scheduler(event_log)  # of the present attempt
+        self._scheduler = Scheduler(event_log)  # of the current attempt
         self.paused = False
         self.over: list[Attempt] = []
 
     @property
     def number(self) -> int:
-        """The number of the present attempt."""
+        """The number of the current attempt."""
         return self.present.order.number
 
     @property
     def master_port(self) -> int:
-        """The port where the ranks of the next attempt meet, as far as it is held here."""
+        """The rendezvous port of the next attempt, if this server reserves it."""
         return self._port.number
 
     def carry_out(self, order: orders.Order) -> None:
-        """Do what is ordered for ranks; leave other orders to the caller."""
+        """Carry out an order about ranks; ignore other orders."""
         match order:
             case orders.Record(event=event):
                 self._event_log.record(event)
@@ -129,7 +129,7 @@ class Attempts:
             spec, files = self._share.specify(allotment, number)
             self._write(files)
             ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._share.server_index)
-        run_dir = RunDir(spec.run_dir)  # of what ranks write
+        run_dir = RunDir(spec.run_dir)  # with the files of ranks
         began_ns = self._event_log.record(order.event)
         self.present = LocalAttempt(order, ranks, len(spec.ranks), began_ns)
         variables = {
@@ -174,11 +174,11 @@ class Attempts:
             path = self._share.spec.run_dir / name
             try:
                 write_text(path, text)
-            except OSError as error:  # ranks that read it will say so
+            except OSError as error:  # ranks that read the file will fail with a message
                 self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
-        """Return the Python file that each rank runs, without ranks that have recorded an exception."""
+        """Return the Python file that each rank runs, except for ranks that have recorded an exception."""
         programs: dict[int, Path] = {}
         for rank in self.present.ranks:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
@@ -191,7 +191,7 @@ class Attempts:
         return programs
 
     def end(self) -> bool:
-        """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
+        """Close the current attempt after its processes have ended. Return True if some cannot be killed."""
         self.monitor.close()
         del self.disk.chores["arrivals"]
         self.disk.do(partial(self._arrivals.look, at_last=True))
@@ -216,36 +216,36 @@ class Attempts:
         )
         left = bool(self.monitor.ender.left())
         if self.monitor.ender.may_repeat and not left and self._port.holder is not None:
-            # Nothing of this attempt may reach the next one.
+            # Connections of this attempt must not reach the next one.
             try:
                 former, self._port = self._port, hold_port()
             except OSError as error:
-                reason = f"no other port can be held, the ranks meet on the same: {error.strerror}"
+                reason = f"cannot reserve another port, so ranks use the same port again: {error.strerror}"
                 self._event_log.record(Trouble(reason))
             else:
                 former.close()
         return left
 
     def _waits_for_disk(self) -> bool:
-        """Return whether ranks may wait for a disk that does not answer, here or on another server."""
+        """Return True if ranks may be waiting for a disk that does not respond, on any server."""
         return self.disk.silent_s >= BUSY_S or (self._link is not None and self._link.other_disk_stalls)
 
     def note_remote_failure(self, cause: Cause, verdict: Verdict) -> None:
-        """Have the report say what the last attempt failed of, although all ranks here had ended well before."""
+        """Record a failure on other servers in the report of the last attempt, although all local ranks succeeded."""
         if self.over[-1].cause is Cause.FINISHED:
             self.over[-1] = replace(self.over[-1], cause=cause, verdict=verdict)
 
     @property
     def undisturbed(self) -> bool:
-        """True if ranks run, and neither a failure nor a request has begun to end them."""
+        """True if ranks are running, and no failure or request has started a shutdown."""
         return self.monitor.stage is AttemptStage.RUNNING
 
     def held_port(self) -> int | None:
-        """Return the port that is held here for the next attempt; None if another server has rank 0, or the user chose."""
+        """Return the port reserved for the next attempt; None if rank 0 runs elsewhere or the user chose the port."""
         return None if self._port.holder is None else self._port.number
 
     def end_scheduler(self) -> bool:
-        """End MindSpore's scheduler, which no rank of any server needs any more; return whether it was there."""
+        """End MindSpore's scheduler when no server's ranks need it. Return True if it was running."""
         return self._scheduler.close()
 
     def close(self) -> None:
@@ -253,11 +253,10 @@ class Attempts:
 
 
 class ArrivalNotes:
-    """Notes when the logs of one attempt's ranks on one server have grown: see launcher/core/line_times.py.
+    """A recorder of the times at which logs of an attempt's local ranks grow. See launcher/core/line_times.py.
 
-    Make it when their logs have been begun.
-
-    A look costs a `stat` for each log, and a write of 16 bytes for each that has grown. What cannot be written is left out.
+    Create it after the logs. A check costs one `stat` per log, and a write of 16 bytes per log that has grown. Write
+    errors are ignored.
     """
 
     def __init__(self, run_dir: RunDir, global_ranks: Iterable[int]) -> None:
@@ -266,28 +265,28 @@ class ArrivalNotes:
         self._due_s = 0.0  # monotonic
 
     def look(self, *, at_last: bool = False) -> None:
-        """Note how far the logs have grown, at most once a second, or now `at_last`. Call it as often as you like."""
+        """Record the growth of logs, at most once per second, or in any case with `at_last`. Call it at any rate."""
         now_s = time.monotonic()
         if now_s < self._due_s and not at_last:
             return
         self._due_s = now_s + NOTE_EVERY_S
         for (log, arrivals), noted in self._noted.items():
             with suppress(OSError):
-                found = os.stat(log)  # noqa: PTH116 - the path is a string, as that is three times as fast
+                found = os.stat(log)  # noqa: PTH116 - a str path is three times as fast
                 if found.st_size != noted:
-                    # The last write was no later, and may have been long before a look that comes late.
+                    # The last write was no later than this, and may have been long before a late check.
                     written_ns = min(found.st_mtime_ns, time.time_ns())
                     _note(arrivals, RECORD.pack(written_ns, found.st_size), is_anew=found.st_size < noted)
                     self._noted[log, arrivals] = found.st_size
 
 
 def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
-    """Append a record. Where the log begins anew, readers see that it is shorter now, and a long file is emptied, too."""
+    """Append a record. If the log starts again (`is_anew`), empty an `arrivals` file that has become long."""
     descriptor = os.open(arrivals, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     try:
         size_bytes = os.fstat(descriptor).st_size
         kept_bytes = 0 if is_anew and size_bytes > KEPT_BYTES else size_bytes - size_bytes % RECORD.size
-        if kept_bytes < size_bytes:  # or the disk had room for a part of the last record
+        if kept_bytes < size_bytes:  # also removes an incomplete record after a full disk
             os.ftruncate(descriptor, kept_bytes)
         os.write(descriptor, record)
     finally:
@@ -295,7 +294,7 @@ def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
 
 
 def _begin(arrivals: Path) -> int:
-    """Make the file, so that readers know that more will come. Return how long the log was that an attempt before has left."""
+    """Create the file, so readers know that records will follow. Return the log size recorded by an earlier attempt."""
     with suppress(OSError), arrivals.open("ab+") as file:
         whole = file.seek(0, os.SEEK_END) // RECORD.size
         if whole:
@@ -307,9 +306,9 @@ def _begin(arrivals: Path) -> int:
 def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path] | None = None) -> Iterator[str]:
     """Yield a warning for each exception at the end of a log, with the ranks that exited with 0 after it.
 
-    `python train.py | tee log` and `python train.py || true` exit with 0 whatever happens to the program.
-    `logs`: by global rank, the log and the offset at which the attempt begins. `programs`: the files that ranks run in a
-    Python of their own, which exits with 1 after an uncaught exception. Never raises.
+    `python train.py | tee log` and `python train.py || true` exit with 0 even if the program fails. `logs` has each
+    rank's log and the offset at which the attempt starts. `programs` has the script of each rank that runs Python
+    directly; these exit with 1 after an uncaught exception. Never raises.
     """
     ranks_of: dict[str, list[int]] = {}
     for global_rank, (log, offset) in logs.items():
@@ -322,7 +321,7 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
 
 
 def _last_words(log: Path, offset: int, program: Path | None) -> Iterable[str]:
-    """Return the exception of the traceback at the end of a log; nothing if there is none, or it was handled."""
+    """Return the exception in the traceback at the end of a log; empty if there is none or it was handled."""
     from launcher.logs.log_file import tail  # noqa: PLC0415 - only once all ranks have ended
 
     try:

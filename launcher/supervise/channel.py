@@ -1,4 +1,4 @@
-"""A connection over which messages travel, for a selector's loop: only `wait_for` and `drain` block."""
+"""A connection for messages, used in a selector loop. Only `wait_for` and `drain` block."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from launcher.control.messages import MAX_LINE_BYTES, Message, from_line, to_lin
 
 CLOSED = "the connection was closed"
 CHUNK_BYTES = 1 << 18
-_LOOKS = 10  # within a silence that is too long
-_AWAY_LOOKS = 4  # that were missed mean that this process was stopped
+_LOOKS = 10  # checks within the silence limit
+_AWAY_LOOKS = 4  # after this number of missed checks, this process must have been stopped
 
 
 class ChannelClosedError(Exception):
@@ -21,28 +21,28 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """One end of a connection. After a `ChannelClosedError` of `send`, `receive` still yields what had come; then `close` it.
+    """One end of a connection. Several threads may send, but only one may receive.
 
-    Any thread may send; one thread receives.
+    After `send` raises ChannelClosedError, `receive` still yields messages that had arrived. Then call `close`.
     """
 
     def __init__(self, connection: socket.socket, longest_line_bytes: int = MAX_LINE_BYTES) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
-        self.longest_line_bytes = longest_line_bytes  # no more than about that is ever kept of what has come
+        self.longest_line_bytes = longest_line_bytes  # approximate limit of the receive buffer
         self._received = bytearray()
-        self._searched = 0  # so many bytes of it hold no end of a line
+        self._searched = 0  # leading bytes of `_received` without a line end
         self._to_send = bytearray()
         self._sending = threading.Lock()
-        self.heard_at = time.monotonic()  # when the last byte came
+        self.heard_at = time.monotonic()  # time of the last received byte
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
     @property
     def peer(self) -> str:
-        """The address of the other side, empty where it cannot be had any more."""
+        """The address of the other side; empty if it is not known after a disconnect."""
         return self.peer_address[0]
 
     @property
@@ -55,7 +55,7 @@ class Channel:
 
     @property
     def is_local(self) -> bool:
-        """True if both ends have the same address, so that the other side is on this machine."""
+        """True if both ends have the same address, so the other side is on this machine."""
         try:
             return bool(self._connection.getpeername()[0] == self._connection.getsockname()[0])
         except OSError:
@@ -67,11 +67,11 @@ class Channel:
 
     @property
     def has_message(self) -> bool:
-        """True if a message has come that `receive` has not yielded yet; no selector reports it."""
+        """True if a received message has not been yielded by `receive` yet. Selectors do not report this."""
         return self._received.find(b"\n", self._searched) >= 0
 
     def send(self, message: Message) -> None:
-        """Send what can be sent now; `flush` sends the rest.
+        """Send as much as possible without blocking; `flush` sends the rest.
 
         Raises:
             ChannelClosedError: the connection is lost.
@@ -79,7 +79,7 @@ class Channel:
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """Send a message that is encoded already; see `send`."""
+        """Send an already encoded message. See `send`."""
         with self._sending:
             self._to_send += line
         self.flush()
@@ -95,10 +95,10 @@ class Channel:
             raise ChannelClosedError(_why(error)) from error
 
     def receive(self) -> Iterator[Message]:
-        """Yield the messages that have come. Those that came before the connection was lost are yielded first.
+        """Yield all received messages, then raise if the connection is lost.
 
         Raises:
-            ChannelClosedError: the connection is lost, or what came is no message.
+            ChannelClosedError: the connection is lost, or the data are not a message.
         """
         ended = self._read()
         while (end := self._received.find(b"\n", self._searched)) >= 0:
@@ -116,7 +116,7 @@ class Channel:
             raise ChannelClosedError(ended)
 
     def _read(self) -> str | None:
-        """Read what has come. Return why nothing more will come, or None if more may."""
+        """Read available data. Return the reason if the connection has ended, else None."""
         try:
             while len(self._received) <= self.longest_line_bytes:
                 if not (chunk := self._connection.recv(CHUNK_BYTES)):
@@ -132,11 +132,11 @@ class Channel:
         return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
-        """Yield messages as they come, until `deadline` (monotonic). Blocks.
+        """Yield messages as they arrive, until `deadline` (monotonic). Blocks.
 
         Raises:
             ChannelClosedError: as `receive`.
-            TimeoutError: nothing came in time.
+            TimeoutError: the deadline has passed.
         """
         while (left_s := deadline - time.monotonic()) > 0:
             if not self.has_message:
@@ -149,7 +149,7 @@ class Channel:
         self._connection.close()
 
     def drain(self, deadline: float) -> None:
-        """Send what is left, until `deadline` (monotonic) or until the other side takes no more. Blocks."""
+        """Send the remaining data, until `deadline` (monotonic) or until the other side stops reading. Blocks."""
         while self._to_send and (left_s := deadline - time.monotonic()) > 0:
             self._wait(select.POLLOUT, left_s)
             try:
@@ -164,25 +164,26 @@ class Channel:
 
 
 class Silence:
-    """Measures how long the other side has been silent while this process was running.
+    """A timer of the other side's silence, while this process was running.
 
-    A machine that was suspended, or a process that was stopped, has missed what was sent meanwhile. The caller looks at
-    least every `timeout_s` seconds; if it did not, it is taken to have been stopped, and the silence starts anew.
+    Time during which this machine was suspended or this process was stopped does not count. The caller must check at
+    least every `timeout_s` seconds. If it does not, this process is assumed to have been stopped, and the silence
+    restarts.
     """
 
     def __init__(self, channel: Channel, limit_s: float) -> None:
-        """Start counting now. A silence of `limit_s` seconds is too long."""
+        """Start to measure. A silence of `limit_s` seconds is too long."""
         self.limit_s = limit_s
         self._channel = channel
         self._looked_at = channel.heard_at = time.monotonic()
 
     @property
     def timeout_s(self) -> float:
-        """Seconds until the caller has to look again."""
+        """Seconds until the next check."""
         return max(0.0, self._looked_at + self.limit_s / _LOOKS - time.monotonic())
 
     def is_too_long(self) -> bool:
-        """Return True if the silence has reached the limit. Call it once for each look."""
+        """Return True if the silence has reached the limit. Call it once per check."""
         now = time.monotonic()
         if now - self._looked_at > _AWAY_LOOKS * self.limit_s / _LOOKS:
             self._channel.heard_at = now
@@ -191,6 +192,6 @@ class Silence:
 
 
 def _why(error: OSError) -> str:
-    """Return why a connection was lost. Whether a process that ended closes or resets its connection is chance."""
+    """Return why a connection was lost. When a process exits, the kernel may close or reset its connection."""
     gone = isinstance(error, ConnectionResetError | BrokenPipeError)
     return CLOSED if gone else error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""The record of a run: events.jsonl, the pipe to the launcher, report.json. None of them can stop supervision."""
+"""The records of a run: events.jsonl, events for the launcher, and report.json. Write errors never stop supervision."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from launcher.supervise.disk import Disk
 
 
 class EventLog:
-    """Appends every event to a file and offers it to the launcher. Never raises, never blocks until `flush` or `close`.
+    """A log that appends events to a file and sends them to the launcher. Never raises; only `flush` and `close` block.
 
-    A full disk or a lost directory costs events (counted in `lost`); a launcher that does not read costs memory, and no
-    more of it than a few lines per rank.
+    Events that cannot be written, for example to a full disk, are counted in `lost`. Events for a launcher that does
+    not read are kept in memory, up to a few lines per rank.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class EventLog:
         tell: Callable[[str], None] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """`tell` takes every line too; it must neither raise nor block. Without `disk` every write is waited for."""
+        """Open the file. `tell` also gets every line; it must not raise or block. Without `disk`, writes block."""
         self._tell = tell
         self._disk = disk
         self._server_index = server_index
         self._head_fd = head_fd
         self._for_head = bytearray()
         self._file_fd: int | None = None
-        self._torn = False  # the file ends inside a line
+        self._torn = False  # the file ends with an incomplete line
         self.lost = 0
         if head_fd is not None:
             os.set_blocking(head_fd, False)
@@ -46,13 +46,13 @@ class EventLog:
             self._file_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def record(self, event: Event, time_ns: int | None = None) -> int:
-        """Keep `event` with the time at which it was noticed (now, if left out), which is returned."""
+        """Record `event` with `time_ns` (default: now). Return this time."""
         stamped = TimestampedEvent(time.time_ns() if time_ns is None else time_ns, self._server_index, event)
         self.keep(stamped)
         return stamped.time_ns
 
     def keep(self, stamped: TimestampedEvent) -> None:
-        """Keep an event that was noticed before, or elsewhere."""
+        """Record an event that was noticed earlier or on another server."""
         text = to_line(stamped)
         line = text.encode()
         if self._disk is None:
@@ -70,7 +70,7 @@ class EventLog:
         try:
             while rest:
                 if self._file_fd is None:
-                    raise OSError  # noqa: TRY301 - lost like any other
+                    raise OSError  # noqa: TRY301 - counted as lost like other errors
                 rest = rest[os.write(self._file_fd, rest) :]
                 self._torn = bool(rest)
         except OSError:
@@ -78,21 +78,21 @@ class EventLog:
 
     @property
     def backlog(self) -> bool:
-        """True if the launcher has not taken everything: wait until its pipe is writable and call `send`."""
+        """True if events for the launcher are waiting. Wait until its pipe is writable, then call `send`."""
         return self._head_fd is not None and bool(self._for_head)
 
     def send(self) -> None:
-        """Give the launcher what it takes without blocking."""
+        """Send events to the launcher, as many as possible without blocking."""
         try:
             while self._head_fd is not None and self._for_head:
                 del self._for_head[: os.write(self._head_fd, self._for_head)]
         except BlockingIOError:
             pass
-        except OSError:  # EPIPE: the launcher has gone
+        except OSError:  # EPIPE: the launcher has exited
             self.forget_head()
 
     def flush(self) -> None:
-        """Wait until every event is in the file, or counts as lost."""
+        """Block until every event is written or counted as lost."""
         if self._disk is not None:
             self._disk.wait()
 
@@ -101,7 +101,7 @@ class EventLog:
         self._for_head.clear()
 
     def close(self, death_fd: int | None = None) -> None:
-        """Wait until the launcher has taken everything, or has gone (`death_fd` readable), and close the file."""
+        """Block until the launcher has received all events or has exited (`death_fd` readable). Close the file."""
         with selectors.DefaultSelector() as selector:
             if self.backlog and self._head_fd is not None:
                 selector.register(self._head_fd, selectors.EVENT_WRITE)
@@ -118,12 +118,12 @@ class EventLog:
 
 
 class RunRecorder:
-    """Writes events and the report, for an agent, for the coordinator of several, or for an agent that was killed."""
+    """A writer of events and the report, for an agent, the coordinator, or in place of a killed agent."""
 
     def __init__(
         self, run: str, server_index: int, run_dir: RunDir, event_log: EventLog, started_ns: int | None = None
     ) -> None:
-        """`started_ns`: since when there is something to report, in nanoseconds since 1970; now, if left out."""
+        """Prepare the report. `started_ns` is the start time of the run, in nanoseconds since 1970; default: now."""
         self._run = run
         self._server_index = server_index
         self._started_ns = time.time_ns() if started_ns is None else started_ns
@@ -131,11 +131,11 @@ class RunRecorder:
         self.event_log = event_log
 
     def record(self, event: Event) -> None:
-        """Keep `event` with the present time."""
+        """Record `event` with the current time."""
         self.keep(TimestampedEvent(time.time_ns(), self._server_index, event))
 
     def keep(self, stamped: TimestampedEvent) -> None:
-        """Keep an event that was noticed before, or elsewhere."""
+        """Record an event that was noticed earlier or on another server."""
         self.event_log.keep(stamped)
 
     def write_report(
@@ -148,7 +148,7 @@ class RunRecorder:
         unkillable: tuple[int, ...] = (),
         events_lost: int = 0,
     ) -> None:
-        """Write report.json; a report that cannot be written is an event. `events_lost`: on other servers. Blocks."""
+        """Write report.json; record an event if that fails. `events_lost` counts other servers' lost events. Blocks."""
         self.event_log.flush()
         report = Report(
             run=self._run,

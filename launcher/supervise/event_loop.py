@@ -1,4 +1,4 @@
-"""Parts of the loops of agent and coordinator: waiting for signals and files at once."""
+"""Parts of the event loops of agent and coordinator: signals and registrations of files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from launcher.core.records import Supervision
 
 
 class SignalPipe:
-    """Receives `numbers` instead of their default action, until closed. From the main thread only.
+    """A pipe that receives the signals `numbers` until closed. Use it only in the main thread.
 
-    Readable (`fileno`) as soon as one has arrived. Numbers are kept by a handler, not by the bytes of the pipe, so a
-    full pipe loses none.
+    It is readable (`fileno`) once a signal has arrived. A handler stores the numbers, so a full pipe loses no signal.
     """
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
@@ -50,28 +49,28 @@ class SignalPipe:
 
 
 def run_signals(supervision: Supervision) -> SignalPipe:
-    """Receive the signals of a run: those that end or pause it, those that are forwarded to its ranks, and SIGCHLD."""
+    """Return a pipe for the signals of a run: stop and pause signals, forwarded signals, and SIGCHLD."""
     forwarded = frozenset(map(signal.Signals, supervision.forward_signals))
     return SignalPipe({signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *ASKS_TO_STOP, *forwarded})
 
 
-# What to listen to, or None if it is not there at present; for which events; and what to call.
+# The file to wait for, or None if it does not exist at the moment; the selector events; the callback.
 Wanted = tuple[Any, int, Callable[[], object]]
 
 
 class Listening:
-    """The registrations of a selector for files that come and go while its loop runs, by what each is for."""
+    """Selector registrations for files that come and go, by purpose."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
         self._known: dict[str, tuple[Any, int]] = {}
 
     def choose(self, wanted: Mapping[str, Wanted]) -> None:
-        """Listen to these, and to nothing else that was chosen before, whether that is closed by now or not."""
+        """Register these files, and unregister all others that were registered by an earlier call, even if closed."""
         stays = {purpose for purpose, (what, events, _) in wanted.items() if self._known.get(purpose) == (what, events)}
         for purpose in self._known.keys() - stays:
             self.forget(purpose)
-        # Only then: what was opened after something was closed may have the number of its descriptor.
+        # Register after unregistering: a new file may have the descriptor number of a closed one.
         for purpose, (what, events, react) in wanted.items():
             if purpose not in stays and what is not None:
                 self._selector.register(what, events, react)

@@ -1,7 +1,8 @@
-"""Reads and writes the file `excluded` of an elastic run, which names the devices to leave out, one a line; # begins a remark.
+"""Reads and writes the file `excluded` of an elastic run: excluded devices, one per line. # starts a comment.
 
-The run adds a device that it gives up. A person may add others, or delete lines, and the run goes on with what is left. A change
-counts once the file is as it was at the look before: an editor may be writing it. Without the file nothing changes.
+The run adds devices that it excludes. The user may add or delete lines while the run continues. A change takes effect
+once the file is unchanged between two checks, because an editor may still be writing it. If the file is deleted,
+nothing changes.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
 
 REMARK = "#"
-MAX_BYTES = 4 << 20  # thousands of servers with all of their devices
+MAX_BYTES = 4 << 20  # enough for thousands of servers with all their devices
 
 
 class Exclusions:
-    """Devices are called by the rank that the rank table gives them, and in the file by their names."""
+    """The file of excluded devices. It contains device names; methods use their ranks in the full rank table."""
 
     def __init__(
         self, path: Path, servers: Sequence[Server], excluded: Sequence[int], report: Callable[[str], object]
     ) -> None:
-        """Write the file, with the devices that are `excluded` from the beginning. `report` gets what is wrong with it."""
+        """Write the file with the initially `excluded` devices. `report` is called with each problem of the file."""
         self._path, self._servers, self._report = path, servers, report
-        self._state: tuple[int, int, int] | None = None  # of the file that was read
-        self._seen: tuple[int, int, int] | None = None  # at the last look
-        self._unreadable: tuple[int, int, int] | None = None  # of a file that could not be read, as was reported
+        self._state: tuple[int, int, int] | None = None  # of the file when it was last read
+        self._seen: tuple[int, int, int] | None = None  # at the last check
+        self._unreadable: tuple[int, int, int] | None = None  # of an unreadable file that was already reported
         self._excluded = frozenset(excluded)
-        # Devices that the run leaves out and that the file does not name yet, and why.
+        # Devices that the run has excluded but that are not in the file yet, with the reason.
         self._unwritten: dict[int, str] = {}
         self._told_unwritten = False
         self._write(self._names(excluded))
 
     def look(self) -> frozenset[int] | None:
-        """Return the devices that the file names if it has changed; None if not, or if it cannot be read."""
+        """Return the devices in the file if it has changed; None if it has not, or cannot be read."""
         state, seen = self._stat(), self._seen
         self._seen = state
         if state is None or (state == self._state and not self._unwritten) or state != seen:
@@ -54,10 +55,10 @@ class Exclusions:
         except OSError as error:
             if state != self._unreadable:
                 self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
-            self._state, self._unreadable = None, state  # the next look tries again
+            self._state, self._unreadable = None, state  # the next check tries again
             return None
         except UnicodeDecodeError as error:
-            self._report(f"{self._path} is no text in UTF-8: {error.reason} at byte {error.start}; nothing changes")
+            self._report(f"{self._path} is not UTF-8 text: {error.reason} at byte {error.start}; nothing changes")
             return None
         found: set[int] = set()
         for number, line in enumerate(text.splitlines(), 1):
@@ -73,7 +74,7 @@ class Exclusions:
         return self._excluded
 
     def note(self, change: DevicesChanged) -> None:
-        """Name devices that the run leaves out by itself; what a person has written meanwhile is still to be read."""
+        """Add devices that the run has excluded to the file. Pending changes by the user are still read later."""
         if change.asked_for:
             return
         self._unwritten |= dict.fromkeys(change.left_out, change.reason)
@@ -81,12 +82,12 @@ class Exclusions:
         self._excluded |= frozenset(change.left_out)
 
     def _add_unwritten(self) -> None:
-        """Add the devices that the file does not name yet; where that fails, each later look tries again."""
+        """Add the missing devices to the file. If this fails, each later check tries again."""
         applied, before = self._state, self._stat()
         try:
             lines = self._names(sorted(self._excluded)) if before is None else self._read().splitlines()
         except (OSError, UnicodeDecodeError):
-            self._report_once(f"{self._path} cannot be read, so it is left as it is")
+            self._report_once(f"{self._path} cannot be read, so it is not changed")
             return
         added = [f"{device_name(device, self._servers)}  {REMARK} {why}" for device, why in self._unwritten.items()]
         if self._write([*lines, *added]):
@@ -108,12 +109,12 @@ class Exclusions:
 
         Raises:
             OSError: as `read_regular`.
-            UnicodeDecodeError: it is none.
+            UnicodeDecodeError: the file is not UTF-8 text.
         """
         return read_regular(self._path, MAX_BYTES).decode("utf-8-sig")
 
     def _write(self, lines: Sequence[str]) -> bool:
-        """Write the file, and return whether that went well."""
+        """Write the file. Return True on success."""
         written = False
         try:
             atomic.write_text(self._path, "".join(f"{line}\n" for line in lines))
@@ -124,7 +125,7 @@ class Exclusions:
         return written
 
     def _stat(self) -> tuple[int, int, int] | None:
-        """Return what changes with the file, or with a symbolic link that leads nowhere; None where there is neither."""
+        """Return values that change with the file, or with a dangling symbolic link; None if both are missing."""
         for look in (os.stat, os.lstat):
             with suppress(OSError):
                 found = look(self._path)
@@ -133,22 +134,22 @@ class Exclusions:
 
 
 class WatchedExclusions:
-    """Reads and writes the file in the thread of a disk. The loop of its owner asks by `look` what has changed."""
+    """The file of excluded devices, accessed in the thread of a `Disk`. The owner's loop polls changes with `look`."""
 
     def __init__(self, spec: RunSpec, elastic: Elastic, disk: Disk, record: Callable[[Trouble], object]) -> None:
-        """`record` is called in the loop for what is wrong with the file."""
+        """Write the initial file. `record` is called in the owner's loop with each problem of the file."""
         self._disk, self._record = disk, record
-        self._found: deque[tuple[int, frozenset[int]]] = deque()  # after how many of the run's own changes, and what
+        self._found: deque[tuple[int, frozenset[int]]] = deque()  # number of the run's earlier changes, and devices
         self._troubles: deque[str] = deque()
         self._noted: list[frozenset[int]] = []  # the run's own changes
-        self._written = 0  # so many of them
+        self._written = 0  # the number of them that are written
         self._file = Exclusions(
             RunDir(spec.run_dir).excluded, spec.cluster.servers, elastic.excluded, self._troubles.append
         )
         disk.chores["exclusions"] = self._look
 
     def look(self) -> frozenset[int] | None:
-        """Return the devices that the file names, if it has changed; None if not. Does not block."""
+        """Return the devices in the file if it has changed; None if not. Does not block."""
         while self._troubles:
             self._record(Trouble(self._troubles.popleft()))
         if not self._found:
@@ -157,7 +158,7 @@ class WatchedExclusions:
         return found.union(*self._noted[known:])
 
     def note(self, change: DevicesChanged) -> None:
-        """Have the file name devices that the run leaves out by itself."""
+        """Add devices that the run has excluded to the file, in the disk's thread."""
         self._noted.append(frozenset(() if change.asked_for else change.left_out))
         self._disk.do(lambda: self._note(change))
 

@@ -1,11 +1,11 @@
-"""Uploads the files of a server's ranks to the coordinator's run directory if the servers share no file system.
+"""Uploads the files of a server's ranks to the coordinator's run directory, if the servers share no file system.
 
-A mark in the directory shows whether they share it. A server may not see the mark at once; then the coordinator finds out.
+A mark in the directory shows that it is shared. If a server does not see the mark in time, the coordinator detects it.
 
-So logs, status and reports on the launcher's machine cover all ranks, as on one server. Ranks notice nothing: their files
-are read as any reader reads them. The agent's messages are never held up for long: at most one chunk of each file is on
-its way, and at most `WINDOW_BYTES` in all. What is late comes later, and before its last message the agent sends the
-rest. The files on this server are complete at any time, also if the coordinator is lost.
+With the uploads, logs, status and reports on the launcher's machine cover all ranks. Ranks are not affected: their
+files are read like any other file. The agent's other messages are not delayed for long. At most one chunk per file,
+and `WINDOW_BYTES` in total, are sent without an acknowledgement. The agent sends the rest before its last message.
+The local files are always complete, even if the coordinator is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import GrowingLog
 from launcher.supervise.link import Link
 
-# Files by kind: where they are. Those that grow, and those that are rewritten.
+# Paths of files by kind. The first kinds grow, the second kinds are rewritten.
 GROWING: Mapping[str, Callable[[RunDir, int], Path]] = {
     "train.log": RunDir.train_log,
     "arrivals": RunDir.arrivals,
@@ -42,27 +42,27 @@ REWRITTEN: Mapping[str, Callable[[RunDir, int], Path]] = {
 }
 OF_ALL_RANKS = frozenset(
     {"metrics.jsonl", "scheduler.log"}
-)  # one for all ranks: sent in the name of a server's first one
+)  # one for all ranks: sent as a file of the server's lowest rank
 
 PIECE_BYTES = 64 << 10
-WINDOW_BYTES = 256 << 10  # under way at once
-MAX_WHOLE_BYTES = 4 << 20  # what is larger stays where it is
+WINDOW_BYTES = 256 << 10  # in flight at the same time
+MAX_WHOLE_BYTES = 4 << 20  # larger files are not uploaded
 RATE_BYTES_PER_S = 16 << 20  # while ranks run
 BURST_BYTES = 1 << 20
 EVERY_S = 0.2
-BEATS_EVERY_S = 1.0  # a thousand ranks' are then a thousand messages a second, for one coordinator
-ARRIVALS_EVERY_S = 5.0  # until they come, the log's last write tells nearly as much
-RETRY_S = 5.0  # after trouble there
-FINISH_S = 20.0  # for what is left in the end
+BEATS_EVERY_S = 1.0  # a thousand ranks then send a thousand messages per second to one coordinator
+ARRIVALS_EVERY_S = 5.0  # until then, the log's modification time is nearly as good
+RETRY_S = 5.0  # after a failed write on the coordinator's disk
+FINISH_S = 20.0  # for the remaining data at the end
 
 
 class FileUpload:
-    """Call `step` whenever `timeout_s` has passed, `take` with each answer, in the end `finish` and `close`."""
+    """The uploads of one server. Call `step` after `timeout_s`, `take` for each answer, then `finish` and `close`."""
 
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], link: Link, *, follows_another: bool = False
     ) -> None:
-        """`follows_another`: an agent of this run was here before, and what it sent may not be here any more."""
+        """Prepare the uploads. `follows_another`: an earlier agent may have uploaded data that this server has lost."""
         self._run_dir = run_dir
         self._link = link
         self._files: dict[tuple[str, int], _File] = {
@@ -76,12 +76,12 @@ class FileUpload:
         self._allowed_bytes = float(BURST_BYTES)
         self._allowed_at = time.monotonic()
         self._finishing = False
-        self._apart = False  # an answer has shown that the coordinator's files are others
-        self.shares = False  # an answer has shown that they are the same: nothing is sent any more
+        self._apart = False  # True once an acknowledgement shows that the coordinator's files are different
+        self.shares = False  # True once an acknowledgement shows that they are the same: stop sending
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until something is due; None if an answer has to come first."""
+        """Seconds until `step` must be called; None while an acknowledgement must come first."""
         if self._under_way_bytes >= WINDOW_BYTES or self.shares:
             return None
         moments = [file.due for file in self._turns if not file.awaits and not self._is_held(file)]
@@ -92,7 +92,7 @@ class FileUpload:
         return max(0.0, min(moments) - now, self._allowed_at + short_s - now)
 
     def step(self) -> None:
-        """Send what is due, in turn, as much as may be under way. Does not block."""
+        """Send pending data of all files in turn, up to the limits. Does not block."""
         now = time.monotonic()
         earned_bytes = (now - self._allowed_at) * RATE_BYTES_PER_S
         self._allowed_bytes, self._allowed_at = min(BURST_BYTES, self._allowed_bytes + earned_bytes), now
@@ -122,14 +122,14 @@ class FileUpload:
         now = time.monotonic()
         if kept.trouble:
             file.due = now + RETRY_S
-            file.finished = self._finishing  # room on a disk is not waited for
+            file.finished = self._finishing  # do not wait for disk space
         else:
             file.due = now if file.behind or self._finishing else _next_tick(now, file.every_s)
 
     def finish(self, interrupted: Callable[[], bool]) -> str | None:
-        """Send all that is left. Blocks, for `FINISH_S` at most; until `interrupted`, or the coordinator is lost.
+        """Send all remaining data. Return a message if some could not be sent.
 
-        Return what to report if not all could be sent.
+        Blocks for at most `FINISH_S`, until `interrupted` returns True, or until the coordinator is lost.
         """
         self._finishing = True
         for file in self._turns:
@@ -150,16 +150,16 @@ class FileUpload:
         if not some:
             return None
         more = f" and some of {len(some) - 4} more" if len(some) > 4 else ""
-        return f"{', '.join(some[:4])}{more} did not reach the launcher in time: they are in {self._run_dir.root} there"
+        return f"{', '.join(some[:4])}{more} did not reach the launcher in time: see {self._run_dir.root} on that host"
 
     def close(self) -> None:
         for file in self._turns:
             file.close()
 
     def _is_held(self, file: _File) -> bool:
-        """Return whether a file of all ranks has to wait until another file has shown that the directory is not shared.
+        """Return True if a file of all ranks has to wait until another file shows that the directory is not shared.
 
-        Several servers write to a file of all ranks, so the coordinator cannot tell from it.
+        Several servers write to a file of all ranks, so it cannot show this.
         """
         if file.kind not in OF_ALL_RANKS or file.asks or self._apart:
             return False
@@ -169,7 +169,7 @@ class FileUpload:
     def _send_some(self, file: _File, now: float) -> None:
         try:
             message, size_bytes = file.next()
-        except OSError:  # not to be read now, perhaps later
+        except OSError:  # not readable now, perhaps later
             message, size_bytes = None, 0
         if message is None:
             file.due = _next_tick(now, file.every_s)
@@ -183,7 +183,7 @@ class FileUpload:
         self._link.send(message)
 
     def _hears_end(self) -> bool:
-        """Take answers. Return True if the coordinator wants this to end now."""
+        """Process acknowledgements. Return True if the coordinator requests to stop at once."""
         impatient = False
         for message in self._link.take():
             if isinstance(message, ChunkAck):
@@ -194,22 +194,22 @@ class FileUpload:
 
 class _File(ABC):
     every_s = EVERY_S
-    behind = False  # more has to be sent, as far as is known
-    asks = False  # how much is there
+    behind = False  # True if more data are known to be pending
+    asks = False  # True to ask first how much the coordinator has
 
     def __init__(self, kind: str, global_rank: int, path: Path) -> None:
         self.kind, self.global_rank, self._path = kind, global_rank, path
-        self.due = 0.0  # monotonic: when to look at it
-        self.awaits = False  # an answer
+        self.due = 0.0  # monotonic time of the next check
+        self.awaits = False  # True while an acknowledgement is pending
         self.under_way_bytes = 0
-        self.finished = False  # in the end: all of it has been sent
+        self.finished = False  # True if all data have been sent at the end
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
         """Return the next message to send, or None, and its size in bytes.
 
         Raises:
-            OSError: the file may not be read.
+            OSError: the file is not readable.
         """
 
     @abstractmethod
@@ -218,7 +218,7 @@ class _File(ABC):
     def left_bytes(self) -> int:
         return 0
 
-    def close(self) -> None:  # noqa: B027 - most have nothing open
+    def close(self) -> None:  # noqa: B027 - most files have nothing open
         """May be called twice."""
 
 
@@ -228,9 +228,9 @@ class _Growing(_File):
         self._log = GrowingLog(path)
         if kind == "arrivals":
             self.every_s = ARRIVALS_EVERY_S
-        self._offset = 0  # up to here it is there
+        self._offset = 0  # acknowledged up to this offset
         self.asks = follows_another
-        self._first_end = self._log.end  # before ranks write: less than is there is another disk's file
+        self._first_end = self._log.end  # before ranks write; if the coordinator has more, it is of another disk
         self._anew = False
         self._stays = False
 
@@ -239,7 +239,7 @@ class _Growing(_File):
             return FileChunk(self.kind, self.global_rank, 0, 0, ""), 0
         self._log.position = self._offset
         offset, data = self._log.read(PIECE_BYTES)
-        if offset != self._offset:  # it was truncated, or made again
+        if offset != self._offset:  # it was truncated or replaced
             self._offset, self._anew, self._stays = offset, True, False
         if not data and not self._anew:
             return None, 0
@@ -266,8 +266,8 @@ class _Growing(_File):
 class _Rewritten(_File):
     def __init__(self, kind: str, global_rank: int, path: Path, follows_another: bool) -> None:
         super().__init__(kind, global_rank, path)
-        self._sent: tuple[int, ...] | None = None  # what of it is there
-        self._stale = follows_another  # what is there is not of this agent
+        self._sent: tuple[int, ...] | None = None  # state of the acknowledged version
+        self._stale = follows_another  # True if the coordinator has a file of an earlier agent
         self._sending: tuple[int, ...] | None = None
         if kind == "heartbeat":
             self.every_s = BEATS_EVERY_S
@@ -292,5 +292,5 @@ class _Rewritten(_File):
 
 
 def _next_tick(now: float, every_s: float) -> float:
-    """Return the same moment for all files, so that a server wakes up once for all of them."""
+    """Return the next multiple of the interval, so a server wakes up once for all files."""
     return (now // every_s + 1) * every_s

@@ -1,12 +1,13 @@
-"""The agent's side of preloading: one process imports heavy modules once, and is then forked for every rank.
+"""The agent's side of preloading. A fork server imports heavy modules once and is then forked for every rank.
 
-    agent (here)  -- {"program": ..., "modules": [...], "agent_pid": n} ------>  fork server (launcher/preload)
+    agent (this file)  -- {"program": ..., "modules": [...], "agent_pid": n} --->  fork server (launcher/preload)
                     <-- {"ready": true, "seconds": s} | {"unsafe": why} | {"failed": why} --
                     -- {"fork": [{"key": global_rank, "env": {...}, "log": ..., ...}, ...]} -->
                     <-- {"key": global_rank, "pid": n} | {"key": global_rank, "error": why} --
 
-One JSON object a line, over a socket pair. A forked rank becomes the agent's own child before anything of the program
-runs, and its pid comes before that: an agent that calls `take` before it reaps knows every rank that it reaps.
+Messages are JSON objects, one per line, on a socket pair. A forked rank becomes the agent's child before any of the
+program's code runs, and its pid is reported before that. An agent that calls `take` before it reaps therefore knows
+every rank that it reaps.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from launcher.program.program_command import PythonCommand
 from launcher.supervise.spawn import Complaints, Program, spawn
 
 _BOOTSTRAP = Path(__file__).parents[1] / "preload" / "__main__.py"
-_MAX_LINE_BYTES = 1 << 20  # longer ones did not come from us
-TICKS_OF_WORK = 2  # a sleeping process uses none, one that imports uses all
+_MAX_LINE_BYTES = 1 << 20  # longer lines are not from the fork server
+TICKS_OF_WORK = 2  # a sleeping process uses no ticks, an importing one uses all
 
 
 @frozen
 class ForkRequest:
-    """One rank to fork, with everything decided."""
+    """A request to fork one rank."""
 
     global_rank: int
     environment: Mapping[str, str]  # complete
@@ -44,28 +45,28 @@ class ForkRequest:
 
 @frozen
 class Ready:
-    """The fork server has imported everything: forks are quick from now on."""
+    """The fork server has imported all modules. Forks are fast from now on."""
 
-    seconds: float  # that the imports took
+    seconds: float  # duration of the imports
 
 
 @frozen
 class Unusable:
-    """No rank can be forked (any more); comes once. Ranks asked for and not answered follow as ForkFailed."""
+    """The fork server cannot fork ranks (any more). Sent once; ForkFailed follows for each pending request."""
 
     reason: str
-    died: bool = False  # it ended without a reason, or wrote nonsense
+    died: bool = False  # True if it ended without a reason, or sent invalid data
 
 
 @frozen
 class ForkResult:
     global_rank: int
-    pid: int  # a child of the agent, a session and process group of its own
+    pid: int  # a child of the agent, with its own session and process group
 
 
 @frozen
 class ForkFailed:
-    """The rank does not run; if there was a ForkResult before, its process ends with 126."""
+    """The rank does not run. If there was a ForkResult before, its process exits with 126."""
 
     global_rank: int
     reason: str
@@ -75,19 +76,19 @@ Answer = Ready | Unusable | ForkResult | ForkFailed
 
 
 def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int | None = None) -> tuple[str, ...]:
-    """Return a command that runs the same program with the failure hook and stack dumps, which write to `device_dir`.
+    """Return a command that runs the program with the failure hook and stack dumps, which write to `device_dir`.
 
-    `engines_stderr`: an inheritable descriptor, on which the hook announces the first failure of a run.
+    `engines_stderr` is an inheritable descriptor on which the hook prints the first failure of a run.
     """
     way = "run" if engines_stderr is None else f"run={engines_stderr}"
     return (*_python(command), way, str(device_dir), command.kind, command.target, *command.arguments)
 
 
 class ForkServer:
-    """A fork server, from its start to its end. Nothing here blocks, except that `__init__` forks.
+    """A running fork server. Nothing blocks, except that `__init__` forks.
 
     Raises (`__init__`):
-        OSError: no process could be made.
+        OSError: the process cannot be created.
     """
 
     def __init__(
@@ -106,14 +107,14 @@ class ForkServer:
         self._outgoing = bytearray()
         self._incoming = bytearray()
         self._worked = self._heard = time.monotonic()
-        self._ticks = 0  # of processor time, when it was last seen to work
-        self._reaped = False  # then its pid may be anyone's
-        self._asked: dict[int, float] = {}  # global rank -> when, for those not answered yet (monotonic)
+        self._ticks = 0  # processor time when it was last seen working
+        self._reaped = False  # if True, its pid may have been reused
+        self._asked: dict[int, float] = {}  # pending requests: global rank -> time of the request (monotonic)
         self._usable = True
         try:
             os.set_inheritable(theirs.fileno(), True)
             argv: tuple[str, ...] = (*_python(command), "preload", str(theirs.fileno()))
-            # Long enough to be overwritten with the command that people shall see in `ps`.
+            # Padded, so it can be overwritten with the command line that `ps` should show.
             missing_bytes = len(os.fsencode(" ".join(argv_shown))) - len(os.fsencode(" ".join(argv))) - 1
             if missing_bytes > 0:
                 argv = (*argv, "." * missing_bytes)
@@ -128,17 +129,17 @@ class ForkServer:
         self._say({"program": shown, "modules": modules, "agent_pid": os.getpid()})
 
     def fileno(self) -> int:
-        """Return what is readable when it has sent something: then call `take`. Only while it is usable."""
+        """Return the descriptor that is readable when messages have arrived. Call `take` then, while it is usable."""
         return self._socket.fileno()
 
     @property
     def wants_write(self) -> bool:
-        """True if something is left to be sent: then wait until `fileno` is writable and call `send`."""
+        """True if data are waiting to be sent. Wait until `fileno` is writable, then call `send`."""
         return bool(self._outgoing)
 
     @property
     def idle_s(self) -> float:
-        """The seconds for which the fork server has used hardly any processor time, as far as it was looked at; 0 without /proc."""
+        """The seconds without noticeable processor time, as measured by calls of this property; 0 without /proc."""
         found = stat(self.pid)
         if found is None or found.ticks > self._ticks + TICKS_OF_WORK:
             self._ticks = found.ticks if found else 0
@@ -147,11 +148,11 @@ class ForkServer:
 
     @property
     def waiting_for_s(self) -> float:
-        """The seconds for which the fork server has not answered requests, as a stopped process does not; 0 without requests."""
+        """The seconds since the oldest pending request or the last response; 0 without pending requests."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
     def fork(self, requests: Sequence[ForkRequest]) -> None:
-        """Ask for ranks. `take` will return ForkResult or ForkFailed for each, also for those of a lost process."""
+        """Request forks. `take` will return ForkResult or ForkFailed for each, even if the fork server dies."""
         self._asked |= dict.fromkeys((request.global_rank for request in requests), time.monotonic())
         if self._usable:
             forks = [
@@ -167,23 +168,23 @@ class ForkServer:
             self._say({"fork": forks})
 
     def send(self) -> None:
-        """Send what the process takes without blocking."""
+        """Send as much data as possible without blocking."""
         try:
             while self._outgoing:
                 del self._outgoing[: self._socket.send(self._outgoing)]
         except BlockingIOError:
             pass
-        except OSError:  # it has gone; what it sent before can still be read, so `take` sees the end
+        except OSError:  # it has exited; its earlier messages are still readable, so `take` will see the end
             self._outgoing.clear()
 
     def take(self) -> list[Answer]:
-        """Return all answers that the process has sent since the last call."""
+        """Return all messages that have arrived since the last call."""
         answers: list[Answer] = []
         ended = self._receive() if self._usable else None
         *lines, self._incoming = self._incoming.split(b"\n")
         try:
             for line in lines:
-                answers.append(self._read(bytes(line)))  # noqa: PERF401 - kept although a line raises
+                answers.append(self._read(bytes(line)))  # noqa: PERF401 - results before an exception are kept
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             ended = f"the fork server wrote a line that cannot be read: {error}"
         refused = next((message for message in answers if isinstance(message, Unusable)), None)
@@ -194,9 +195,9 @@ class ForkServer:
         return answers if self._usable else answers + self._refuse_rest()
 
     def give_up(self, reason: str, *, died: bool = True) -> list[Answer]:
-        """Kill the process. Return Unusable, and ForkFailed for each rank that it owes an answer.
+        """Kill the process. Return Unusable, and ForkFailed for each pending request.
 
-        Call `take` just before: a rank that it has reported runs, and is not the process's any more.
+        Call `take` directly before: ranks that have been reported are running and do not depend on the fork server.
         """
         if not self._usable:
             return self._refuse_rest()
@@ -204,7 +205,7 @@ class ForkServer:
         return self._end(Unusable(reason, died=died))
 
     def kill(self) -> bool:
-        """Kill the process, which keeps nothing that could be lost; return whether the caller's reaper has yet to reap it."""
+        """Kill the process, which has no data to lose. Return True if the caller still has to reap it."""
         if not self._reaped:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -214,7 +215,7 @@ class ForkServer:
         self._reaped = True
 
     def close(self) -> None:
-        """Let the process end by itself; its owner reaps it. Ranks that it forked run on. May be called twice."""
+        """Let the process exit by itself; its owner reaps it. Its forked ranks continue. May be called twice."""
         self._usable = False
         self._outgoing.clear()
         self._incoming.clear()
@@ -223,12 +224,12 @@ class ForkServer:
             self._complaints.close()
 
     def _say(self, message: Mapping[str, Any]) -> None:
-        # Bytes of the environment that are not text travel as they are: JSON here is bytes between the quotes.
+        # Environment bytes that are not UTF-8 are sent unchanged, as raw bytes inside JSON strings.
         self._outgoing += json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
         self.send()
 
     def _receive(self) -> str | None:
-        """Read all that has come. Return why there will be no more, or None."""
+        """Read all available data. Return the reason if no more will come, else None."""
         try:
             while chunk := self._socket.recv(1 << 16):
                 self._heard = time.monotonic()
@@ -237,7 +238,7 @@ class ForkServer:
                     return f"the fork server wrote more than {_MAX_LINE_BYTES} bytes at once"
         except BlockingIOError:
             return None
-        except OSError:  # it ended before it had read everything
+        except OSError:  # it exited before it had read everything
             pass
         return self._complaints.reason_of(self.pid) or "the fork server ended"
 
@@ -264,5 +265,5 @@ class ForkServer:
 
 
 def _python(command: PythonCommand) -> tuple[str, ...]:
-    """Return the interpreter as it would be found without us: it finds its own libraries by its argv[0]."""
+    """Return the interpreter's command under its usual name: Python finds its libraries by argv[0]."""
     return (command.name or command.interpreter, *command.options, str(_BOOTSTRAP))

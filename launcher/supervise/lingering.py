@@ -1,7 +1,7 @@
-"""Finds ranks that have recorded a failure and do not exit: a thread, an exit handler or a destructor keeps their process.
+"""Detects ranks that have recorded a failure but do not exit, because of a thread, an exit handler or a destructor.
 
-Their peers wait for them in vain. Some programs take seconds to save or upload something before they exit, so such a rank
-counts as failed only after the grace period.
+Other ranks would wait for them forever. Some programs take seconds to save or upload files before they exit, so such a
+rank counts as failed only after the grace period.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class LingeringRanks:
         self._grace_s = grace_s
         self._record = record
         self._looks_at = time.monotonic() + LOOK_S
-        self._since: dict[int, float] = {}  # monotonic, by pid: when a rank was first seen to have failed
+        self._since: dict[int, float] = {}  # monotonic, by pid: when the failure was first noticed
         self._recorded: set[int] = set()  # pids
 
     @property
     def timeout_s(self) -> float:
-        """Seconds until the next look is due."""
+        """Seconds until the next check."""
         return max(0.0, self._looks_at - time.monotonic())
 
     def look(self) -> bool:
-        """Return whether a rank failed more than the grace period ago and has not exited.
+        """Return True if a rank recorded a failure longer than the grace period ago and has not exited.
 
-        A rank is recorded when it is seen for the second time.
+        The second check that finds the failure records an event.
         """
         now = time.monotonic()
         if now < self._looks_at:
@@ -56,17 +56,17 @@ class LingeringRanks:
         return is_over
 
     def resume(self) -> None:
-        """Restart the grace periods: ranks were paused, and could not exit."""
+        """Restart the grace periods, because paused ranks could not exit."""
         self._since = dict.fromkeys(self._since, time.monotonic())
 
     def _has_failed(self, global_rank: int, pid: int) -> bool:
         path = self._run_dir.failure(global_rank)
-        if not os.path.lexists(path):  # what is read is read once, and needs modules that a good run does not load
+        if not os.path.lexists(path):  # reading needs modules that successful runs do not load
             return False
         from launcher.supervise.diagnosis.failure_files import read_failure  # noqa: PLC0415 - see above
 
         failure = read_failure(path, pid)
-        return failure is not None and failure.time_ns is not None  # else no hook of ours has written it
+        return failure is not None and failure.time_ns is not None  # otherwise another program wrote the file
 
     def _report(self, global_rank: int, pid: int) -> None:
         if pid in self._recorded:

@@ -1,6 +1,7 @@
-"""An agent's connection to the coordinator of a run over several servers.
+"""An agent's connection to the coordinator of a run on several servers.
 
-A thread receives what comes, and answers pings. It touches no disk: a server whose disk does not answer is there.
+A thread receives messages and responds to pings. It never accesses a disk, so a stalled disk does not look like a lost
+server.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from launcher.supervise.disk import Disk, start_thread
 if TYPE_CHECKING:
     from threading import Thread
 
-LAST_MESSAGES_S = 5.0  # how long the coordinator may take to receive them
+LAST_MESSAGES_S = 5.0  # time limit for sending the last messages
 
 
 class Link:
-    """The connection. Never raises: once the coordinator is gone, or silent for too long, `lost` says why.
+    """The connection. Never raises: if the coordinator is gone or silent for too long, `lost` has the reason.
 
-    Call `begin` in the process that uses it. From then on `fileno` is readable when `take` has something to return.
+    Call `begin` in the process that uses it. From then on, `fileno` is readable when `take` has messages to return.
     """
 
     def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False) -> None:
-        """`silence_s`: a coordinator that is not heard for that long is lost. `shares_files`: it sees what is written here.
+        """Prepare the connection.
 
-        `by_hand`: a person has this server's launcher before him, and what signals it gets is meant for all servers.
-        An engine hands its own to the agents of all servers.
+        The coordinator counts as lost after `silence_s` seconds without messages. `shares_files` means that the
+        coordinator sees this server's files. `by_hand` means that a person started this server's launcher, so signals
+        that it receives concern all servers. An engine sends its signals to the agents of all servers itself.
         """
         self.shares_files = shares_files
         self.by_hand = by_hand
@@ -40,19 +42,19 @@ class Link:
         self._silence = Silence(channel, silence_s)
         self._disk: Disk | None = None
         self._thread: Thread | None = None
-        self._mute: str | None = None  # why nothing can be sent any more; last messages may have come
+        self._mute: str | None = None  # why nothing can be sent any more; received messages may still be pending
         self._received: deque[Message] = deque()
-        self._ended: str | None = None  # why nothing more comes; set by the thread as its last act
+        self._ended: str | None = None  # why the connection ended; the thread sets this last
         self._closing = False
-        # What one side writes wakes the other: the loop when messages have come, the thread when bytes are left to send.
+        # Each side wakes the other: the loop when messages have arrived, the thread when data must be sent.
         self._loop_end, self._thread_end = socket.socketpair()
         self._loop_end.setblocking(False)
         self._thread_end.setblocking(False)
-        self.other_disk_stalls = False  # that of some server of the run
-        self.lost: str | None = None  # why
+        self.other_disk_stalls = False  # True if the disk of any server stalls
+        self.lost: str | None = None  # why the connection is lost
 
     def begin(self, disk: Disk | None = None) -> None:
-        """Start to receive. Each answer to a ping says for how long `disk` has not answered."""
+        """Start to receive. Pongs report how long `disk` has not responded."""
         self._disk = disk
         self._thread = start_thread(self._receive, "link")
 
@@ -61,7 +63,7 @@ class Link:
 
     @property
     def timeout_s(self) -> float | None:
-        """0 if `take` has something to return, or the connection is lost; else None."""
+        """0 if `take` has messages to return or the connection is lost; else None."""
         return 0.0 if self._received or self._ended is not None or self.lost is not None else None
 
     def send(self, message: Message) -> None:
@@ -74,9 +76,9 @@ class Link:
         self.send(EventReport(line))
 
     def take(self) -> list[Message]:
-        """Return the messages that have come, except pings, which the thread has answered."""
+        """Return the received messages, except pings, which the thread answers."""
         _empty(self._loop_end)
-        ended = self._ended  # first: what came before the end has been put there before it
+        ended = self._ended  # read this first: messages before the end were queued before it was set
         taken = []
         while self._received:
             taken.append(self._received.popleft())
@@ -84,7 +86,7 @@ class Link:
         return taken
 
     def say_farewell(self, unkillable: tuple[int, ...], events_lost: int) -> None:
-        """Send the last message. Blocks for a moment until it has been sent."""
+        """Send the last message and close the connection. Blocks until it is sent or a time limit passes."""
         self.send(Done(unkillable, events_lost))
         self._end_thread()
         if self.lost is None and self._mute is None:
@@ -120,7 +122,7 @@ class Link:
                 _wake(self._thread_end)
 
     def _take_in(self) -> str | None:
-        """Receive what has come, and send what is left; return why the connection is lost, if it is."""
+        """Receive messages and send pending data. Return the reason if the connection is lost, else None."""
         try:
             for message in self._channel.receive():
                 if isinstance(message, Ping):
@@ -145,7 +147,7 @@ class Link:
 
 
 def _wake(own_end: socket.socket) -> None:
-    with suppress(OSError):  # full: the other side has yet to wake up
+    with suppress(OSError):  # the buffer is full, so the other side will wake up anyway
         own_end.send(b"1")
 
 

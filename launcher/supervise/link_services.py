@@ -1,4 +1,4 @@
-"""What an agent does for the coordinator of several servers beside its ranks: it sends files, and says where ranks are."""
+"""An agent's services for the coordinator of several servers: uploading files and collecting stacks of ranks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class LinkServices:
-    """Sends files, and says where ranks are. Owns the link. Nothing here waits until `finish_upload`."""
+    """The upload of files and the collection of stacks. Owns the link. Only `finish_upload` and `close` block."""
 
     def __init__(self, link: Link, run_dir: RunDir, event_log: EventLog) -> None:
         self.link: Link | None = link  # None once the coordinator is lost
         self._run_dir = run_dir
         self._event_log = event_log
-        self._upload: FileUpload | None = None  # if the coordinator does not see what ranks write
-        self._survey: StackCollection | None = None  # once a client has asked where ranks are
+        self._upload: FileUpload | None = None  # if the coordinator cannot see the files of ranks
+        self._survey: StackCollection | None = None  # after the first request for stacks
 
     def begin(self, global_ranks: Sequence[int], *, follows_another: bool) -> None:
-        """Send what these ranks write, if the coordinator does not see it. `follows_another`: see FileUpload."""
+        """Start to upload these ranks' files if the coordinator cannot see them. `follows_another`: see FileUpload."""
         if self.link is not None and not self.link.shares_files:
             from launcher.supervise.file_upload import FileUpload  # noqa: PLC0415 - few runs need it
 
@@ -36,7 +36,7 @@ class LinkServices:
 
     @property
     def next_action_s(self) -> list[float | None]:
-        """The seconds until each part has something to do; None if it has not."""
+        """Seconds until each service has work to do; None if it has none."""
         return [part.timeout_s for part in (self.link, self._upload, self._survey) if part is not None]
 
     def step(self) -> None:
@@ -45,23 +45,23 @@ class LinkServices:
                 part.step()
 
     def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
-        """Yield what the coordinator orders of ranks; the rest is done here. `running`: pids by global rank."""
+        """Handle messages for the services and yield all others. `running` has pids by global rank."""
         for message in () if self.link is None else self.link.take():
             if isinstance(message, ChunkAck) and self._upload is not None:
                 self._upload.take(message)
                 if self._upload.shares:
                     self._end_upload()
             elif isinstance(message, TakeStacks):
-                from launcher.supervise.stack_collection import StackCollection  # noqa: PLC0415 - most runs need none of it
+                from launcher.supervise.stack_collection import StackCollection  # noqa: PLC0415 - for few runs
 
-                assert self.link is not None, "the question came by it"
+                assert self.link is not None, "the request arrived on this link"
                 self._survey = self._survey or StackCollection(self._run_dir, self.link.send)
                 self._survey.begin(message, running)
             else:
                 yield message
 
     def lose(self) -> bool:
-        """Let go of a link that is lost; return whether it was lost since the last call."""
+        """Close a lost link. Return True if it was lost since the last call."""
         if self.link is None or self.link.lost is None:
             return False
         self._end_upload()
@@ -71,7 +71,7 @@ class LinkServices:
         return True
 
     def finish_upload(self, hears_kill: Callable[[], bool]) -> None:
-        """Send the rest before the last message; the coordinator waits for it. `hears_kill`: not any longer."""
+        """Upload the remaining data; the coordinator waits for it. Stops early if `hears_kill` returns True."""
         if self._upload is not None:
             left = self._upload.finish(hears_kill)
             self._end_upload()
@@ -88,6 +88,6 @@ class LinkServices:
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.close()
-            if not upload.shares:  # else the endpoint is the coordinator's own
-                with suppress(OSError):  # clients that look here find no server to ask any more
+            if not upload.shares:  # otherwise the file belongs to the coordinator
+                with suppress(OSError):  # local clients then find no server to ask
                     self._run_dir.endpoint.unlink()

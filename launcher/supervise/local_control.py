@@ -1,4 +1,4 @@
-"""The run controller in the agent of a single server: driven directly, in the agent's own process."""
+"""The run controller of a run on a single server, driven directly in the agent's process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from launcher.supervise.event_log import EventLog
 if TYPE_CHECKING:
     from launcher.supervise.exclusions import WatchedExclusions
 
-SERVER = 0  # its index: there is no other
+SERVER = 0  # the index of the only server
 
 
 class LocalControl:
-    """Reports to the controller what becomes of the ranks, and has its orders carried out."""
+    """The driver of a local run controller. It reports events of ranks and carries out the orders."""
 
-    reach_probes = None  # there is no other server to reach
+    reach_probes = None  # there are no other servers
 
     def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog) -> None:
         self._attempts = attempts
@@ -34,40 +34,40 @@ class LocalControl:
         self._controller = RunController(Setup((spec.ranks[0].server_id,), spec.supervision))
         self._exclusions: WatchedExclusions | None = None  # of an elastic run
         if spec.supervision.elastic is not None:
-            from launcher.supervise.exclusions import WatchedExclusions  # noqa: PLC0415 - other runs need none of it
+            from launcher.supervise.exclusions import WatchedExclusions  # noqa: PLC0415 - only elastic runs need it
 
             self._exclusions = WatchedExclusions(spec, spec.supervision.elastic, attempts.disk, event_log.record)
         self._stalls = DiskStalls(str(spec.run_dir))
-        self._exits_reported = 0  # ends of ranks of this attempt
-        self._stage = AttemptStage.RUNNING  # as it was reported
-        self.not_restarting: str | None = None  # why restarts that were left were not used
+        self._exits_reported = 0  # number of reported rank ends of this attempt
+        self._stage = AttemptStage.RUNNING  # the last reported stage
+        self.not_restarting: str | None = None  # why the remaining restarts were not used
 
     def begin(self) -> None:
         self._report(events.ServersReady(self._attempts.master_port))
 
     @property
     def timeout_s(self) -> float | None:
-        """The seconds until `listen` is due; None: never."""
+        """Seconds until `listen` must be called; None if it need not be."""
         return None if self._exclusions is None else TURN_S
 
     def listen(self) -> None:
-        """Look whether the disk answers, and whether a person has changed which devices an elastic run leaves out."""
+        """Check if the disk responds, and if the user has changed the excluded devices of an elastic run."""
         if news := self._stalls.look({"": self._attempts.disk.recent_silence_s()}, time.monotonic()):
             self._event_log.record(Trouble(news))
         if self._exclusions is not None and (excluded := self._exclusions.look()) is not None:
             self._report(events.ExclusionsChanged(excluded))
 
     def on_own_signal(self, number: int) -> bool:
-        """Act on a signal that came to this process; return True."""
+        """Report a signal to this process. Always returns True."""
         self._report(events.SignalReceived(number))
         return True
 
     def on_launcher_lost(self) -> None:
-        """End the run: nothing is left that would hear how it ends."""
+        """End the run, because its launcher is gone."""
         self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has become of the ranks, and act on it; return False when the run is over."""
+        """Report what has happened to the ranks, and carry out the orders. Return False when the run is over."""
         attempts, monitor = self._attempts, self._attempts.monitor
         for ended in attempts.rank_group.exits[self._exits_reported :]:
             self._report(ended.event)
@@ -81,7 +81,7 @@ class LocalControl:
             self._report(events.EndingLeftovers(SERVER))
         self._stage = stage
         self._report(events.Tick())
-        # Only now: the diagnosis may have ended an attempt of which no process is left that could wake this one.
+        # Check this after the tick: the diagnosis may end an attempt without processes, and no event would follow.
         if monitor.over(childless=childless):
             self._exits_reported, self._stage = 0, AttemptStage.RUNNING
             left = attempts.end()

@@ -1,6 +1,6 @@
-"""The process that an engine started in the place of a rank: it hands over who it is to its server's agent, and waits for the rank's end.
+"""A process that an engine started as a rank: passes its identity to the server's agent and waits for the rank's end.
 
-`mpi_proxy.py` says what passes between the two, and why.
+`mpi_proxy.py` describes the protocol and the reasons for it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hashlib import sha256
 
 from launcher.core.errors import TlaunchError
 
-PATIENCE_S = 60.0  # for an agent that has not yet begun to listen
+PATIENCE_S = 60.0  # maximum wait for an agent that is not listening yet
 _RETRY_S = 0.01
-DESCRIPTOR = "PMI_FD"  # Hydra's and Slurm's socket to their daemon: a number that holds in one process only
+DESCRIPTOR = "PMI_FD"  # Hydra's and Slurm's socket to their daemon; its number is valid only in one process
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-# Engines send these to every member. The agent, which is one of them, answers; the others wait for it.
+# Engines send these to every member. The agent, which is one of them, handles them; the others ignore them.
 _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
                   signal.SIGTSTP, signal.SIGCONT)  # fmt: skip
 
 
 def meeting_name(*words: str) -> bytes:
-    """Return an abstract socket name of this user, equal for all who give the same words: the job's name, the server's."""
+    """Return an abstract socket name for this user. Equal words, such as job and server names, give the same name."""
     digest = sha256("\0".join((str(os.getuid()), *words)).encode(errors="surrogateescape")).hexdigest()
     return b"\0tlaunch-members-" + digest[:32].encode()
 
@@ -40,28 +40,28 @@ def hand_over(
     patience_s: float = PATIENCE_S,
     pass_on: Callable[[int], None] | None = None,
 ) -> int | None:
-    """Let the agent start this rank, wait for its end and return its status as in `subprocess`; None: the agent was lost.
+    """Let the agent start this rank, and return its status when it ends, as in `subprocess`; None if the agent is lost.
 
-    Blocks. From then on this process ignores the signals that the agent answers, or has `pass_on` called with them: call
-    it last, in the main thread.
+    Blocks. This process then ignores the signals that the agent handles, or calls `pass_on` with them. Call this
+    last, in the main thread.
 
     Raises:
-        TlaunchError: no agent listened in time, or another user's process does.
+        TlaunchError: no agent listened in time, or a process of another user listens.
     """
     for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))
     with _reach(name, time.monotonic() + patience_s) as connection:
         if user_of(connection) != os.getuid():
             raise TlaunchError(
-                f"another user's process (uid {user_of(connection)}) listens in the place of this server's agent",
-                hint="find out who runs it; nothing was handed over to it",
+                f"a process of another user (uid {user_of(connection)}) listens in place of this server's agent",
+                hint="find the owner of that process; nothing was sent to it",
             )
         line = line_of({"rank": global_rank, "environment": dict(environment)})
         descriptor = environment.get(DESCRIPTOR, "")
         sent = 0
         try:
             if descriptor.isdecimal():
-                with suppress(OSError):  # it was closed on the way here: the rank will report what it misses
+                with suppress(OSError):  # it is closed already: the rank will report the error
                     sent = socket.send_fds(connection, [line], [int(descriptor)])
             connection.sendall(line[sent:])
             with connection.makefile("rb") as answer:
@@ -80,7 +80,7 @@ def _reach(name: bytes, deadline: float) -> socket.socket:
             connection.close()
             if time.monotonic() > deadline:
                 raise TlaunchError(
-                    "no agent of this server listens", hint="see the output of the process of its lowest rank"
+                    "no agent is listening on this server", hint="read the output of the lowest rank on this server"
                 ) from error
             time.sleep(_RETRY_S)
         else:
@@ -93,5 +93,5 @@ def user_of(connection: socket.socket) -> int:
 
 
 def line_of(message: Mapping[str, object]) -> bytes:
-    """Return one line of JSON; bytes of the environment that are not text are escaped, and come back as they were."""
+    """Return a line of JSON. Bytes that are not UTF-8 are escaped and restored by the reader."""
     return json.dumps(message).encode() + b"\n"

@@ -1,25 +1,25 @@
-"""Ranks in the place of the processes that an engine started: these, the members, hand over who they are, and wait.
+"""Runs ranks in place of placeholder processes (members) that an MPI engine started. Members pass on their identity.
 
-    member (mpi_member.py)  -- {"rank": n, "environment": {...}}, with the descriptor that PMI_FD names -->  agent (MpiProxies)
-                            <-- {"ended": status} ----------------------------------------------------------
+    member (mpi_member.py)  -- {"rank": n, "environment": {...}}, and the descriptor of PMI_FD -->  agent (MpiProxies)
+                            <-- {"ended": status} ------------------------------------------------
 
-One JSON object a line each way, over a socket with an abstract name, so that nothing is left on a disk. mpirun starts one
-member for each device; one of each server is its agent as well. A rank then is a child of the agent (its log, its grace
-and its evidence are those of every rank), and yet is what the engine takes for its own process: MPI_Init finds
-the engine's daemon by the environment, and asks for no pid.
+Messages are JSON objects, one line in each direction, over an abstract socket, so no file is left. mpirun starts one
+member per device. On each server one member also becomes the agent. A rank is then a child of the agent, with the usual
+log, grace period and evidence. To the engine it still looks like its own process, because MPI_Init finds the engine's
+daemon through the environment and does not use pids.
 
-What an engine does about a failed rank, it does when a member *ends*. So late ends of members give ranks their grace:
+An engine reacts to a failed rank only when its *member* ends. Members therefore end late, so ranks keep their grace:
 
-| engine            | a rank ends without MPI_Finalize                 | MPI_Abort in a rank                                |
-|-------------------|--------------------------------------------------|----------------------------------------------------|
-| Open MPI 4, 5     | nothing, until its member ends                   | CONT, TERM, then KILL to all members               |
-| MPICH, Intel MPI  | nothing, while anyone holds PMI_FD open          | KILL to all members at once                        |
-| srun --mpi=pmi2   | nothing                                          | KILL to all members at once                        |
-| srun --mpi=pmix   | exit 0: nothing; killed: KILL to all members     | KILL to all members at once                        |
+| engine            | a rank ends without MPI_Finalize                 | MPI_Abort in a rank                           |
+|-------------------|--------------------------------------------------|-----------------------------------------------|
+| Open MPI 4, 5     | nothing until its member ends                    | CONT, TERM, then KILL to all members          |
+| MPICH, Intel MPI  | nothing while any process holds PMI_FD open      | KILL to all members at once                   |
+| srun --mpi=pmi2   | nothing                                          | KILL to all members at once                   |
+| srun --mpi=pmix   | exit 0: nothing; killed: KILL to all members     | KILL to all members at once                   |
 
-MpiProxies hold their PMI_FD open while they wait, for Hydra kills all members when it sees its end.
-A member that is killed shows to the agent as MemberLeft, and an agent that is killed to its members as None.
-An agent that is to survive members that are killed must not be one of them, but a child in a session of its own.
+MpiProxies holds PMI_FD of each member open, because Hydra kills all members when it is closed. If a member is killed,
+the agent gets MemberLeft. If the agent is killed, its members get None. An agent that must survive the kill of its
+members runs in a child process with its own session.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from launcher.core.text import ranges
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_member import DESCRIPTOR, line_of, user_of
 
-ABORT_PATIENCE_S = 2.0  # for a rank that called MPI_Abort to end, after its engine has begun to end all others
-_MAX_BYTES = 1 << 23  # the kernel gives no process a larger environment, unless its stack's limit was raised
+ABORT_PATIENCE_S = 2.0  # after MPI_Abort, for the rank itself to end after the engine started to kill the others
+_MAX_BYTES = 1 << 23  # larger than any environment, unless the stack limit was raised
 
 
 @frozen
 class MemberJoined:
-    """The member of this rank has sent its identity."""
+    """A rank's member has sent its identity."""
 
     global_rank: int
 
 
 @frozen
 class MemberLeft:
-    """A member ended, or closed its socket, before its rank's end was reported: most likely the engine killed it."""
+    """A member ended or closed its socket before its rank's end was reported. Usually the engine killed it."""
 
     global_rank: int
 
 
 @frozen
 class MemberRefused:
-    """A process that is not a member, or sends nonsense."""
+    """A process that is not a member, or that sends invalid data."""
 
     reason: str
 
@@ -69,7 +69,7 @@ MemberEvent = MemberJoined | MemberLeft | MemberRefused
 
 
 class _Caller:
-    """A process that has connected, and what it has sent so far."""
+    """A connected process, and the data that it has sent so far."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -80,7 +80,7 @@ class _Caller:
         self.environment: Mapping[str, str] = {}
 
     def receive(self) -> bool:
-        """Take what has come. Return False at its end."""
+        """Read available data. Return False at the end of the stream."""
         try:
             chunk, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 16, 1)
         except BlockingIOError:
@@ -88,7 +88,7 @@ class _Caller:
         except OSError:
             return False
         for number in descriptors:
-            os.set_inheritable(number, False)  # recv_fds of Python 3.11 forgets the flag that would do it
+            os.set_inheritable(number, False)  # recv_fds of Python 3.11 does not set close-on-exec
         self.descriptors += descriptors
         self.received += chunk
         return bool(chunk)
@@ -101,16 +101,16 @@ class _Caller:
 
 
 class MpiProxies:
-    """The agent's end: collects the identities of its server's members. Nothing here blocks.
+    """The agent's end of the protocol: collects the identities of its server's members. Never blocks.
 
     Raises (`__init__`):
-        OSError: the name is taken: an agent of this job and server lives already.
+        OSError: the name is in use, because an agent of this job and server is already running.
     """
 
     def __init__(self, name: bytes, global_ranks: Iterable[int]) -> None:
         self._awaited = set(global_ranks)
         self._joined: dict[int, _Caller] = {}  # by global rank
-        self._callers: dict[int, _Caller] = {}  # by the number of their connection
+        self._callers: dict[int, _Caller] = {}  # by the descriptor of their connection
         self._released: set[int] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         try:
@@ -124,29 +124,29 @@ class MpiProxies:
         self._epoll.register(self._listener, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return what is readable when something has come: then call `step`."""
+        """Return the descriptor that is readable when messages have arrived; then call `step`."""
         return self._epoll.fileno()
 
     @property
     def missing(self) -> frozenset[int]:
-        """The global ranks whose members have not sent their identity."""
+        """The global ranks of members that have not sent their identity."""
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
-        """Return the environment that the engine gave this rank's member, with descriptors' numbers as they are here."""
+        """Return the environment that the engine gave the rank's member. PMI_FD has the descriptor in this process."""
         member = self._joined[global_rank]
         changed = {DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {}
         return {**member.environment, **changed}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
-        """Return the descriptors that this rank alone has to inherit under the same numbers; exec closes them otherwise.
+        """Return the descriptors that only this rank inherits, under the same numbers. Others close them on exec.
 
-        They stay open here, so that the engine does not see the rank's end before the agent reports it.
+        This process keeps them open, so the engine does not notice the rank's end before the agent reports it.
         """
         return tuple(self._joined[global_rank].descriptors[:1])
 
     def step(self) -> list[MemberEvent]:
-        """Return everything that has happened since the last call."""
+        """Return all events since the last call."""
         happened: list[MemberEvent] = []
         for number, _ in self._epoll.poll(0):
             if number == self._listener.fileno():
@@ -156,18 +156,18 @@ class MpiProxies:
         return happened
 
     def report_end(self, global_rank: int, status: int) -> None:
-        """Let a rank's member end; `status` as in `subprocess`. May be called again, or for one that has gone.
+        """Let a rank's member exit with `status` (as in `subprocess`). May be repeated, or called after it has exited.
 
-        Call it when nothing is left that needs time: the engine may kill all members once one has ended.
+        Call it when nothing else needs time, because the engine may kill all members after the first one exits.
         """
         member = self._joined.get(global_rank)
         if member is not None and global_rank not in self._released:
             self._released.add(global_rank)
-            with suppress(OSError):  # it has gone; and so few bytes always fit
+            with suppress(OSError):  # it has exited; the short message always fits into the buffer
                 member.connection.send(line_of({"ended": status}))
 
     def close(self) -> None:
-        """Hang up: members whose rank's end was not reported learn that the agent has gone. May be called twice."""
+        """Close all connections. Members without a reported end see that the agent has gone. May be called twice."""
         for caller in self._callers.values():
             caller.close()
         self._callers.clear()
@@ -204,7 +204,7 @@ class MpiProxies:
             if caller.global_rank is None:
                 del self._callers[caller.connection.fileno()]
                 caller.close()
-            elif caller.global_rank not in self._released:  # its descriptor stays open: its rank may run on
+            elif caller.global_rank not in self._released:  # keep its descriptor open: its rank may still run
                 happened.append(MemberLeft(caller.global_rank))
         return happened
 
@@ -226,24 +226,24 @@ class MpiProxies:
 
 
 class ProxyControl:
-    """The agent's part in `members`, none of which is missing any more. Nothing here blocks.
+    """The agent's use of `members` after all have joined. Never blocks.
 
-    It gives each rank the identity of its member, and lets all members end together when the run is over on all servers:
-    an engine may kill every other process of its job as soon as one of them has ended. A member that is killed before
-    means that a rank called MPI_Abort, which its own end will soon show; or the engine itself was ended, and so the run.
+    Each rank gets its member's identity. All members exit together when the run is over on all servers, because an
+    engine may kill all other processes after the first exit. If a member is killed earlier, its rank probably called
+    MPI_Abort and will end soon. Otherwise the engine was ended, and the run ends too.
     """
 
     def __init__(self, members: MpiProxies, ranks: Iterable[RankSpec], inherited: Mapping[str, str]) -> None:
         self._members = members
         given = [(rank, members.environment_of(rank.global_rank)) for rank in ranks]
         self.ranks = tuple(
-            # What the member has differently from `inherited`; None removes a variable.
+            # The member's differences from `inherited`; None removes a variable.
             replace(rank, env={**dict.fromkeys(inherited.keys() - environment.keys()), **environment, **rank.env})
             for rank, environment in given
         )
         self.descriptors = {rank.global_rank: members.descriptors_of(rank.global_rank) for rank in self.ranks}
         self._left: set[int] = set()
-        self._deadline: float | None = None  # monotonic: no rank's failure will explain by then why members left
+        self._deadline: float | None = None  # monotonic: by this time a rank's failure should explain the lost members
 
     def fileno(self) -> int:
         return self._members.fileno()
@@ -253,7 +253,7 @@ class ProxyControl:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def step(self, event_log: EventLog) -> str | None:
-        """Take what has come. Return, once, what to report when the engine has killed members and enough time has passed."""
+        """Process events. If the engine has killed members for no known reason, return a message once."""
         for event in self._members.step():
             if isinstance(event, MemberLeft):
                 self._left.add(event.global_rank)
@@ -264,10 +264,10 @@ class ProxyControl:
             return None
         self._deadline = None
         what = "process" if len(self._left) == 1 else "processes"
-        return f"the engine has ended its {what} of rank{'s' * (len(self._left) > 1)} {ranges(self._left)}"
+        return f"the engine ended the {what} of rank{'s' * (len(self._left) > 1)} {ranges(self._left)}"
 
     def release(self) -> None:
-        """Let all members end well, for the engine needs not know how ranks ended. Call nothing else afterwards."""
+        """Let all members exit with 0, because the engine need not know how ranks ended. Call nothing else after it."""
         for rank in self.ranks:
             self._members.report_end(rank.global_rank, 0)
         self._members.close()

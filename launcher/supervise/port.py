@@ -1,4 +1,4 @@
-"""A rendezvous port that no other process can take between its choice and rank 0's use of it."""
+"""Reserves a rendezvous port, so that no other process takes it before rank 0 uses it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import socket
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 
-_PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # as opposed to a machine without IPv6
+_PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # other errors may mean that the machine has no IPv6
 
 
 @frozen
 class HeldPort:
-    """A port, and the socket that keeps it. `holder` is None if the user chose the port."""
+    """A port with the socket that reserves it. `holder` is None if the user chose the port."""
 
     number: int
     holder: socket.socket | None = None
@@ -24,13 +24,13 @@ class HeldPort:
 
 
 def hold_port() -> HeldPort:
-    """Take a free TCP port of this machine and keep others away from it until closed. Does not listen.
+    """Reserve a free TCP port of this machine until closed. Does not listen.
 
-    The socket is bound without SO_REUSEADDR, so that the kernel gives a port that is wholly free, and gets
-    SO_REUSEADDR afterwards: from then on a store that sets SO_REUSEADDR itself (torch's does) may bind and listen
-    there, while a process that asks the kernel for a free port never gets this one. A listener that does not set
-    SO_REUSEADDR gets "address already in use": such programs need `--master-port`, which holds nothing.
-    The descriptor is close-on-exec: ranks do not inherit it.
+    The socket is bound without SO_REUSEADDR, so the kernel chooses a completely free port. It gets SO_REUSEADDR
+    afterwards. A store that sets SO_REUSEADDR too, as in torch, can then bind and listen on the port. Processes that
+    ask the kernel for a free port never get it. A listener without SO_REUSEADDR gets "address already in use"; such
+    programs need `--master-port`, which reserves nothing. The descriptor is close-on-exec, so ranks do not inherit
+    it.
     """
     holder = _bound_socket(0)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,10 +38,10 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Return the port that the user chose, after a check that it is free now.
+    """Check that the user's port is free and return it, without reserving it.
 
     Raises:
-        UsageError: something uses the port.
+        UsageError: the port is in use.
     """
     try:
         _bound_socket(number, reuse=True).close()
@@ -54,7 +54,7 @@ def check_port(number: int) -> HeldPort:
 
 
 def _bound_socket(number: int, *, reuse: bool = False) -> socket.socket:
-    """Return a socket bound to every address of both families, or to every IPv4 address without IPv6."""
+    """Return a socket bound to all IPv6 and IPv4 addresses, or to all IPv4 addresses without IPv6."""
     try:
         return _bind(socket.AF_INET6, number, reuse=reuse)
     except OSError as error:
@@ -68,7 +68,7 @@ def _bind(family: socket.AddressFamily, number: int, *, reuse: bool) -> socket.s
     try:
         if family == socket.AF_INET6:
             created.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # A port whose last connections still fade away (TIME_WAIT) is free for a store, so it counts as free here.
+        # With SO_REUSEADDR, a port with old connections in TIME_WAIT counts as free, as it does for a store.
         created.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
         created.bind(("", number))
     except BaseException:

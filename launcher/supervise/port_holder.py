@@ -1,4 +1,4 @@
-"""Finds the process of this machine that has a TCP port, as far as /proc shows it to this user."""
+"""Finds the local process that uses a TCP port, if this user may see it in /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_COMMAND_CHARS = 100
 
 
 def reason_of(error: OSError, port: int) -> str:
-    """Return why a port could not be had, for a message: "Address already in use, by process 7 (python serve.py)"."""
+    """Return the reason for an unavailable port, such as "Address already in use, by process 7 (python serve.py)"."""
     reason = error.strerror or str(error)
     if error.errno != errno.EADDRINUSE or (pid := holder_of(port)) is None:
         return reason
@@ -22,9 +22,9 @@ def reason_of(error: OSError, port: int) -> str:
 
 
 def holder_of(port: int) -> int | None:
-    """Return the lowest pid that has a socket of that port open; None where that cannot be seen. Looks at all processes.
+    """Return the lowest pid with an open socket on this port, or None if unknown. Scans all processes.
 
-    Sockets that listen come first. Those of other users, and those that are bound and do not listen yet, are not seen.
+    Listening sockets are preferred. Sockets of other users, and bound sockets that do not listen yet, are not visible.
     """
     listens = {link: is_listening for link, (local_port, is_listening) in tcp_sockets().items() if local_port == port}
     wanted = {link for link in listens if listens[link] or not any(listens.values())}
@@ -33,7 +33,7 @@ def holder_of(port: int) -> int | None:
 
 
 def command_of(pid: int) -> str:
-    """Return a process's command line, on one line, its secrets masked; empty where it has none or may not be read."""
+    """Return a process's command line on one line, with secrets masked; empty if it has none or is not readable."""
     with suppress(OSError):
         words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
         command = shell_words(masked_argv(words)) if words != [""] else ""

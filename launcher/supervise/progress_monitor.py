@@ -1,13 +1,12 @@
-"""Detects hanging ranks of an attempt: by their heartbeats, and until these come by logs and CPU time.
+"""Detects hanging ranks of an attempt from heartbeats; before the first heartbeat, from logs and CPU time.
 
-A rank makes progress when its heartbeat file (launcher/core/heartbeat.py) has changed since the last look. Before its
-first beat that names a step, a log that grows, or processes that use at least 2 % of a core, count as progress, too:
-programs without heartbeats, and those that still import, load and compile, are judged by that.
+A rank makes progress if its heartbeat file (launcher/core/heartbeat.py) has changed since the last check. Until its
+first heartbeat with a step, a growing log or CPU usage of at least 2 % of a core also counts as progress. This covers
+programs without heartbeats, and programs that still import, load or compile.
 
-A rank that makes no progress for the hang timeout hangs. The time is counted look by look: a look that comes late counts
-as one that came in time, so neither a stopped agent nor a machine that stood still makes ranks hang. Wall clocks, which
-may jump, are not used: it does not matter what a file's time says, only that it has changed. Nor does the time count
-while a disk does not answer, which ranks may wait for.
+A rank without progress for the hang timeout hangs. Each check adds at most a fixed interval to the measured time, so a
+stopped agent or a suspended machine does not make ranks look hung. Wall clocks may jump, so only changes of file times
+count, not their values. Time during which the disk does not respond does not count either.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from launcher.core.run_dir import RunDir
 from launcher.supervise.slowness import Slowness
 
 LOOKS_PER_HANG_TIMEOUT = 10
-# Heartbeats are looked at every half second, less often where there are many: every two seconds for 256 ranks.
+# Heartbeats are checked every half second, and less often for many ranks: every two seconds for 256 ranks.
 LOOK_S = 0.5
 LOOK_S_PER_RANK = 0.006
-LOOK_S_WITHOUT_BEATS = 5.0  # at last, while there is no heartbeat at all and no hang timeout
+LOOK_S_WITHOUT_BEATS = 5.0  # maximum interval without heartbeats and without a hang timeout
 MIN_LOOK_S = 0.02
-STANDS_STILL = 0.5  # of the hang timeout, when it is up for another rank
-LATE = 2  # a look counts for so many intervals at most
-WORKS = 0.02  # of a core
+STANDS_STILL = 0.5  # fraction of the hang timeout after which other ranks are reported together with a hung one
+LATE = 2  # a late check counts for at most this number of intervals
+WORKS = 0.02  # CPU usage that counts as progress, in cores
 
 _Signature = tuple[int, int, int, int]
 
 
 class _Waits(NamedTuple):
-    """How long the process that works for a rank had waited for a core when it reported a step."""
+    """How long a rank's working process had waited for a core when it reported a step."""
 
     pid: int
     step: int
@@ -53,22 +52,22 @@ class _Watched:
 
     heartbeat: str  # paths, as strings for speed
     log: str
-    signature: _Signature | None  # of the heartbeat file when it was last read; at first, what an earlier attempt left
+    signature: _Signature | None  # of the heartbeat file at the last read; initially that of an earlier attempt
     log_bytes: int
-    pid: int | None = None  # None: it does not run
-    step: int | None = None  # the last that it reported
-    highest: int | None = None  # of all that it reported
-    has_beaten: bool = False  # in this attempt, be it without a step
-    progressed: bool = False  # a change was noticed since the last look
-    hangs: bool = False  # that was reported
+    pid: int | None = None  # None: not running
+    step: int | None = None  # the last reported step
+    highest: int | None = None  # the highest reported step
+    has_beaten: bool = False  # True after a heartbeat in this attempt, even without a step
+    progressed: bool = False  # True if there was progress since the last check
+    hangs: bool = False  # True if reported as hung
     idle_s: float = 0.0
     waits: _Waits | None = None  # at the last step with a busy time
 
 
 class ProgressMonitor:
-    """Watches the ranks of one attempt on one server. Make it before the first of them starts.
+    """The progress of an attempt's ranks on one server. Create it before the first rank starts.
 
-    Its owner sleeps for `timeout_s` and then calls `look`, which reads files, a little for each rank, and never waits.
+    The owner calls `look` after `timeout_s`. It reads small files for each rank and never waits.
     """
 
     def __init__(
@@ -87,25 +86,25 @@ class ProgressMonitor:
             heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
             self._ranks[global_rank] = _Watched(heartbeat, log, _signature(heartbeat), _size(log))
         self._scanned_at = time.monotonic()
-        self._ticks: dict[int, int] = {}  # of each rank's process tree at that scan, by pid
+        self._ticks: dict[int, int] = {}  # by pid: CPU ticks of each rank's process tree at that scan
         self._look_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
         self._without_beats_s = self._look_s
         self._looked_at = time.monotonic()
         self._paused = False
 
     def started(self, global_rank: int, pid: int) -> None:
-        """Take note that the rank runs as process `pid`."""
+        """Record that the rank runs as process `pid`."""
         if not self._living:
             self._looked_at = time.monotonic()
         self._ranks[global_rank].pid = pid
 
     def ended(self, global_rank: int) -> None:
-        """Take note that the rank has ended. May be called for a rank that never started."""
+        """Record that the rank has ended. May be called for a rank that never started."""
         self._ranks[global_rank].pid = None
         self._slowness.forget(global_rank)
 
     def pause(self) -> None:
-        """Let no time count until `resume`: all ranks are stopped on purpose."""
+        """Stop counting time until `resume`, because all ranks are paused."""
         self._paused = True
 
     def resume(self) -> None:
@@ -114,16 +113,17 @@ class ProgressMonitor:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until the next look is due; None while there is nothing to look at."""
+        """Seconds until the next check; None if there is nothing to check."""
         if self._paused or not self._living:
             return None
         return max(0.0, self._looked_at + self._interval_s - time.monotonic())
 
     def look(self, now: float) -> list[Slow | Hung]:
-        """See which ranks made progress since the last look. Return what is new. `now`: time.monotonic, in seconds.
+        """Check the progress of ranks since the last check, and return new findings. `now` is `time.monotonic()`.
 
-        A hang is reported one interval after the first rank's time is up, together with all ranks that stand still for
-        half of that time: they wait for the first, or the other way round. Each comes once, until it makes progress.
+        A hang is reported one interval after the first rank has reached the timeout. The report includes all ranks
+        that have been idle for half of the timeout, because either side may be waiting for the other. Each rank is
+        reported once until it makes progress again.
         """
         living = self._living
         if self._paused or not living:
@@ -140,12 +140,12 @@ class ProgressMonitor:
         return [*self._newly_hung(living), *self._slowness.newly_slow()]
 
     def steps(self) -> Mapping[int, int | None]:
-        """Return the last step that each rank reported in this attempt, also of ranks that have ended. Reads the files."""
+        """Return the last step that each rank reported in this attempt. Includes ended ranks. Reads the files."""
         self._read_beats(self._ranks)
         return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
 
     def highest_step(self) -> int | None:
-        """Return the highest step that any rank reported in this attempt; None before the first. Reads the files."""
+        """Return the highest step that any rank reported in this attempt, or None. Reads the files."""
         self._read_beats(self._ranks)
         return max((watched.highest for watched in self._ranks.values() if watched.highest is not None), default=None)
 
@@ -164,7 +164,7 @@ class ProgressMonitor:
     def _read_beats(self, ranks: Mapping[int, _Watched]) -> None:
         for global_rank, watched in ranks.items():
             signature = _signature(watched.heartbeat)
-            # One that is gone is no sign of life: the start of the next attempt removes it.
+            # A missing file is not a heartbeat: it is removed when the next attempt starts.
             if signature is None or signature == watched.signature:
                 continue
             watched.signature = signature
@@ -181,7 +181,7 @@ class ProgressMonitor:
                 )
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
-        """Take note of logs and CPU time of ranks that have not reported a step yet."""
+        """Check logs and CPU time of ranks that have not reported a step yet."""
         if self._hang_timeout_s is None:
             return
         silent = [watched for watched in living.values() if watched.step is None]
@@ -216,10 +216,10 @@ class ProgressMonitor:
 
 
 def _core_wait_of_step(watched: _Watched, rank_pid: int, heartbeat: Heartbeat, step: int) -> float:
-    """Return how long a rank has waited for a core in each step since its last known one; 0 where that is not known.
+    """Return a rank's wait for a core in seconds per step, since its last known step; 0 if unknown.
 
-    The waits of the process that beats count, where it is one of the rank's session, and else those of the rank's own
-    process `rank_pid`: that may be a shell, which only waits for it.
+    Uses the process that writes the heartbeat if it is in the rank's session. Otherwise uses the rank's own process
+    `rank_pid`, which may be a shell that only waits.
     """
     pid = heartbeat.pid
     found = None if pid is None or pid == rank_pid else stat(pid)
@@ -232,9 +232,9 @@ def _core_wait_of_step(watched: _Watched, rank_pid: int, heartbeat: Heartbeat, s
 
 
 def _signature(path: str) -> _Signature | None:
-    """Return a value that changes with every write or touch; None if there is no such file."""
+    """Return a value that changes with every write or touch; None if the file does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - the path is a string, as that is three times as fast
+        found = os.stat(path)  # noqa: PTH116 - a str path is three times as fast
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

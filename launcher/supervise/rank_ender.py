@@ -1,4 +1,4 @@
-"""The end of the ranks of one attempt, with all that they have started: what it spares, and when."""
+"""Ends the ranks of one attempt and all their child processes, except processes that are still needed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from launcher.supervise.tree import Ending, RunGroup, descendants
 
 
 class RankEnder(Ending):
-    """Ends the ranks of one attempt, with all that they have started, but not what must outlive them.
+    """The shutdown of an attempt's ranks and their child processes, except processes that must outlive them.
 
-    `may_repeat`: ranks may be forked once more after this attempt, so that the fork server lives on. MindSpore's scheduler
-    lives on until no rank does.
+    With `may_repeat`, ranks may be forked again after this attempt, so the fork server is kept. MindSpore's scheduler
+    is kept until no rank is running.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RankEnder(Ending):
         self.may_repeat = may_repeat
 
     def end_ranks(self) -> None:
-        """End everything but what has to outlive the ranks."""
+        """End all processes of the ranks. Keep the fork server and the scheduler if needed."""
         if not self.may_repeat:
             self._spawner.end_preloading()
         self.spared = self._outliving
@@ -58,7 +58,7 @@ class RankEnder(Ending):
         self.spared = self._outliving
 
     def left(self) -> list[int]:
-        """Return the pids of what is still there of the attempt."""
+        """Return the pids of the attempt's remaining processes."""
         return descendants(self._outliving)
 
     @property

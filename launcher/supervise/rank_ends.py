@@ -62,7 +62,7 @@ class ExitOrder:
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def watch(self, pid: int) -> None:
-        """Watch `pid`, a child that has not been reaped."""
+        """Watch the child `pid`, which has not been reaped."""
         if self._epoll is None:
             return
         try:
@@ -74,7 +74,7 @@ class ExitOrder:
             return
         try:
             self._epoll.register(descriptor, select.EPOLLIN)
-        except OSError:  # the user's limit of watches is reached
+        except OSError:  # the user's limit of epoll watches is reached
             os.close(descriptor)
             return
         self._pids[descriptor] = pid
@@ -102,7 +102,7 @@ class ExitOrder:
             self._epoll = None
 
     def collect(self) -> list[int]:
-        """Return the pids that have exited since the last call, in order, including reaped ones."""
+        """Return the pids that have exited since the last call, in order. Includes including reaped ones."""
         found: list[int] = []
         if self._epoll is None or not self._pids:
             return found

@@ -1,4 +1,4 @@
-"""The ranks of one server in one attempt: which wait, which run, how the others ended."""
+"""The ranks of one server in one attempt: waiting, running and ended ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Running:
 
 
 class RankGroup:
-    """Has ranks started and keeps account of them, but does not know why or when a run ends."""
+    """The ranks of one attempt on this server, with their state. It does not decide when a run ends."""
 
     def __init__(
         self,
@@ -42,38 +42,38 @@ class RankGroup:
         spawner: Spawner,
         event_log: EventLog,
     ) -> None:
-        """`variables`: those of this attempt, laid over the spec of every rank."""
+        """Request the start of all ranks. `variables` of this attempt override each rank's variables."""
         self._run_dir = run_dir
         self._event_log = event_log
         self._spawner = spawner
         self._exit_order = ExitOrder()
         self._oom = OomWatch()
-        self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so the pid is the rank's own
-        # Status, time and lateness of reaped pids that may yet prove a rank's.
+        self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so pids cannot have been reused
+        # By pid of reaped processes that may turn out to be ranks: status, time and lateness.
         self._unclaimed: dict[int, tuple[int, int, float]] = {}
-        self._looked_s = self._looks_s = time.monotonic()  # when the last look at who has ended began, and this one
-        self._expected = {rank.global_rank for rank in ranks}  # neither started nor given up
+        self._looked_s = self._looks_s = time.monotonic()  # start of the previous and the current check for ends
+        self._expected = {rank.global_rank for rank in ranks}  # neither started nor failed to start
         self.log_offsets = {rank.global_rank: begin_log(run_dir.train_log(rank.global_rank), attempt) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
-        self.forwarded: set[int] = set()  # signals that were handed to every rank
+        self.forwarded: set[int] = set()  # signals that were forwarded to every rank
         self.meets_scheduler = env.MS_SCHED_PORT in variables
         wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
         self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
         spawner.ask(wanted)
 
     def fileno(self) -> int:
-        """Return what is readable when a rank has ended; -1 without pidfds."""
+        """Return the descriptor that is readable when a rank has ended; -1 without pidfds."""
         return self._exit_order.fileno()
 
     @property
     def leaders(self) -> Iterable[int]:
-        """The pids of running ranks; each leads a session and a process group of its own."""
+        """The pids of running ranks. Each one leads its own session and process group."""
         return tuple(self._running)
 
     @property
     def running(self) -> dict[int, int]:
-        """Pid by global rank."""
+        """The pids of running ranks, by global rank."""
         return {running.global_rank: pid for pid, running in self._running.items()}
 
     @property
@@ -85,11 +85,11 @@ class RankGroup:
         return not self._expected and not self._running
 
     def cancel(self) -> None:
-        """Start no more. Ranks that are being forked at this moment may still appear (see `start`)."""
+        """Start no more ranks. Ranks that are being forked may still appear (see `start`)."""
         self._spawner.forget()
 
     def start(self) -> tuple[list[int], list[RankExit]]:
-        """Start what can be started now. Return the pids of new ranks, and the ends of those that could not be started."""
+        """Process finished starts. Return the pids of new ranks, and the ends of ranks that failed to start."""
         pids, exits = [], []
         for result in self._spawner.take():
             if result.global_rank not in self._expected:
@@ -105,16 +105,16 @@ class RankGroup:
         return pids, exits
 
     def look_at_the_dead(self) -> None:
-        """Note what the system knows of children only until they are reaped: call it before that."""
+        """Record information that the system has only until children are reaped. Call it before reaping."""
         self._looks_s = time.monotonic()
         for pid in self._exit_order.collect():
             if pid in self._running and self._oom.killed(pid):
                 self.oom_killed.add(self._running[pid].global_rank)
 
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
-        """Account for reaped processes, by pid. Return the ranks among them, in the order in which they ended.
+        """Record the ends of reaped processes, by pid. Return the ranks among them, in order of their ends.
 
-        Others are what ranks had left behind, or ranks whose pid the fork server has not reported yet.
+        Other processes are child processes of ranks, or ranks whose pid the fork server has not reported yet.
         """
         ranks = [pid for pid in statuses if pid in self._running]
         late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
@@ -134,7 +134,7 @@ class RankGroup:
         path = self._run_dir.env_log(rank.global_rank)
         try:
             write_environment(path, environment)
-        except OSError as error:  # the rank starts all the same
+        except OSError as error:  # start the rank anyway
             self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
         for stale in (self._run_dir.heartbeat(rank.global_rank), self._run_dir.failure(rank.global_rank)):
             with suppress(OSError):
@@ -144,11 +144,11 @@ class RankGroup:
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
         ended = self._unclaimed.pop(pid, None)
         if ended is None:
-            self._exit_order.watch(pid)  # at once: the order of ends is known from here on
+            self._exit_order.watch(pid)  # immediately, so the order of ends is known
             self._oom.note(pid)
         found = stat(pid)
         event = RankStarted(global_rank, pid, found.started if found else 0, self.log_offsets[global_rank])
-        started_ns = self._event_log.record(event, ended[1] if ended else None)  # no later than its end
+        started_ns = self._event_log.record(event, ended[1] if ended else None)  # not later than its end
         self._running[pid] = _Running(global_rank, started_ns)
         return [] if ended is None else [self._note_end(pid, *ended, order_known=False)]
 

@@ -1,17 +1,17 @@
-"""Probes of whether this server reaches others at the moment: connections to ports of theirs, all at the same time.
+"""Checks of connections from this server to others, all at the same time.
 
-Nothing is sent to a port that may be a rank's own: a connection there is proof enough. The port of another server's probes
-also echoes, because a path may let connections through and lose large packets:
+No data are sent to ports that may belong to ranks; an established connection is enough. The other server's probe port
+also echoes data, because a network path may allow connections but lose large packets:
 
     prober                        other server
     GREETING   ───────────>
-               <───────────  ACKNOWLEDGED     it answers
+               <───────────  ACKNOWLEDGED     it responds
     LARGE      ───────────>                   several packets of the largest size
                <───────────  ACKNOWLEDGED     the first of them has arrived
                <───────────  LARGE
 
-Large packets are lost if nothing follows the first acknowledgement. The doctor's probes (launcher/doctor/reach.py) ask for a proof of
-who answers; here both ends belong to one run.
+If nothing follows the first acknowledgement, large packets are lost. The doctor's probes (launcher/doctor/reach.py)
+authenticate the responding server; these probes do not need to, because both ends belong to one run.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from launcher.core.machine.proc import open_links, tcp_sockets
 BACKLOG = 4096
 GREETING, ACKNOWLEDGED = b"?", b"+"
 LARGE = bytes(16 << 10)  # more than one packet of any network
-MIN_LARGE_S = 1.0  # without an answer, after which large packets count as lost
-MAX_OPEN = 512  # connections at once, so that a small limit of open files is enough
+MIN_LARGE_S = 1.0  # large packets count as lost after this time without a response
+MAX_OPEN = 512  # connections at the same time; works with a small limit of open files
 _BEGUN = {0, errno.EINPROGRESS}
 _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 
 @dataclass
 class _Probe:
-    """One connection that is made, and may be echoed on."""
+    """One connection, with an echo check if `echoes`."""
 
     server_index: int
     connection: socket.socket
     echoes: bool
     stands: bool = False
-    heard_bytes: int = 0  # as far as LARGE
+    heard_bytes: int = 0  # counted up to LARGE
     large_s: float | None = None  # when LARGE was sent, monotonic
 
 
 class ReachProbes:
-    """Listens on a free port from the start, for others to try. Nothing here waits; `step` when readable or due."""
+    """The probes from this server and those of other servers to it. Never blocks; call `step` when readable or due."""
 
     def __init__(self) -> None:
-        self._listener: socket.socket | None = None  # on every address of this machine; None if no port can be had
+        self._listener: socket.socket | None = None  # on all addresses of this machine; None if no port is available
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         with suppress(OSError):
@@ -64,10 +64,10 @@ class ReachProbes:
         if self._listener is not None:
             self._epoll.register(self._listener, select.EPOLLIN)
         self._open: dict[int, _Probe] = {}  # by descriptor
-        self._callers: dict[int, tuple[socket.socket, int]] = {}  # by descriptor, with the bytes that have come
-        self._echoed: dict[int, bool] = {}  # by server: whether large packets arrived
-        self._why: dict[int, str] = {}  # of servers that were not reached yet
-        self._order: ProbeReach | None = None  # that is to be answered
+        self._callers: dict[int, tuple[socket.socket, int]] = {}  # by descriptor, with the number of received bytes
+        self._echoed: dict[int, bool] = {}  # by server: True if large packets arrived
+        self._why: dict[int, str] = {}  # by unreached server: the reason
+        self._order: ProbeReach | None = None  # the current order
         self._deadline = 0.0  # monotonic
 
     @property
@@ -79,11 +79,11 @@ class ReachProbes:
 
     @property
     def timeout_s(self) -> float | None:
-        """The seconds until what has not answered is given up; None if no probe is under way."""
+        """Seconds until targets without a response are given up; None if no probe is running."""
         return None if self._order is None else max(0.0, self._deadline - time.monotonic())
 
     def begin(self, order: ProbeReach) -> None:
-        """Try all targets, and forget what was begun before."""
+        """Try to connect to all targets. Cancels earlier probes."""
         self._forget()
         self._order, self._deadline = order, time.monotonic() + order.timeout_s
         self._why, self._echoed = {}, {}
@@ -94,7 +94,7 @@ class ReachProbes:
                     self._connect(target.server, address, port, echoes=number == 0)
 
     def step(self) -> ProbeResult | None:
-        """Return the answer, once it is known of every target. Accept connections of other servers meanwhile."""
+        """Return the result once it is complete. Also serves probes of other servers."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
                 self._accept(self._listener)
@@ -125,11 +125,11 @@ class ReachProbes:
             self._listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # no more wait, or no descriptor is left
+        with suppress(OSError):  # no more connections are waiting, or no descriptor is free
             while True:
                 connection, _ = listener.accept()
                 if len(self._callers) >= MAX_OPEN:
-                    connection.close()  # that it stood is enough for the other server
+                    connection.close()  # for the other server, an established connection is enough
                     continue
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,7 +137,7 @@ class ReachProbes:
                 self._epoll.register(connection, select.EPOLLIN)
 
     def _hear(self, descriptor: int) -> None:
-        """Answer the first bytes of a caller, and the first of its large packets. The caller closes the connection."""
+        """Respond to a caller's first bytes, and to its first large packet. The caller closes the connection."""
         connection, before = self._callers[descriptor]
         piece = _received(connection)
         if not piece or before + len(piece) > len(GREETING) + len(LARGE):
@@ -149,23 +149,23 @@ class ReachProbes:
             if before == 0:
                 connection.send(ACKNOWLEDGED)
             elif before == len(GREETING):
-                connection.send(ACKNOWLEDGED)  # in a packet of its own
+                connection.send(ACKNOWLEDGED)  # in a separate packet
                 connection.send(LARGE)
 
     def _connect(self, server_index: int, address: str, port: int, *, echoes: bool) -> None:
         if len(self._open) >= MAX_OPEN:
-            self._why.pop(server_index, None)  # nothing is known of it
+            self._why.pop(server_index, None)  # unknown
             return
         try:
             connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         except OSError as error:
-            if error.errno not in _NO_SUCH_FAMILY:  # no descriptor is left: nothing is known of it
+            if error.errno not in _NO_SUCH_FAMILY:  # no free descriptor: unknown
                 self._why.pop(server_index, None)
             return
         connection.setblocking(False)
         try:
             code = connection.connect_ex((address, port))
-        except (OSError, OverflowError, UnicodeError):  # it is no address
+        except (OSError, OverflowError, UnicodeError):  # not an address
             connection.close()
             return
         if code not in _BEGUN:
@@ -212,7 +212,7 @@ class ReachProbes:
 
     def _drop(self, probe: _Probe) -> None:
         del self._open[probe.connection.fileno()]
-        probe.connection.close()  # which takes it out of the set, too
+        probe.connection.close()  # also removes it from the epoll set
 
     def _forget(self) -> None:
         for probe in self._open.values():
@@ -222,7 +222,7 @@ class ReachProbes:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """Return what has come; empty if the other side has closed the connection."""
+    """Return received data; empty if the connection is closed."""
     try:
         return connection.recv(len(LARGE) + 1)
     except OSError:
@@ -230,6 +230,6 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
-    """Return the ports on which these processes listen for others."""
+    """Return the listening TCP ports of these processes."""
     listening = {link: port for link, (port, is_listening) in tcp_sockets().items() if is_listening}
     return tuple(sorted({listening[link] for pid in pids for link in open_links(pid) if link in listening}))

@@ -1,7 +1,7 @@
-"""An agent of a run over several servers: the coordinator decides, the agent carries out and reports.
+"""An agent's control in a run on several servers: the coordinator decides, the agent carries out orders and reports.
 
-On its own it does only what cannot wait: it collects evidence as soon as a rank fails here, and ends its ranks when a
-signal asks for that, or when its launcher or the coordinator is lost.
+The agent acts on its own only if it cannot wait. It collects evidence as soon as a local rank fails. It ends its
+ranks after a stop signal, or if its launcher or the coordinator is lost.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from launcher.supervise.reach_probes import ReachProbes, listening_ports
 
 
 class RemoteControl:
-    """Carries out the coordinator's orders, and reports to it what happens here."""
+    """The control by a coordinator. It carries out the orders and reports events on this server."""
 
-    not_restarting = None  # the coordinator's report says so
-    timeout_s = None  # nothing is due by itself
+    not_restarting = None  # only in the coordinator's report
+    timeout_s = None  # nothing is scheduled
 
     def __init__(
         self,
@@ -59,23 +59,23 @@ class RemoteControl:
         self._event_log = event_log
         self._server_index = server_index
         self._first = first
-        self._reported = False  # the evidence of this attempt
-        self._waits = False  # nothing of the last attempt is left here
+        self._reported = False  # True if the evidence of this attempt was reported
+        self._waits = False  # True if all processes of the last attempt on this server have ended
         self._finish: Finish | None = None  # the coordinator's last message
-        self.reach_probes: ReachProbes | None = None  # while others may try whether they reach this server
+        self.reach_probes: ReachProbes | None = None  # while other servers may check connections to this one
 
     def begin(self) -> None:
         self._attempts.carry_out(self._first)
 
     @property
     def _link(self) -> Link | None:
-        """The link to the coordinator; None once that is lost."""
+        """The link to the coordinator; None once it is lost."""
         return self._services.link
 
-    # --- what the coordinator orders ---
+    # --- orders of the coordinator ---
 
     def listen(self) -> None:
-        """Carry out what the coordinator has ordered by now, and notice when it is lost."""
+        """Carry out pending orders of the coordinator, and check if it is lost."""
         self._services.step()
         for message in self._services.hear(self._attempts.rank_group.running):
             self._hear(message)
@@ -110,17 +110,17 @@ class RemoteControl:
                 pass
 
     def on_own_signal(self, number: int) -> bool:
-        """Report to the coordinator a signal that came here and is meant for all. Return True if it was acted on here."""
+        """Report a signal that concerns all servers to the coordinator. Return True if this server has acted on it."""
         ends = ends_run(number, self._spec.supervision)
         if self._link is not None and (ends or self._link.by_hand):
             self._link.send(SignalReceived(number, self._server_index))
             if not ends:
-                return False  # the coordinator sends it to all servers
+                return False  # the coordinator will send it to all servers
         self.on_signal(number)
         return True
 
     def on_signal(self, number: int) -> None:
-        """Act on a signal that came here, or to all servers."""
+        """Act on a signal to this server or to all servers."""
         if ends_run(number, self._spec.supervision):
             self._stop(EndRanks(Cause.STOPPED, signal=number))
             if number == KILLS_AT_ONCE:
@@ -133,13 +133,13 @@ class RemoteControl:
             self._event_log.record(Paused() if number == PAUSES else Continued())
 
     def on_launcher_lost(self) -> None:
-        """End the ranks: the launcher that would hear how the run ends has gone."""
+        """End the ranks, because this server's launcher is gone."""
         if self._link is not None:
             self._link.send(AgentFailed("the process that started its agent was killed"))
         self._stop(EndRanks(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has become of the ranks; return False when the run is over."""
+        """Report what has happened to the ranks. Return False when the run is over."""
         if (
             self.reach_probes is not None
             and (answer := self.reach_probes.step()) is not None
@@ -155,18 +155,18 @@ class RemoteControl:
                 self._waits = True
                 self._report_end()
         elif self._attempts.monitor.scheduler_has_failed and not self._reported:
-            self._report_evidence()  # ranks of other servers still need it
+            self._report_evidence()  # running ranks on other servers need the scheduler
         return not self._waits or self._finish is None
 
     @property
     def cause(self) -> Cause:
-        """The cause of the run's end; what ended here first has its reason here."""
+        """The cause of the run's end. If this server's launcher was lost, that is the cause."""
         own = self._attempts.monitor.cause
         return own if own is Cause.HEAD_LOST or self._finish is None else self._finish.cause
 
     @property
     def exit_code(self) -> int:
-        """The run's exit code, as far as it is known here."""
+        """The run's exit code, as far as this server knows it."""
         return self._finish.exit_code if self._finish else EXIT_FAILURE
 
     # --- evidence ---
@@ -176,7 +176,7 @@ class RemoteControl:
         if self._link is None:
             return
         self._end_reach_probes()
-        with suppress(OSError, AttributeError):  # no descriptor is left, or no epoll: others do not try this server
+        with suppress(OSError, AttributeError):  # no free descriptor, or no epoll: other servers do not check this one
             self.reach_probes = ReachProbes()
         port = None if self.reach_probes is None else self.reach_probes.port
         evidence = encode(self._attempts.monitor.evidence())
@@ -187,10 +187,10 @@ class RemoteControl:
             self.reach_probes.close()
             self.reach_probes = None
 
-    # --- the end of an attempt ---
+    # --- shutdown of an attempt ---
 
     def _end_judged(self, order: EndRanks, verdict: Verdict) -> None:
-        """End the ranks, also if no evidence was asked for yet; they may all have ended well before others failed."""
+        """End the ranks after a verdict, even without local evidence. They may have succeeded before others failed."""
         if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
             return
         if not self._waits and self._attempts.monitor.stage is AttemptStage.ENDING:
@@ -203,7 +203,7 @@ class RemoteControl:
             self._attempts.carry_out(order)
 
     def _stop(self, order: EndRanks) -> None:
-        """End the ranks. If that is under way, its cause stands; if no rank is left, wait for other servers."""
+        """End the ranks, unless a shutdown is running already. If no rank is left, wait for other servers."""
         self._end_reach_probes()
         stage = self._attempts.monitor.stage
         if self._waits:
@@ -221,7 +221,7 @@ class RemoteControl:
         self._attempts.carry_out(order)
 
     def _judged_alone(self) -> Verdict:
-        """Return the verdict on what is known here. Nothing is certain without what ranks of other servers did."""
+        """Return a verdict from this server's evidence. It is never certain without evidence of the other servers."""
         present = self._attempts.present
         here = {rank.global_rank for rank in present.ranks}
         elsewhere = [rank for rank in range(present.world_size) if rank not in here]
@@ -229,14 +229,14 @@ class RemoteControl:
         verdict = judged(evidence, self._event_log.record)
         if verdict.confidence is not Confidence.CERTAIN:
             return verdict
-        return with_remark(replace(verdict, confidence=Confidence.LIKELY), "no other server was heard")
+        return with_remark(replace(verdict, confidence=Confidence.LIKELY), "no other server has reported")
 
     def _report_end(self) -> None:
         monitor = self._attempts.monitor
         left = self._attempts.end()
         if self._link is None:
             exits = [(ended.global_rank, ended.status) for ended in self._attempts.over[-1].exits]
-            # Ranks that were to start again on other devices do not, without the coordinator.
+            # Ranks that should restart on other devices cannot do so without the coordinator.
             cause = Cause.COORDINATOR_LOST if monitor.cause is Cause.RESIZED else monitor.cause
             self._finish = Finish(cause, exit_code(cause, monitor.verdict, exits))
         else:

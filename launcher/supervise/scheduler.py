@@ -1,8 +1,8 @@
-"""MindSpore's scheduler: the process at which the ranks of one attempt find each other, beside rank 0.
+"""MindSpore's scheduler, the rendezvous of an attempt's ranks, which runs next to rank 0.
 
-MindSpore's workers register with it in `init()`, and leave it again when they end. It does so until the last one has
-left, on whichever server that is; nothing that it knows is worth a grace period. So it is killed, not asked to end, as
-soon as no rank needs it, and an attempt is over although it is still there.
+MindSpore's workers register with the scheduler in `init()` and unregister when they end. It is needed until the last
+worker on any server has left. It has no state to save, so it is killed without a grace period as soon as no rank
+needs it. An attempt may be over while its scheduler is still running.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure
 
 ROLE = "MS_SCHED"
-EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - torch's stores listen there too
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
-LEAVING_S = 30.0  # for ranks that an engine has started to leave it, once rank 0 has ended
+LEAVING_S = 30.0  # after the end of rank 0, for ranks that an engine started to unregister
 LOOK_S = 0.2
-MIN_ALIKE_S = 2.0  # for ranks to fail of what the scheduler has failed of
-# Signals for the programs of ranks, and those of a terminal, which engines turn into an end of their own.
+MIN_ALIKE_S = 2.0  # for ranks to fail of the same cause as the scheduler
+# Signals for the ranks' programs, and signals of a terminal, which engines handle themselves.
 _FORWARDED_BY_ENGINES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGURG)
-_REAP_S = 1.0  # for a process that has got SIGKILL
+_REAP_S = 1.0  # after SIGKILL, for the process to end
 
 
 def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
-    """Return the variables that tell ranks where the scheduler of an attempt is. Blocks while a name is looked up.
+    """Return the variables with the address of an attempt's scheduler. Blocks while the name is resolved.
 
-    It listens where programs of torch have their store, of which no program of MindSpore makes one. MindSpore takes
-    addresses alone; a name that this machine does not know is left to it, to complain of.
+    The port is the one that torch programs use for their store, which MindSpore programs do not have. MindSpore
+    accepts only addresses. A name that cannot be resolved is passed on unchanged, and MindSpore reports the error.
     """
     host = master_addr
     with suppress(OSError, UnicodeError):
@@ -60,9 +60,9 @@ def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
 
 
 def patience_s(lived_s: float) -> float:
-    """Return for how many seconds ranks may still fail of what a scheduler has failed of that lived for `lived_s`.
+    """Return the seconds after a scheduler's failure during which ranks may still fail of the same cause.
 
-    They began at one moment with it, and may do as slowly what it did.
+    This depends on the scheduler's lifetime `lived_s`, because ranks start at the same time and may be as slow to fail.
     """
     from launcher.supervise.diagnosis.root_cause import ALIKE_S  # noqa: PLC0415 - as the collector
 
@@ -70,28 +70,28 @@ def patience_s(lived_s: float) -> float:
 
 
 class Scheduler:
-    """The scheduler of one attempt; of a run, or on a server, that has none, one that never lives."""
+    """The scheduler of one attempt. It is never started if the run has none or if rank 0 is on another server."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log
-        self._pid: int | None = None  # Invariant: not reaped yet, so the pid is its own
-        self._complaints: Complaints | None = None  # of the child, should it not become its program
+        self._pid: int | None = None  # Invariant: not reaped yet, so the pid cannot have been reused
+        self._complaints: Complaints | None = None  # from the child if it cannot execute its program
         self._killed = False
-        self._ended: SchedulerEnded | None = None  # where it failed
+        self._ended: SchedulerEnded | None = None  # if it failed
         self._ended_ns = 0  # since 1970
         self._began_s = time.monotonic()
         self._lived_s = 0.0
-        self._is_command = False  # that of the ranks, which has started it: it may fail of what they fail of
-        self._log, self._log_offset = Path(), 0  # where the present attempt's part of it begins
+        self._is_command = False  # True if it runs the ranks' command, which may fail in the same way in ranks
+        self._log, self._log_offset = Path(), 0  # the log, and where the current attempt's part starts
 
     @property
     def processes(self) -> Collection[int]:
-        """The scheduler's pid while it lives: no leftover of ranks."""
+        """The scheduler's pid while it runs. It does not count as a leftover of ranks."""
         return () if self._pid is None else (self._pid,)
 
     @property
     def is_ending(self) -> bool:
-        """True if the scheduler was killed, and has not gone yet."""
+        """True if the scheduler was killed but has not exited yet."""
         return self._killed and self._pid is not None
 
     def start(
@@ -102,9 +102,9 @@ class Scheduler:
         variables: Mapping[str, str],
         attempt: int = 0,
     ) -> None:
-        """Start the scheduler if rank 0 is one of `ranks`; their `variables` of this attempt are laid over those of its spec.
+        """Start the scheduler if rank 0 is one of `ranks`. `variables` of this attempt override rank 0's variables.
 
-        One that cannot be started has failed.
+        If it cannot be started, it counts as failed.
         """
         rank_0 = next((rank for rank in ranks if rank.global_rank == 0), None)
         if spec.supervision.scheduler is None or rank_0 is None:
@@ -120,21 +120,21 @@ class Scheduler:
             self._complaints = Complaints()
             self._pid = spawn(program, self._complaints)
         except OSError as error:
-            self._fail(EXIT_NOT_EXECUTABLE, f"{error.filename or 'no process could be made'}: {error.strerror}")
+            self._fail(EXIT_NOT_EXECUTABLE, f"{error.filename or 'cannot create a process'}: {error.strerror}")
         else:
             found = stat(self._pid)
             started = found.started if found else 0
             self._event_log.record(SchedulerStarted(self._pid, started, self._log_offset))
 
     def note_ends(self, statuses: Mapping[int, int]) -> bool:
-        """Take note of processes that have been reaped, by pid; return whether it has failed now."""
+        """Record the ends of reaped processes, by pid. Return True if the scheduler has just failed."""
         if self._pid is None or self._pid not in statuses:
             return False
         pid, self._pid = self._pid, None
         status = statuses[pid]
         if self._killed:
             return False
-        if status == 0:  # all ranks have left it, as far as it knows
+        if status == 0:  # as far as it knows, all ranks have left it
             self._event_log.record(SchedulerEnded(pid, status))
             return False
         self._fail(status, self._complaints.reason_of(pid) if self._complaints else None, pid)
@@ -146,7 +146,7 @@ class Scheduler:
 
     @property
     def is_missed(self) -> bool:
-        """True if the scheduler has failed, and ranks have had time to fail of the same by themselves."""
+        """True if the scheduler has failed, and ranks have had time to fail of the same cause."""
         if self._ended is None:
             return False
         from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE  # noqa: PLC0415 - as the collector
@@ -156,10 +156,10 @@ class Scheduler:
         return time.monotonic() >= self._began_s + self._lived_s + patience_s(self._lived_s)
 
     def failure(self) -> SchedulerFailure | None:
-        """Return how the scheduler failed, with what its log tells of that; None where it has not."""
+        """Return the scheduler's failure with evidence from its log; None if it has not failed."""
         if self._ended is None:
             return None
-        from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as the collector
+        from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as above
 
         ended = self._ended
         return read_scheduler_failure(
@@ -173,16 +173,16 @@ class Scheduler:
         )
 
     def pause(self, *, pauses: bool) -> None:
-        """Stop the scheduler with the ranks, which could not answer it, or continue it."""
+        """Stop the scheduler together with the ranks, or continue it."""
         self._signal(signal.SIGSTOP if pauses else signal.SIGCONT)
 
     def kill(self) -> None:
-        """End the scheduler: no rank needs it any more. May be called at any time."""
+        """Kill the scheduler, which no rank needs any more. May be called at any time."""
         self._killed = True
         self._signal(signal.SIGKILL)
 
     def close(self) -> bool:
-        """End the scheduler, and wait until it has gone; return whether it was there."""
+        """Kill the scheduler and wait until it has exited. Return True if it was running."""
         was_there = self._pid is not None
         self.kill()
         deadline_s = time.monotonic() + _REAP_S
@@ -198,7 +198,7 @@ class Scheduler:
         return was_there
 
     def _signal(self, number: int) -> None:
-        """Signal the process group: its first process may be a shell that has started the scheduler itself."""
+        """Signal the process group, because its leader may be a shell that has started the scheduler."""
         if self._pid is not None:
             signal_rank(self._pid, number)
 
@@ -216,13 +216,13 @@ def _program(
     is_alone: bool,
     record: Callable[[Trouble], object] = lambda _trouble: None,
 ) -> Program:
-    """Return what to start, and write its environment. `is_alone`: all ranks are on this server.
+    """Return the scheduler's program, and write its environment. `is_alone` means that all ranks are on this server.
 
     Raises:
-        OSError: its directory cannot be made.
+        OSError: its directory cannot be created.
     """
     run_dir = RunDir(spec.run_dir)
-    # A machine may know its own name by a loopback address, at which ranks of other servers do not reach it.
+    # A machine may resolve its own name to a loopback address, which other servers cannot reach.
     listens_at = of_rank_0[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS
     own = {env.MS_ROLE: ROLE, env.MS_SCHED_HOST: listens_at, **dict.fromkeys(_OF_RANKS_ALONE)}
     environment = overlaid(of_rank_0, own)
@@ -230,15 +230,15 @@ def _program(
     path = run_dir.scheduler / "env.log"
     try:
         write_environment(path, environment)
-    except OSError as error:  # it starts all the same, as a rank does
+    except OSError as error:  # start it anyway, like a rank
         record(Trouble(f"cannot write {path}: {error.strerror}"))
     return Program(argv, environment, spec.cwd, run_dir.scheduler_log)
 
 
 def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
-    """Start the scheduler beside this process, which is to become rank 0 and has that environment. Call it last.
+    """Start the scheduler next to this process, which is about to become rank 0 with this environment. Call it last.
 
-    A child of this process starts it and sees to its end: nobody else would, since engines know of their ranks alone.
+    A child process starts the scheduler and ends it later, because engines only manage their own ranks.
 
     Raises:
         OSError: it cannot be started.
@@ -255,15 +255,15 @@ def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
 
 
 def _see_to_its_end(program: Program, rank_0: int) -> None:
-    """Start the scheduler, and kill it once rank 0 has ended and the others have had time to leave it."""
-    _use_as_output(program.log)  # the engine waits until nobody holds the pipes of its rank any more
-    for number in _FORWARDED_BY_ENGINES:  # to the process group of their rank, whose program may act on them
+    """Start the scheduler. Kill it when rank 0 has ended and the other ranks have had time to unregister."""
+    _use_as_output(program.log)  # otherwise the engine would wait until this process closes the rank's pipes
+    for number in _FORWARDED_BY_ENGINES:  # engines send them to the process group, for the rank's program
         signal.signal(number, signal.SIG_IGN)
     complaints = Complaints()
     try:
         pid = spawn(program, complaints)
     except OSError as error:
-        os.write(2, f"no process could be made: {error.strerror}\n".encode())
+        os.write(2, f"cannot create a process: {error.strerror}\n".encode())
         return
     deadline_s: float | None = None
     while os.waitpid(pid, os.WNOHANG) == (0, 0):

@@ -1,21 +1,20 @@
-"""Detects a rank that is slower than those that do the same work, by the busy time of their steps.
+"""Detects ranks that are slower than ranks with the same work, by the busy time of their steps.
 
-The rule. A step of a rank is slow if its busy time is more than 5 ms and
+A step of a rank is slow if its busy time is more than 5 ms and
 
-    more than 1.3 times the median of its peers (itself included), if there are three peers or more;
-    more than 1.5 times that of the other, if there are two: either may be the normal one;
-    more than 3 times the median of all other ranks, if none of them does the same work.
+    more than 1.3 times the median of its peers (itself included), if there are at least three peers;
+    more than 1.5 times the busy time of the other peer, if there are two, because either may be the normal one;
+    more than 3 times the median of all other ranks, if it has no peers.
 
-Before it is compared, what the rank waited for a core in that time is taken off its own busy time, and not off the
-others': where more processes run than there are cores, each is held up now and then. Its work must be more than theirs
-with all of their waiting.
+A rank's time waiting for a core is subtracted only from its own busy time. If processes outnumber cores, each one is
+delayed now and then. So a rank is slow only if its own work takes longer than the others' work including their waits.
 
-Peers are the ranks of the same pipeline stage: every stage has work of its own, and the last one has much more than
-the others. A rank is named when each of its last five observed steps was slow. It is named once, and again only after
-five observed steps in a row that were not.
+Peers are the ranks of the same pipeline stage. Stages have different work, and the last one has much more than the
+others. A rank is reported when each of its last five observed steps was slow. It is reported again only after five
+observed steps in a row that were not slow.
 
-Busy times of one moment are compared, not those of one step number: ranks that talk to each other are at most a few
-steps apart, and no rank is observed at every step.
+Busy times of the same moment are compared, even if the step numbers differ. Ranks that communicate are at most a few
+steps apart, and some steps are not observed.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class _Pace:
     stage: int
     step: int
     busy_s: float
-    core_wait_s: float  # of the busy time, or more
-    fresh: bool = True  # not judged yet
-    # Of the last steps, the oldest first: time of its own work, the time that it was compared with, and whether it was slow.
+    core_wait_s: float  # waiting for a core; part of the busy time or more
+    fresh: bool = True  # True until it is judged
+    # For the last steps, oldest first: own work time, reference time, and True if slow.
     judged: deque[tuple[float, float, bool]] = field(default_factory=lambda: deque(maxlen=STEPS))
     named: bool = False
 
@@ -51,16 +50,16 @@ class _Pace:
 
 
 class Slowness:
-    """Collects busy times and names slow ranks. Pure: it reads no clock and no file."""
+    """A detector of slow ranks, from their busy times. Reads no clocks or files."""
 
     def __init__(self, layout: Layout | None = None) -> None:
         self._layout = layout  # None: all ranks do the same work
         self._paces: dict[int, _Pace] = {}
 
     def note(self, global_rank: int, step: int, busy_s: float, core_wait_s: float = 0.0) -> None:
-        """Take note that a rank has done step number `step` in `busy_s` seconds of its own. A step counts once.
+        """Record that a rank has finished `step` after `busy_s` seconds of work. Each step counts once.
 
-        `core_wait_s`: how long it could have run in the step, and had no core.
+        `core_wait_s` is the time that it was runnable during the step but had no core.
         """
         pace = self._paces.get(global_rank)
         if pace is None:
@@ -70,11 +69,11 @@ class Slowness:
             pace.step, pace.busy_s, pace.core_wait_s, pace.fresh = step, busy_s, core_wait_s, True
 
     def forget(self, global_rank: int) -> None:
-        """Take note that the rank has ended: others are no longer compared with it."""
+        """Record that the rank has ended, so others are not compared with it any more."""
         self._paces.pop(global_rank, None)
 
     def newly_slow(self) -> list[Slow]:
-        """Judge every rank that was noted since the last call. Return those that have become slow. Call once per look."""
+        """Judge every rank with a new step. Return ranks that have become slow. Call once per check."""
         stages: dict[int, dict[int, float]] = {}
         for global_rank, pace in sorted(self._paces.items()):
             stages.setdefault(pace.stage, {})[global_rank] = pace.busy_s
@@ -105,7 +104,7 @@ class Slowness:
         )
 
     def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
-        """Return the time that the rank is compared with and the factor that makes it slow; None if it is the only rank."""
+        """Return the rank's reference time and the factor that makes it slow; None if it is the only rank."""
         if len(alike) > 2:
             return typical_s, FACTOR
         if len(alike) == 2:
@@ -115,7 +114,7 @@ class Slowness:
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median of at least one value. The library's would load fractions and decimals whenever a run starts."""
+    """Return the median of at least one value. `statistics` would import fractions and decimal at every start."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return (ordered[half] + ordered[~half]) / 2

@@ -1,4 +1,4 @@
-"""Fork and exec one rank, or become one: its own environment, session and log, clean signals, nothing else inherited."""
+"""Start the process of a rank with its own environment, session and log, or turn this process into a rank."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from launcher.preload.masking import masked
 
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
-_MAX_COMPLAINT = 4096  # PIPE_BUF on Linux: a write up to this size is never mixed with another's
-_CHANGED_BY_PYTHON = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")  # it ignores them, and what is ignored outlives exec
+_MAX_COMPLAINT = 4096  # PIPE_BUF on Linux: writes up to this size are atomic
+_CHANGED_BY_PYTHON = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")  # Python ignores them, and exec keeps that
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# Loaded once, before any fork: a child between fork and exec should do as little as it can.
+# Loaded before any fork, because a child should do as little as possible between fork and exec.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-# What Python reads at its start, and torch, numpy and the libraries beneath them when they are loaded. Seen by watching
-# getenv while torch, torch.distributed and torch._dynamo are imported.
+# Variables that Python reads at its start, and torch, numpy and their libraries when they are loaded. Found by tracing
+# getenv during the imports of torch, torch.distributed and torch._dynamo.
 _READ_ONCE = (
     r"(PYTHON|_PYTHON|LD_|MALLOC_|GLIBC_|LC_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|NUMEXPR_|BLIS_|VECLIB_|I_MPI_|MPI_"
     r"|DNNL_|ONEDNN_|MKLDNN_|NPY_|NUMPY_|GFORTRAN_|ACC_|OPENSSL_|SYMPY_|MPMATH_|KINETO_|TORCH(?!ELASTIC_)|PYTORCH_"
@@ -37,14 +37,14 @@ _READ_ONCE = (
 
 
 def become_subreaper() -> None:
-    """Adopt every descendant whose parent ends, so that none can leave this process tree, as far as the system lets us."""
+    """Adopt orphaned descendants, so that none can leave this process tree. Does nothing except on Linux."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def signal_of_parents_end(number: int) -> None:
-    """Have the kernel signal this process when its parent ends: check afterwards whether that has ended already.
+    """Have the kernel signal this process when its parent ends. Check afterwards that the parent has not ended already.
 
-    "Parent" is the thread that forked, which is why agents fork from their main thread only.
+    "Parent" means the thread that forked, so agents fork only in their main thread.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
 
@@ -56,20 +56,20 @@ def _prctl(option: int, value: int) -> None:
 
 @frozen
 class Program:
-    """A program to start, with everything decided."""
+    """A program to start, with its environment, log and limits."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     cwd: Path
     log: Path  # stdout and stderr both append to it
-    cpus: tuple[int, ...] | None = None  # the only cores that it may use
-    descriptors: tuple[int, ...] = ()  # of this process, to be had by that one under the same numbers
+    cpus: tuple[int, ...] | None = None  # the cores that it may use; None: no restriction
+    descriptors: tuple[int, ...] = ()  # descriptors of this process that it inherits under the same numbers
 
 
 def begin_log(log: Path, attempt: int) -> int:
-    """Write the line that separates attempts. Return the offset at which what this attempt writes begins.
+    """Write the line that separates attempts. Return the offset of this attempt's output.
 
-    Never raises: on a full disk, what was written before still belongs to another attempt.
+    Never raises. If the disk is full, earlier output still belongs to the earlier attempt.
     """
     if attempt == 0:
         return 0
@@ -77,7 +77,7 @@ def begin_log(log: Path, attempt: int) -> int:
         last = b""
         while not last and (end := file.seek(0, os.SEEK_END)):
             file.seek(end - 1)
-            last = file.read(1)  # nothing if the log was made smaller at this moment
+            last = file.read(1)  # empty if the log was truncated at this moment
         file.write(b"\n" * (last not in {b"", b"\n"}) + mark_of(attempt))
     with suppress(OSError):
         return log.stat().st_size
@@ -85,10 +85,10 @@ def begin_log(log: Path, attempt: int) -> int:
 
 
 class Complaints:
-    """One pipe on which every child says why it could not become its program.
+    """A pipe for error messages of children that could not execute their programs.
 
-    It is shared by all of them, so that the number of ranks never meets a limit on descriptors. A child writes before
-    it exits: once it has been reaped, its complaint can be read.
+    All children share it, so the number of ranks is not limited by descriptors. A child writes before it exits, so its
+    message is available once it has been reaped.
     """
 
     def __init__(self) -> None:
@@ -98,13 +98,13 @@ class Complaints:
         self._reasons: dict[int, str] = {}
 
     def write(self, reason: str) -> None:
-        """Write why the child could not start its program. Called in the child."""
-        # A character takes twelve bytes of JSON at most, so no line is ever cut.
+        """Report why the child could not execute its program. Called in the child."""
+        # JSON needs at most twelve bytes per character, so no line exceeds the limit.
         line = json.dumps([os.getpid(), reason[: _MAX_COMPLAINT // 16]]).encode() + b"\n"
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
-        """Return why the child `pid`, already reaped, never became its program; None if it did."""
+        """Return the error of the reaped child `pid`; None if it has executed its program."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._reader, 1 << 16):
                 self._reasons.update(json.loads(line) for line in chunk.splitlines())
@@ -116,7 +116,7 @@ class Complaints:
 
 
 def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return `inherited` with `changes` laid over it; None removes a variable."""
+    """Return `inherited` overridden by `changes`; None removes a variable."""
     merged = {name: value for name, value in inherited.items() if name not in changes}
     return merged | {name: value for name, value in changes.items() if value is not None}
 
@@ -128,14 +128,14 @@ def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the variables that differ in some of `environments`, though Python or what it imports reads them only once."""
+    """Return variables with different values in `environments` that Python or libraries read only at import."""
     shared = common(environments)
     names = {name for environment in environments for name in environment if name not in shared}
     return sorted(name for name in names if re.fullmatch(_READ_ONCE, name))
 
 
 def render_environment(environment: Mapping[str, str]) -> str:
-    r"""Return one NAME=VALUE a line, sorted, secrets masked; a newline in a value is shown as \n, a backslash as \\."""
+    r"""Return one NAME=VALUE per line, sorted, with secrets masked. Newlines become \n and backslashes \\."""
     lines = []
     for name in sorted(environment):
         value = masked(name, environment[name]).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
@@ -144,7 +144,7 @@ def render_environment(environment: Mapping[str, str]) -> str:
 
 
 def write_environment(path: Path, environment: Mapping[str, str]) -> None:
-    """Write env.log, readable by its owner only.
+    """Write env.log with the environment, readable only by its owner.
 
     Raises:
         OSError: the directory is gone, the disk is full, ...
@@ -155,23 +155,23 @@ def write_environment(path: Path, environment: Mapping[str, str]) -> None:
 
 
 def keep_descriptors_private() -> None:
-    """Mark everything above stderr close-on-exec, so that ranks inherit nothing but their own log. Call once."""
+    """Set close-on-exec on all descriptors above stderr, so ranks inherit only their own log. Call once."""
     for name in os.listdir("/dev/fd"):  # noqa: PTH208 - names are numbers here, not paths
-        with suppress(OSError):  # the descriptor of the listing itself is among them, and closed by now
+        with suppress(OSError):  # the listing includes its own descriptor, which is already closed
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
 
 
 def spawn(program: Program, complaints: Complaints) -> int:
-    """Start `program` and return its pid, which is its session's and process group's id too. Does not wait for exec.
+    """Start `program` and return its pid, which is also its session id and process group id. Does not wait for exec.
 
-    The program is killed, without any grace, when this process ends first (see `signal_of_parents_end`).
+    The program is killed without a grace period if this process ends first (see `signal_of_parents_end`).
 
     Raises:
-        OSError: no process could be made (limits on processes or memory).
+        OSError: the process cannot be created (limits on processes or memory).
     """
     agent_pid = os.getpid()
-    # A signal that arrives in the child before its handlers are reset would be taken for one sent to the agent.
+    # A signal that arrives in the child before its handlers are reset would be handled as a signal to the agent.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -183,7 +183,7 @@ def spawn(program: Program, complaints: Complaints) -> int:
 
 
 def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
-    """Turn the child into the program, or write why that failed. Never returns, whatever happens."""
+    """Execute the program in the child, or report why that failed. Never returns."""
     code = EXIT_NOT_EXECUTABLE
     try:
         with _using("a session of its own"):
@@ -217,7 +217,7 @@ def _prepare(program: Program) -> None:
             os.sched_setaffinity(0, program.cpus)
     for number in program.descriptors:
         os.set_inheritable(number, True)
-    # Default dispositions (Python ignores SIGPIPE and SIGXFSZ) and an empty mask: both survive exec otherwise.
+    # Reset dispositions (Python ignores SIGPIPE and SIGXFSZ) and the mask, because exec keeps both.
     for signal_number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError, ValueError):
             signal.signal(signal_number, signal.SIG_DFL)
@@ -226,7 +226,7 @@ def _prepare(program: Program) -> None:
 
 @contextmanager
 def _using(what: str) -> Iterator[None]:
-    """Have errors of system calls that take no path name `what` they were about."""
+    """Set `what` as the file name of errors from system calls without a path."""
     try:
         yield
     except OSError as error:
@@ -234,9 +234,9 @@ def _using(what: str) -> Iterator[None]:
 
 
 def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | None) -> int:
-    """Run `argv` in this process, stdout and stderr appended to `log`, unless that is None. stdin stays.
+    """Execute `argv` in this process. stdout and stderr are appended to `log`, if given; stdin is unchanged.
 
-    Return only if that failed, with an exit code as of a shell, after writing why to the stderr that this process had.
+    Returns only on failure, with an exit code as from a shell, after writing the reason to the original stderr.
 
     Raises:
         OSError: the log cannot be opened.

@@ -1,4 +1,4 @@
-"""Starts the processes of ranks: forked from a fork server if there is one, else one by one."""
+"""Starts the processes of ranks, by a fork server if there is one, otherwise individually."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from launcher.supervise.fork_server import (
 )
 from launcher.supervise.spawn import Complaints, Program, common, overlaid, read_at_import, spawn
 
-# With these a shell ends whose command there is not, or does not start: for one that stands for Python, ranks find the same.
+# Exit codes of a shell that cannot start its command. If it is a wrapper of Python, ranks will fail in the same way.
 NO_PYTHON = frozenset({126, 127})
-FORK_PATIENCE_S = 10.0  # a fork server that takes longer to fork is stopped, or stuck
+FORK_PATIENCE_S = 10.0  # after this time without a response, a fork server is stopped or stuck
 
 
 @frozen
 class StartRequest:
-    """A rank to start, with its whole environment."""
+    """A rank to start, with its full environment."""
 
     rank: RankSpec
     environment: Mapping[str, str]
@@ -39,7 +39,7 @@ class StartRequest:
 
 @frozen
 class NotWanted:
-    """The end came before the rank was started."""
+    """A rank that was not started, because the shutdown started first."""
 
     global_rank: int
 
@@ -48,23 +48,23 @@ StartResult = ForkResult | ForkFailed | NotWanted
 
 
 class _Preload:
-    """The fork server while there is one, and the ranks that it was asked to fork."""
+    """The fork server, if there is one, and the ranks that it has been asked to fork."""
 
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
-        """`import_patience_s`: the longest that a fork server may import without using processor time; None: any time."""
+        """Prepare. `import_patience_s` limits how long the fork server may import without CPU use; None: no limit."""
         self.server: ForkServer | None = None
-        self.pid = 0  # of the process that was made last
-        self.environment: Mapping[str, str] = {}  # in which it imports
+        self.pid = 0  # of the last fork server
+        self.environment: Mapping[str, str] = {}  # of the fork server
         self.ready = False
-        self.imitable = True  # False: the bootstrap does not run in the ranks' Python at all
-        self.forking: dict[int, StartRequest] = {}  # by global rank: asked for, and not answered yet
+        self.imitable = True  # False: the bootstrap does not work in the ranks' Python
+        self.forking: dict[int, StartRequest] = {}  # by global rank: pending requests
         self._event_log = event_log
         self._import_patience_s = import_patience_s
-        self._forked: dict[int, int] = {}  # pid by global rank, of this attempt
-        self.status: int | None = None  # of the process that was made last; None until it is reaped
+        self._forked: dict[int, int] = {}  # pid by global rank, in this attempt
+        self.status: int | None = None  # of the last fork server; None until it is reaped
         self.killed: set[int] = set()  # pids of fork servers that are not reaped yet
-        self.forked_in_vain: dict[int, str] = {}  # why forked processes never became their programs, by pid
-        self._closing = False  # to be ended as soon as it owes no answer
+        self.forked_in_vain: dict[int, str] = {}  # by pid: why a forked process could not execute its program
+        self._closing = False  # True if it will be ended when no request is pending
 
     @property
     def processes(self) -> Collection[int]:
@@ -72,7 +72,7 @@ class _Preload:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until the fork server has taken too long; None if there is nothing to wait for."""
+        """Seconds until the fork server has taken too long; None without a limit."""
         if self.server is not None and self.forking:
             return max(0.0, FORK_PATIENCE_S - self.server.waiting_for_s)
         if self.server is not None and not self.ready and self._import_patience_s is not None:
@@ -80,7 +80,7 @@ class _Preload:
         return None
 
     def begin(self, program: PythonCommand, environment: Mapping[str, str], spec: RunSpec, run_dir: RunDir) -> None:
-        """Start the process. If that fails, an event reports it."""
+        """Start the fork server. Failures are recorded as an event."""
         modules = spec.supervision.preload or ()
         self.ready = self._closing = False
         self.status = None
@@ -95,7 +95,7 @@ class _Preload:
                 log=run_dir.preload_log,
             )
         except OSError as error:
-            self._event_log.record(Trouble(f"no fork server could be made: {error.strerror}"))
+            self._event_log.record(Trouble(f"cannot start the fork server: {error.strerror}"))
             return
         self.pid = self.server.pid
         self._event_log.record(Preloading(self.pid, modules))
@@ -104,7 +104,7 @@ class _Preload:
         self._forked.clear()
 
     def take(self) -> tuple[list[StartResult], tuple[str, list[StartRequest]] | None]:
-        """Return what became of ranks since the last call, and if the process was lost why, and what it owes."""
+        """Return new results of ranks. If the process was lost, also return the reason and the pending requests."""
         results: list[StartResult] = []
         lost = None
         for news in self._news():
@@ -119,7 +119,7 @@ class _Preload:
                 case ForkFailed(global_rank=global_rank, reason=reason):
                     if self.forking.pop(global_rank, None) is not None:
                         results.append(news)
-                    elif global_rank in self._forked:  # it has a process already, whose end will be seen
+                    elif global_rank in self._forked:  # it already has a process, which will end
                         self.forked_in_vain[self._forked[global_rank]] = reason
                 case Unusable(reason=reason, died=died):
                     self.imitable = self.ready or not died
@@ -131,7 +131,7 @@ class _Preload:
         return results, lost
 
     def end_if_idle(self) -> bool:
-        """End the process if `end_soon` was called and it owes no answer. Return True if it has been ended."""
+        """End the process if `end_soon` was called and no request is pending. Return True if it has been ended."""
         if self.server is None or not self._closing or self.forking:
             return False
         self.close()
@@ -163,17 +163,17 @@ class _Preload:
             return results
         patience_s = self._import_patience_s
         if not self.ready and patience_s is not None and self.server.idle_s >= patience_s:
-            reason = f"the fork server imports, and has done nothing for {patience_s:g} s (--hang-timeout)"
+            reason = f"the fork server used no CPU time for {patience_s:g} s during imports (--hang-timeout)"
             results += self.server.give_up(reason, died=False)
         if self.server.waiting_for_s > FORK_PATIENCE_S:
-            results += self.server.give_up(f"the fork server has not answered for {FORK_PATIENCE_S:g} s")
+            results += self.server.give_up(f"the fork server has not responded for {FORK_PATIENCE_S:g} s")
         return results
 
 
 class Spawner:
-    """Takes ranks (`ask`), and returns (`take`) what became of each of them. Serves every attempt of a run.
+    """A starter of ranks for all attempts of a run. `ask` requests starts, and `take` returns the results.
 
-    `take` starts at most one process by itself, so that its owner can listen in between.
+    Each `take` starts at most one process directly, so that its owner can handle events in between.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Spawner:
         *,
         descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """`descriptors`: those of this process that a rank inherits, by global rank, unless a fork server forks it."""
+        """Prepare. `descriptors`: by global rank, descriptors that a rank inherits unless a fork server forks it."""
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
@@ -194,35 +194,35 @@ class Spawner:
         self._complaints = Complaints()
         self._waiting: deque[StartRequest] = deque()
         self._not_wanted: list[NotWanted] = []
-        self._untold: str | None = None  # why preloading was given up, until the process's exit code is known
-        self._wanted = True  # False once the end has begun: nothing more is started
+        self._untold: str | None = None  # why preloading failed, until the process's exit code is known
+        self._wanted = True  # False once a shutdown has started: start nothing more
         self._preload = _Preload(event_log, spec.supervision.hang_timeout_s)
-        # A server of spare devices has no ranks yet: those of others have the same program.
+        # A server with only spare devices has no ranks yet, but the ranks of other servers run the same program.
         environments = [overlaid(inherited, rank.env) for rank in tuple(ranks) or spec.ranks]
         argv = {rank.argv for rank in spec.ranks}
-        # The Python program that all ranks run, or None.
+        # The Python program of all ranks, or None.
         self._python = parse_python(argv.pop(), common(environments).get("PATH"), spec.cwd) if len(argv) == 1 else None
         if spec.supervision.preload is not None:
             self._begin_preloading(environments)
 
     @property
     def preloading(self) -> ForkServer | None:
-        """The fork server, if there is one. Call `take` when it is readable."""
+        """The fork server, or None. Call `take` when it is readable."""
         return self._preload.server
 
     @property
     def processes(self) -> Collection[int]:
-        """The processes that must live on while ranks are ended, to fork them again."""
+        """The processes that must survive the end of ranks, to fork them again."""
         return self._preload.processes
 
     @property
     def dying(self) -> Collection[int]:
-        """Fork servers that were killed, and have not gone yet: the kernel takes its time for their memory."""
+        """Fork servers that were killed but have not exited yet, because the kernel needs time to free their memory."""
         return self._preload.killed
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `take` has work to do even if nothing happens; None if it needs an event."""
+        """Seconds until `take` has work to do without any event; None if there is none."""
         if self._not_wanted or (self._waiting and (self._preload.server is None or self._preload.ready)):
             return 0.0
         return self._preload.timeout_s
@@ -233,17 +233,17 @@ class Spawner:
         self._waiting.extend(wanted)
         environments = [one.environment for one in self._waiting]
         if self._preload.server is not None and read_at_import([self._preload.environment, *environments]):
-            self._preload.close()  # an elastic run's attempt on other devices has other numbers of threads
+            self._preload.close()  # an elastic attempt on other devices has other thread counts
             self._begin_preloading(environments)
 
     def forget(self) -> None:
-        """Start no more of the ranks that wait. Those that are being forked at this moment may still appear."""
+        """Cancel waiting requests. Ranks that are being forked may still appear."""
         self._wanted = False
         self._not_wanted += [NotWanted(wanted.rank.global_rank) for wanted in self._waiting]
         self._waiting.clear()
 
     def take(self) -> list[StartResult]:
-        """Return what became of requests since the last call. Never blocks for longer than a fork takes."""
+        """Return the results of requests since the last call. Blocks at most for a fork."""
         results, lost = self._preload.take()
         if lost is not None:
             reason, owed = lost
@@ -277,16 +277,16 @@ class Spawner:
         return results
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
-        """Take note that these children have been reaped: from now on other processes may get their pids."""
+        """Record that these children have been reaped, so their pids may be reused."""
         self._preload.note_ends(statuses)
         self._report_lost()
 
     def reason_of(self, pid: int) -> str | None:
-        """Return why the process `pid`, already reaped, never became its program; None if it did."""
+        """Return the error of the reaped process `pid`; None if it has executed its program."""
         return self._preload.forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
-        """Let the fork server end as soon as it has answered for the ranks that it forks: no more will be asked for."""
+        """End the fork server once no request is pending. No more requests will follow."""
         self._preload.end_soon()
 
     def close(self) -> None:
@@ -297,17 +297,17 @@ class Spawner:
                 self._run_dir.preload_log.unlink()
 
     def _begin_preloading(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Start a fork server for ranks with these environments, unless it could not import what each of them would."""
+        """Start a fork server for ranks with these environments, unless they need different imports."""
         if self._python is None:
             return
         if differing := ", ".join(read_at_import(environments)):
-            reason = f"{differing} differs between them, and is read by imports"
+            reason = f"they have different values of {differing}, which imports read"
             self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
         else:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
     def _report_lost(self) -> None:
-        """Say why there is no fork server any more, but not where it never ran and ranks will say so themselves."""
+        """Report why the fork server is lost, unless it never ran and ranks will report the reason themselves."""
         if self._untold is None or (not self._preload.imitable and self._preload.status is None):
             return
         if self._preload.imitable or self._preload.status not in NO_PYTHON:
@@ -315,7 +315,7 @@ class Spawner:
         self._untold = None
 
     def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:
-        """Start one rank without the fork server. Python programs get the failure hook this way too."""
+        """Start one rank without a fork server. Python programs still get the failure hook."""
         rank = wanted.rank
         argv = rank.argv
         if self._python is not None and self._preload.imitable:
@@ -326,4 +326,4 @@ class Spawner:
         try:
             return ForkResult(rank.global_rank, spawn(program, self._complaints))
         except OSError as error:
-            return ForkFailed(rank.global_rank, f"no process could be made: {error.strerror}")
+            return ForkFailed(rank.global_rank, f"cannot create a process: {error.strerror}")

@@ -1,4 +1,4 @@
-"""The stacks of a server's ranks, collected by its agent for a client that asks the run's coordinator."""
+"""Collects the stacks of a server's ranks, for a client's request to the run's coordinator."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from launcher.supervise.diagnosis.stack_parser import RankStack
 
 @frozen
 class Located:
-    """One rank that ran when it was asked."""
+    """A rank that was running at the time of the request."""
 
     global_rank: int
     pid: int
-    step: int | None  # the last that it reported
-    stack: RankStack | None  # None: it has ended meanwhile
+    step: int | None  # the last reported step
+    stack: RankStack | None  # None: it has ended since
 
 
 @frozen
 class SurveyAnswer:
-    """What one server answers to a question for stacks."""
+    """The answer of one server to a request for stacks."""
 
     ranks: tuple[Located, ...] = ()
-    trouble: str | None = None  # why there is no answer
+    trouble: str | None = None  # why there are no stacks
 
 
 def answer_from(content: Any) -> SurveyAnswer:
-    """Return the answer that `Survey` has sent.
+    """Decode an answer of `StackCollection`.
 
     Raises:
-        ValueError: `content` is something else.
+        ValueError: `content` is not such an answer.
     """
     return decode(SurveyAnswer, content)
 
 
 class StackCollection:
-    """Any number of questions at once. Its owner calls `step` whenever `timeout_s` has passed.
+    """The pending requests for stacks. Its owner calls `step` after `timeout_s`.
 
-    Nothing here blocks or raises: ranks need their agent, whatever clients ask.
+    Never blocks or raises, because ranks depend on their agent.
     """
 
     def __init__(self, run_dir: RunDir, send: Callable[[Stacks], object]) -> None:
         self._run_dir = run_dir
         self._send = send
-        self._open: dict[int, tuple[Mapping[int, int], Gathering]] = {}  # pids and answers by a question's number
+        self._open: dict[int, tuple[Mapping[int, int], Gathering]] = {}  # by request number: pids, and stacks so far
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until the next step; None while no question is open."""
+        """Seconds until the next step; None without pending requests."""
         return min((gathering.timeout_s for _, gathering in self._open.values()), default=None)
 
     def begin(self, asked: TakeStacks, running: Mapping[int, int]) -> None:
-        """Begin to collect the stacks of ranks that the question is about. `running`: pids by global rank."""
+        """Start to collect the requested stacks. `running` has pids by global rank."""
         try:
             pids = {
                 rank: pid
@@ -86,12 +86,12 @@ class StackCollection:
             except Exception as error:  # noqa: BLE001 - see above
                 answer = SurveyAnswer(trouble=repr(error))
             del self._open[number]
-            with suppress(Exception):  # what it holds is lost then, and its answers are not
+            with suppress(Exception):  # the answer is more important than its resources
                 gathering.close()
             self._answer(number, answer)
 
     def close(self) -> None:
-        """Let go of all questions. May be called again."""
+        """Cancel all requests. May be called again."""
         for _, gathering in self._open.values():
             gathering.close()
         self._open.clear()

@@ -1,8 +1,8 @@
-"""Every process below this one: reap it, ask it to end, kill it, by signals or by a control group of the run's own.
+"""All processes below this one: reap them, ask them to end, and kill them, by signals or by a control group (cgroup).
 
-Because agents are subreapers, a descendant can neither leave the tree by a double fork nor by a session of its own;
-and "no child is left" means "nothing is left". The launcher may have children that are not the run's: `bystanders`.
-Nothing is imported when something has to be ended: that is no time to find out what an import does.
+Agents are subreapers, so descendants cannot leave the tree by a double fork or a new session. If no child is left, no
+descendant is left. Processes that were there before the run are `bystanders`. Nothing is imported during the shutdown
+of processes, because an import could fail or block.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from launcher.core.machine.proc import PROC, Stat, every_process, own_directory
 
 FIRST_KILL_AGAIN_S = 0.02
 LAST_KILL_AGAIN_S = 1.0
-KILL_PATIENCE_S = 10.0  # a process that is still there that long after SIGKILL waits inside the kernel
+KILL_PATIENCE_S = 10.0  # a process that survives SIGKILL for this time waits inside the kernel
 _MEMBERS = "cgroup.procs"
-_PREFIX = "tlaunch-"  # then the namespace of pids and the pid of an agent
+_PREFIX = "tlaunch-"  # followed by the pid namespace and the pid of an agent
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
-_FORGOTTEN_AFTER_S = 60.0  # younger ones may be about to be used, by an agent that a container hides from us
+_FORGOTTEN_AFTER_S = 60.0  # younger groups may be in use by an agent in a container that is not visible
 
 
 class _Bystanders:
-    """Descendants of this process from before the run (`sh -c 'other & exec tlaunch'`), and theirs.
+    """Descendants of this process from before the run (`sh -c 'other & exec tlaunch'`), and their child processes.
 
-    An orphan among them comes to this process like one of the run's. Its session tells them apart: the agent starts
-    in one of its own, and no process can enter a session that is there already.
+    Their orphans become children of this process, as do orphans of the run. The session distinguishes them: the agent
+    starts in a new session, and no process can join an existing one.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class _Bystanders:
         return (process.pid, process.started) in self.processes or process.session in self.sessions
 
 
-_bystanders = _Bystanders()  # of this process, like its being a subreaper
+_bystanders = _Bystanders()  # per process, like the subreaper setting
 
 
 def spare_bystanders() -> None:
-    """Leave whatever is below this process now, and the rest of its session, out of all that follows.
+    """Exclude all current descendants of this process, and the rest of its session, from the functions of this module.
 
-    Call before the fork of an agent.
+    Call it before the agent is forked.
     """
     before = _below()
     _bystanders.processes = {(process.pid, process.started) for process in before}
@@ -55,19 +55,19 @@ def spare_bystanders() -> None:
 
 
 def forget_bystanders() -> None:
-    """Forget the launcher's bystanders in an agent: they are not below it, and their pids may be used again."""
+    """Forget the launcher's bystanders in an agent. They are not below the agent, and their pids may be reused."""
     _bystanders.processes, _bystanders.sessions = set(), set()
 
 
-class NothingLeft(Exception):  # noqa: N818 - not an error: it ends a loop
-    """There is no child, so there is no descendant either (if subreapers exist)."""
+class NothingLeft(Exception):  # noqa: N818 - signals the end of a loop, not an error
+    """This process has no children, so it has no descendants (if subreapers are supported)."""
 
 
 def reap() -> Iterator[tuple[int, int]]:
-    """Collect every child that has ended: pid, and status as in subprocess. Does not block.
+    """Reap every child that has ended. Yield its pid, and its status as in `subprocess`. Does not block.
 
     Raises:
-        NothingLeft: at the end, when there is no child at all.
+        NothingLeft: this process has no children.
     """
     while True:
         try:
@@ -80,10 +80,10 @@ def reap() -> Iterator[tuple[int, int]]:
 
 
 def something_left() -> bool:
-    """Reap, and look whether anything but bystanders is left.
+    """Reap children. Return True if any process except bystanders is left.
 
-    The look is exact, since only this reaps this process's children: whatever is below one of them is found below
-    it, if only below its zombie.
+    The result is exact, because only this function reaps children. Processes below an ended child are still found
+    below its zombie.
     """
     try:
         for _ in reap():
@@ -94,16 +94,16 @@ def something_left() -> bool:
 
 
 def descendants(spared: Collection[int] = ()) -> list[int]:
-    """Return the pid of every living process below this one, without bystanders, and without `spared` and what is below them.
+    """Return the pids of living processes below this one, except bystanders, `spared` and processes below these.
 
-    Empty if there is no /proc.
+    Empty without /proc.
     """
     return [process.pid for process in _below(_bystanders, spared) if process.living]
 
 
 def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) -> list[Stat]:
-    """Return every process below this one, zombies too, but none that is left out or below one that is."""
-    try:  # No child is the usual answer before a run, and a look at every process of a large server takes its time.
+    """Return all processes below this one, including zombies, except excluded processes and those below them."""
+    try:  # Usually there is no child before a run, and a scan of all processes takes time on a large server.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []
@@ -112,13 +112,13 @@ def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) 
         if process.pid not in spared and (bystanders is None or process not in bystanders):
             children.setdefault(process.parent, []).append(process)
     found = children.pop(os.getpid(), [])
-    for process in found:  # grows meanwhile
+    for process in found:  # grows during the loop
         found += children.pop(process.pid, [])
     return found
 
 
 def signal_group(leader: int, number: int) -> bool:
-    """Signal the process group that `leader`, a child not reaped yet, leads. Return False if there is none (yet)."""
+    """Signal the process group of `leader`, an unreaped child. Return False if the group does not exist (yet)."""
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
@@ -127,17 +127,17 @@ def signal_group(leader: int, number: int) -> bool:
 
 
 def signal_rank(leader: int, number: int) -> None:
-    """Signal a rank's process group, or the rank alone if it does not lead one yet."""
+    """Signal a rank's process group, or only the rank if it does not lead a group yet."""
     if not signal_group(leader, number):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(leader, number)
 
 
 def signal_everything(leaders: Iterable[int], number: int, spared: Collection[int] = ()) -> None:
-    """Signal the groups of `leaders`, then every other descendant that is not spared.
+    """Signal the groups of `leaders`, then all other descendants except `spared`.
 
-    Groups first: that is one atomic step for each, and needs no look around. A stopped process is continued, since it
-    could not act on the signal otherwise.
+    A group is signalled atomically and without a scan, so groups come first. Stopped processes are continued, so they
+    can handle the signal.
     """
     reached = {leader for leader in leaders if signal_group(leader, number)}
     for leader in reached:
@@ -150,10 +150,10 @@ def signal_everything(leaders: Iterable[int], number: int, spared: Collection[in
 
 
 class Ending:
-    """The one rule by which processes are ended: SIGTERM, `grace_s` seconds, then SIGKILL until nothing is left.
+    """The shutdown of processes: SIGTERM, `grace_s` seconds, then SIGKILL until nothing is left.
 
-    It never waits: its owner sleeps until `timeout_s` has passed or a child has ended, reaps, and calls `step`.
-    `spared` processes live on, until that set is emptied. `kill_group` may kill many at once (a cgroup).
+    It never blocks. Its owner sleeps until `timeout_s` has passed or a child has ended, reaps, and calls `step`.
+    Processes in `spared` are kept until that set is emptied. `kill_group` may kill many processes at once (a cgroup).
     """
 
     def __init__(
@@ -164,13 +164,13 @@ class Ending:
         on_kill: Callable[[int], object] = lambda _count: None,
         kill_group: Callable[[], object] = lambda: None,
     ) -> None:
-        """Begin at once, unless `grace_s` is None: then with `begin`. Until that, requests to hurry are ignored."""
+        """Start at once, or with `begin` if `grace_s` is None. Calls of `hurry` before the start are ignored."""
         self._leaders = leaders
         self._on_kill = on_kill
         self._kill_group = kill_group
         self._kill_again_s = FIRST_KILL_AGAIN_S
         self._killing_since: float | None = None
-        self._deadline: float | None = None  # None: not begun
+        self._deadline: float | None = None  # None: not started
         self.spared: Collection[int] = ()
         self.killed = 0
         if grace_s is not None:
@@ -186,21 +186,21 @@ class Ending:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until something is due; None before the end has begun."""
+        """Seconds until `step` must be called; None before the start."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     @property
     def is_unkillable(self) -> bool:
-        """True if something has outlived SIGKILL for longer than waiting for it makes sense."""
+        """True if processes have survived SIGKILL for too long to wait for them."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 
     def hurry(self, grace_s: float = 0.0) -> None:
-        """Let no more of the grace period pass than `grace_s` seconds from now on."""
+        """Shorten the rest of the grace period to at most `grace_s` seconds."""
         if self._deadline is not None and self._killing_since is None:
             self._deadline = min(self._deadline, time.monotonic() + grace_s)
 
     def step(self) -> None:
-        """Kill whatever is left if it is time to. New descendants may appear meanwhile, hence again and again."""
+        """Kill the remaining processes if the grace period is over. Repeats, because new descendants may appear."""
         if self.timeout_s is None or self.timeout_s > 0:
             return
         if self._killing_since is None:
@@ -214,19 +214,20 @@ class Ending:
 
 
 class RunGroup:
-    """A control group of the run's own, a child of the launcher's version 2 group. Without effect if none can be made.
+    """A control group for the run, below the launcher's version 2 group. Does nothing if it cannot be created.
 
-    It kills all its members in one atomic step, also what forks faster than signals can follow.
+    It kills all its members atomically, even processes that fork faster than signals can reach them.
 
-    Processes are born into the group of their parent. A kernel takes about 10 ms for one that moves, and keeps all
-    others from forking meanwhile: so the agent moves, once, and its ranks do not; before a kill it steps out.
+    Processes start in the group of their parent. Moving a process takes the kernel about 10 ms, during which no other
+    process can fork. Therefore only the agent moves, once, and its ranks inherit the group. The agent leaves it
+    before a kill.
     """
 
     def __init__(self, agent_pid: int) -> None:
         self._directory: Path | None = None
         name, parent = _group_name(agent_pid), own_directory()
         if parent is not None and os.access(parent / _MEMBERS, os.W_OK):
-            inside = parent.name == name  # this process is in it already
+            inside = parent.name == name  # this process is already in it
             directory = parent if inside else parent / name
             if not inside:
                 _remove_forgotten(parent)
@@ -236,12 +237,12 @@ class RunGroup:
         self._let_out: set[int] = set()
 
     def take_in(self, pid: int) -> None:
-        """Have a process, and all that it starts from now on, belong to the group."""
+        """Move a process into the group. Its future child processes are in the group too."""
         if self._directory is not None and not (pid == os.getpid() and own_directory() == self._directory):
             _move(pid, self._directory)
 
     def let_out(self, pid: int) -> bool:
-        """Have `kill` spare a process, but not what it has started. Return False if that cannot be."""
+        """Move a process, but not its child processes, out of the group before a `kill`. Return False on failure."""
         if self._directory is None or pid in self._let_out:
             return True
         if not _move(pid, self._directory.parent):
@@ -250,25 +251,25 @@ class RunGroup:
         return True
 
     def take_back(self) -> None:
-        """Have all processes that were let out belong to the group again."""
+        """Move all processes that were let out back into the group."""
         for pid in self._let_out:
             self.take_in(pid)
         self._let_out.clear()
 
     def kill(self) -> None:
-        """Send SIGKILL to every member at once (Linux 5.14 and later)."""
+        """Send SIGKILL to all members at once (Linux 5.14 and later)."""
         if self._directory is not None:
             with suppress(OSError):
                 (self._directory / "cgroup.kill").write_text("1", encoding="ascii")
 
     def remove(self) -> None:
-        """Remove the group once it is empty, with the groups that ranks have made in it."""
+        """Remove the group once it is empty, including groups that ranks created in it."""
         if self._directory is not None:
             _remove(self._directory)
 
 
 def _group_name(agent_pid: int | str) -> str:
-    """Return the name of an agent's group, which no agent in another container has that sees the same groups."""
+    """Return the name of an agent's group. It is unique even among containers that see the same groups."""
     try:
         namespace = _PID_NAMESPACE.stat().st_ino
     except OSError:
@@ -277,9 +278,9 @@ def _group_name(agent_pid: int | str) -> str:
 
 
 def _remove_forgotten(parent: Path) -> None:
-    """Remove groups of agents that were killed together with their launchers, or whose launchers were killed after them.
+    """Remove the groups of agents that could not remove them because they or their launchers were killed.
 
-    Agents of other containers are not seen from here; their groups stay.
+    Agents of other containers are not visible, so their groups are kept.
     """
     ours = _group_name("")
     for group in parent.glob(f"{ours}*"):
@@ -292,7 +293,7 @@ def _remove_forgotten(parent: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a group with those inside it. The kernel keeps every group that has members."""
+    """Remove a group and its subgroups. The kernel keeps groups that have members."""
     inside = sorted((path for path in directory.rglob("*") if path.is_dir()), reverse=True)
     for group in (*inside, directory):
         with suppress(OSError):
@@ -303,5 +304,5 @@ def _move(pid: int, directory: Path) -> bool:
     try:
         (directory / _MEMBERS).write_text(str(pid), encoding="ascii")
     except OSError as error:
-        return error.errno == errno.ESRCH  # it has ended, and is in no group
+        return error.errno == errno.ESRCH  # it has ended, so it is in no group
     return True

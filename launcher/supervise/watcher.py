@@ -1,14 +1,14 @@
-"""A process that outlives launcher and agent: if both are killed at the same moment, it kills what the ranks started.
+"""A process that survives launcher and agent. If both are killed at once, it kills the processes that ranks started.
 
-The kernel kills the ranks themselves when their agent ends, but not what they started. The watcher holds one end of
-a pipe, launcher and agent the other. It sleeps until the launcher dismisses it or both are gone. Then it kills
+When an agent ends, the kernel kills its ranks but not their child processes. The watcher holds one end of a pipe, and
+launcher and agent hold the other. It sleeps until the launcher dismisses it or both are gone. Then it kills
 
-* the members of the run's control group, where there is one;
-* the sessions of the ranks that ran, whatever the environment of a process there;
-* every process whose environment names the run directory, whatever its session. In a run over several servers, which
-  may be on one machine, the environment has to name the heartbeat file of a rank of this server.
+* the members of the run's control group, if there is one;
+* all processes in the sessions of ranks that were running;
+* all processes with the run directory in their environment. In a run on several servers, which may share a machine, the
+  environment must contain the heartbeat file of a rank of this server instead.
 
-It has a session, a name and a command line of its own, so that neither Ctrl-C nor `pkill -9 -f tlaunch` reaches it.
+It has its own session, name and command line, so Ctrl-C and `pkill -9 -f tlaunch` do not reach it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from launcher.core.regular_files import open_regular
 from launcher.core.run_dir import RunDir
 from launcher.supervise.tree import FIRST_KILL_AGAIN_S, KILL_PATIENCE_S, LAST_KILL_AGAIN_S, RunGroup
 
-NAME = "watch-ranks"  # as `ps` and `top` show it
-NAMED_AFTER_S = 0.5  # what that takes would delay the start of ranks
+NAME = "watch-ranks"  # as shown by `ps` and `top`
+NAMED_AFTER_S = 0.5  # setting the name earlier would delay the start of ranks
 _DISMISSED = b"."
 _MAX_EVENTS_BYTES = 64 << 20
 _MAX_ENVIRON_BYTES = 8 << 20
 
 
 class Watcher:
-    """The launcher's end. Start it before the agent is forked, which then holds the pipe open too."""
+    """The launcher's handle of the watcher. Start it before the agent is forked, so both hold the pipe open."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        """Fork the watcher. Call while signals are held back: it never lets them act.
+        """Fork the watcher. Call it while signals are blocked; the watcher never unblocks them.
 
         Raises:
-            OSError: no process or pipe could be made.
+            OSError: the process or pipe cannot be created.
         """
         reader, self._writer = os.pipe()
         try:
@@ -65,7 +65,7 @@ class Watcher:
             os.close(reader)
 
     def dismiss(self) -> None:
-        """End the watcher, since nothing of the run is left, and wait for that."""
+        """End the watcher and wait for its exit. Call it when no process of the run is left."""
         with suppress(OSError):  # it was killed
             os.write(self._writer, _DISMISSED)
         os.close(self._writer)
@@ -87,7 +87,7 @@ def _watch(reader: int, run_dir: RunDir) -> NoReturn:
 
 
 def _let_go(kept: int) -> None:
-    """Close all that the launcher had open: whoever reads from it must not wait for this process."""
+    """Close all inherited descriptors except `kept`, so readers of the launcher's output do not wait for it."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
@@ -99,14 +99,14 @@ def _let_go(kept: int) -> None:
 
 
 def _show_name(run_dir: RunDir) -> None:
-    from launcher.preload.run_main import rename_process, show_command_line  # noqa: PLC0415 - the launcher needs none of it
+    from launcher.preload.run_main import rename_process, show_command_line  # noqa: PLC0415 - only the watcher needs it
 
     rename_process(NAME)
     show_command_line([NAME, str(run_dir.root)])
 
 
 def end_what_is_left(run_dir: RunDir) -> None:
-    """Kill what ranks have left, again and again until nothing is found, or what is found cannot be killed."""
+    """Kill the remaining processes of ranks repeatedly, until none is found or a time limit is reached."""
     seen = _Seen(run_dir)
     group = None if seen.agent_pid is None else RunGroup(seen.agent_pid)
     deadline, again_s = time.monotonic() + KILL_PATIENCE_S, FIRST_KILL_AGAIN_S
@@ -123,18 +123,18 @@ def end_what_is_left(run_dir: RunDir) -> None:
         again_s = min(2 * again_s, LAST_KILL_AGAIN_S)
     if group is not None:
         group.remove()
-    if run_dir.server_index is None:  # else other servers may be writing there
+    if run_dir.server_index is None:  # otherwise other servers may still write there
         for half_written in run_dir.root.glob(".*.partial"):
             with suppress(OSError):
                 half_written.unlink()
 
 
 class _Seen:
-    """What the agent recorded of the present attempt, as far as it can be read."""
+    """Information from the agent's events about the current attempt, as far as they are readable."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self.agent_pid: int | None = None
-        # Of ranks, and MindSpore's scheduler (None), that had not ended: other sessions may be somebody else's by now.
+        # Of running ranks, and of MindSpore's scheduler (None). Sessions of ended ranks may belong to others now.
         self.leaders: dict[int | None, int] = {}
         self.marks: set[bytes] = (
             set() if run_dir.server_index is not None else {_mark(env.TLAUNCH_RUN_DIR, run_dir.root)}
@@ -171,7 +171,7 @@ def _mark(name: str, path: Path) -> bytes:
 def _left(sessions: set[int], marks: set[bytes]) -> Iterator[int]:
     for process in every_process():
         if not process.living or process.pid == os.getpid() or _name_of(process.pid) == NAME:
-            continue  # the watcher of a run that a rank has begun ends that run
+            continue  # a run that a rank started has its own watcher
         if process.session in sessions or not marks.isdisjoint(
             _read(f"{PROC}/{process.pid}/environ", _MAX_ENVIRON_BYTES).split(b"\0")
         ):
@@ -183,7 +183,7 @@ def _name_of(pid: int) -> str:
 
 
 def _read(path: str, limit_bytes: int) -> bytes:
-    """Return the beginning of a file; nothing if it cannot be read."""
+    """Return the beginning of a file; empty if it cannot be read."""
     with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
         return file.read(limit_bytes)
     return b""

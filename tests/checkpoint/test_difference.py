@@ -46,33 +46,26 @@ def _difference(tmp_path):
 
 def test_another_layout_holds_the_same_state(difference):
     found = difference(files=ROWS, layout=Layout(dp=2))
-
     assert found.is_same_state
     assert [fact.name for fact in found.facts] == ["layout"]
     assert found.compared == 6
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_same"),
-    [
-        ({"train": {"seed": 2, "learning_rate": 0.1}}, False),
-        ({"train": {"seed": 1, "learning_rate": 0.5}}, True),
-        ({"model": {"d_model": 3, "dropout": 0.5}}, True),
-        ({"model": {"d_model": 3, "dropout": 0.1, "new": 1}}, True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("settings", "is_same"), [
+    ({"train": {"seed": 2, "learning_rate": 0.1}}, False),
+    ({"train": {"seed": 1, "learning_rate": 0.5}}, True),
+    ({"model": {"d_model": 3, "dropout": 0.5}}, True),
+    ({"model": {"d_model": 3, "dropout": 0.1, "new": 1}}, True),
+], ids=str)  # fmt: skip
 def test_settings(difference, settings, is_same):
     """Those that decide which training it is make another state; a setting that a version did not have is the same."""
     found = difference(settings={**SETTINGS, **settings})
-
     assert (len(found.facts), found.is_same_state) == (1, is_same)
 
 
 @pytest.mark.parametrize("facts", [{"step": 6}, {"text": "another"}, {"dtype": "F64"}], ids=str)
 def test_what_else_is_another_state(difference, facts):
     found = difference(**facts)
-
     assert [fact.name for fact in found.facts if fact.matters]
     assert not found.is_same_state
 
@@ -80,7 +73,6 @@ def test_what_else_is_another_state(difference, facts):
 def test_parameters_and_shapes(difference):
     """Of those that both have in one shape, values are compared."""
     found = difference(shapes={"head": (3, 2), "word": (3,)})
-
     assert (found.only_first, found.only_second) == (("norm",), ("word",))
     assert [(fact.name, fact.first, fact.second) for fact in found.shapes] == [("head", (2, 3), (3, 2))]
     assert (found.compared, found.is_same_state) == (0, False)
@@ -97,19 +89,13 @@ def test_the_largest_difference(difference):
     assert found == TensorDifference("head", "first_moment", 6, 3, 4.0, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        (0.0, -0.0, (0, 0.0, 0.0)),
-        (math.nan, -math.nan, (0, 0.0, 0.0)),
-        (1.0, math.nan, (1, math.inf, math.inf)),
-        (math.inf, 1.0, (1, math.inf, math.inf)),
-        (math.inf, -math.inf, (1, math.inf, math.inf)),
-        (0.0, 5e-324, (1, 5e-324, 1.0)),
-        (1.7e308, -1.7e308, (1, math.inf, math.inf)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("one", "other", "expected"), [
+    (0.0, -0.0, (0, 0.0, 0.0)), (math.nan, -math.nan, (0, 0.0, 0.0)), (1.0, math.nan, (1, math.inf, math.inf)),
+    (math.inf, 1.0, (1, math.inf, math.inf)),
+    (math.inf, -math.inf, (1, math.inf, math.inf)),
+    (0.0, 5e-324, (1, 5e-324, 1.0)),
+    (1.7e308, -1.7e308, (1, math.inf, math.inf)),
+], ids=str)  # fmt: skip
 def test_values_that_are_no_common_numbers(difference, one, other, expected):
     """Bits that differ are another state, though no number does. What is equal in both, also NaN, is none."""
 

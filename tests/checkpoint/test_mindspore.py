@@ -32,7 +32,6 @@ def content_of(path, value):
 
 def test_what_is_written_is_read(path):
     found = read_values(path)
-
     assert [(name, value.type, value.shape) for name, value in found.items()] == [
         ("encoder.0.weight", "Float32", (2, 3)),
         ("scalar", "Int64", ()),
@@ -48,7 +47,6 @@ def test_pieces_of_one_tensor_are_joined(tmp_path):
         for piece in (bytes(range(16)), bytes(range(16, 40))):
             write(file, "large", "Float32", (10,), piece)
     [value] = read_values(path).values()
-
     assert [len(piece) for piece in value.pieces] == [16, 24]
     assert (value.shape, content_of(path, value)) == ((10,), bytes(range(40)))
 
@@ -58,29 +56,23 @@ def test_the_crc_is_compared(path):
     path.write_bytes(content + b"crc_num" + zlib.crc32(content).to_bytes(10, "big"))
     assert len(read_values(path)) == 3
     path.write_bytes(content[:-1] + b"x" + b"crc_num" + zlib.crc32(content).to_bytes(10, "big"))
-
     with pytest.raises(UnreadableError, match="CRC"):
         read_values(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"PK\x03\x04",
-        b"\x0a\xff\xff\xff\xff\x0f",  # a value of 4 GiB
-        b"\x0a" + b"\xff" * 12,  # a number without an end
-        b"\x0a\x02\x08\x01",  # a tag that is a number
-        b"".join(b"\x0a\x0c\x0a\x01" + tag + b"\x12\x07\x12\x03str\x1a\x00" for tag in (b"a", b"b", b"a")),
-        b"\x0a\x10\x0a\x01a\x12\x0b\x08\x05\x12\x03Int\x1a\x01x" + b"\x0b",
-        b"\x08" + b"\xff" * 9 + b"\x01",
-        b"\x0a\x1b\x0a\x01a\x12\x16\x08" + b"\xff" * 8 + b"\x7f\x12\x07Float32\x1a\x01x",
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"", b"PK\x03\x04",
+    b"\x0a\xff\xff\xff\xff\x0f",  # a value of 4 GiB
+    b"\x0a" + b"\xff" * 12,  # a number without an end
+    b"\x0a\x02\x08\x01",  # a tag that is a number
+    b"".join(b"\x0a\x0c\x0a\x01" + tag + b"\x12\x07\x12\x03str\x1a\x00" for tag in (b"a", b"b", b"a")),
+    b"\x0a\x10\x0a\x01a\x12\x0b\x08\x05\x12\x03Int\x1a\x01x" + b"\x0b",
+    b"\x08" + b"\xff" * 9 + b"\x01",
+    b"\x0a\x1b\x0a\x01a\x12\x16\x08" + b"\xff" * 8 + b"\x7f\x12\x07Float32\x1a\x01x",
+])  # fmt: skip
 def test_what_is_no_such_file_is_refused(tmp_path, content):
     path = tmp_path / "model.ckpt"
     path.write_bytes(content)
-
     with pytest.raises(UnreadableError, match=r"model\.ckpt"):
         read_values(path)
 
@@ -110,6 +102,5 @@ def test_more_fields_than_any_model_needs_are_refused(tmp_path, monkeypatch):
     with path.open("wb") as file:
         for number in range(6):
             write(file, str(number), "Int32", (), bytes(4))
-
     with pytest.raises(UnreadableError, match="more than 20"):
         read_values(path)

@@ -31,18 +31,13 @@ LEFT, RIGHT, ALL = ((0, 0), (4, 3)), ((0, 3), (4, 3)), ((0, 0), (4, 6))
 FIRST, SECOND = [((0, 0), (2, 3)), ((2, 0), (1, 1))], [((2, 1), (1, 2)), ((3, 0), (1, 3))]
 
 
-@pytest.mark.parametrize(
-    ("boxes", "layout", "expected"),
-    [
-        ({"rank0": [LEFT], "rank1": [RIGHT]}, Layout(mp=2), (0, [("mp", 1, 2)])),
-        ({"rank0": [LEFT], "rank1": [RIGHT], "rank2": [LEFT], "rank3": [RIGHT]}, MODEL, (0, [("mp", 1, 2)])),
-        ({"rank0": FIRST, "rank1": [RIGHT], "rank2": SECOND}, MODEL, (0, [("mp", 1, 2), ("dp", None, 2)])),
-        ({"rank0": [ALL], "rank1": [ALL]}, Layout(mp=2), (0, [])),
-        ({"rank1": [ALL]}, Layout(pp=2), (1, [])),
-        ({"model": [ALL]}, MODEL, (None, [])),
-    ],
-    ids=["model parallel", "copies", "owned", "held by all", "a stage", "integrated"],
-)
+@pytest.mark.parametrize(("boxes", "layout", "expected"), [
+    ({"rank0": [LEFT], "rank1": [RIGHT]}, Layout(mp=2), (0, [("mp", 1, 2)])),
+    ({"rank0": [LEFT], "rank1": [RIGHT], "rank2": [LEFT], "rank3": [RIGHT]}, MODEL, (0, [("mp", 1, 2)])),
+    ({"rank0": FIRST, "rank1": [RIGHT], "rank2": SECOND}, MODEL, (0, [("mp", 1, 2), ("dp", None, 2)])),
+    ({"rank0": [ALL], "rank1": [ALL]}, Layout(mp=2), (0, [])),
+    ({"rank1": [ALL]}, Layout(pp=2), (1, [])), ({"model": [ALL]}, MODEL, (None, [])),
+], ids=["model parallel", "copies", "owned", "held by all", "a stage", "integrated"])  # fmt: skip
 def test_how_it_is_cut(boxes, layout, expected):
     assert cut_of(boxes, layout) == expected
 

@@ -70,7 +70,6 @@ def test_any_cut_is_joined(data):
         write(root / "step-5", shapes, values, cut, dtype=dtype)
         with opening(root / "step-5") as stored:
             merge(stored, root / "model", moments=True)
-
         found = {f"weight/{name}": each for name, each in tensors_in(root / "model" / MODEL).items()}
         found |= tensors_in(root / "model" / OPTIMIZER)
         assert found == {
@@ -118,7 +117,6 @@ def test_what_a_model_has(tmp_path):
     write(tmp_path / "step-5", SHAPE, numbered(SHAPE), HALVES, settings={"model": {"d_model": 6}})
     with opening(tmp_path / "step-5") as stored:
         merge(stored, tmp_path / "model", moments=False)
-
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [CONFIG, MODEL, "tokenizer.model"]
     assert (tmp_path / "model" / "tokenizer.model").read_bytes() == TOKENS
     assert '"d_model": 6' in (tmp_path / "model" / CONFIG).read_text()
@@ -127,7 +125,6 @@ def test_what_a_model_has(tmp_path):
 @pytest.mark.parametrize("name", ["rank0.safetensors", "tokenizer.model"])
 def test_a_damaged_file_is_found_before_anything_is_written(tmp_path, name):
     flip(write(tmp_path / "step-5", SHAPE, numbered(SHAPE), HALVES) / name)
-
     with pytest.raises(DamagedError, match=name), opening(tmp_path / "step-5"):
         pass
 
@@ -141,7 +138,6 @@ def test_a_copy_serves(tmp_path):
     told = []
     with opened(path, read_index(path), lambda _: None, told.append) as stored:
         merge(stored, tmp_path / "model", moments=False)
-
     assert tensors_in(tmp_path / "model" / MODEL)["head"] == (SHAPE["head"], values["head"][0])
     [line] = told
     assert "rank2.safetensors" in line
@@ -149,11 +145,8 @@ def test_a_copy_serves(tmp_path):
 
 def test_a_failure_leaves_nothing(tmp_path):
     """An index whose boxes overlap as much as they leave out is not noticed before."""
-    boxes = {
-        "rank0.safetensors": [NamedBox("head", Box((0, 0), (4, 3))), NamedBox("head", Box((0, 2), (4, 3)))],
-    }
+    boxes = {"rank0.safetensors": [NamedBox("head", Box((0, 0), (4, 3))), NamedBox("head", Box((0, 2), (4, 3)))]}
     write(tmp_path / "step-5", SHAPE, numbered(SHAPE), boxes)
-
     block = patch.object(tensors, "BLOCK_BYTES", 4)
     with opening(tmp_path / "step-5") as stored, block, pytest.raises(DamagedError, match="head"):
         merge(stored, tmp_path / "model", moments=False)
@@ -168,7 +161,6 @@ def test_few_files_are_open_at_a_time(tmp_path):
     write(tmp_path / "step-5", shapes, values, rows)
     with patch.object(tensors, "MAX_MAPPED", 2), opening(tmp_path / "step-5") as stored:
         merge(stored, tmp_path / "model", moments=True)
-
     assert tensors_in(tmp_path / "model" / MODEL)["head"] == (shapes["head"], values["head"][0])
 
 
@@ -177,5 +169,4 @@ def test_all_that_is_read_is_counted(tmp_path):
     index, counts = read_index(path), []
     with opened(path, index, counts.append, lambda _: None) as stored:
         merge(stored, tmp_path / "model", moments=True)
-
     assert sum(counts) == tensors.all_bytes(index) + tensors.state_bytes(index)

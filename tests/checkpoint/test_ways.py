@@ -1,11 +1,9 @@
 """Which files a checkpoint has, and whose parts they hold."""
 
-import doctest
 import itertools
 
 import pytest
 
-from launcher.checkpoint import file_layout as ways
 from launcher.checkpoint.file_layout import (
     INTEGRATED,
     ONE_COPY,
@@ -20,10 +18,6 @@ from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
 
 LAYOUTS = [Layout(dp=dp, mp=mp, pp=pp) for dp, mp, pp in itertools.product((1, 2, 3), repeat=3)]
-
-
-def test_the_examples():
-    assert doctest.testmod(ways).failed == 0
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -36,15 +36,12 @@ def three(launcher):
     return launcher
 
 
-@pytest.mark.parametrize(
-    ("command", "reference", "name"),
-    [
-        *((command, "mine", "20260102-000000-mine") for command in COMMANDS),
-        ("status", "oth", "20260103-000000-other"), ("status", "20260101", "20260101-000000-mine"),
-        ("why", "latest", "20260103-000000-other"), ("logs", "latest~2", "20260101-000000-mine"),
-        ("stop", "runs/20260101-000000-mine/", "20260101-000000-mine"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "reference", "name"), [
+    *((command, "mine", "20260102-000000-mine") for command in COMMANDS),
+    ("status", "oth", "20260103-000000-other"), ("status", "20260101", "20260101-000000-mine"),
+    ("why", "latest", "20260103-000000-other"), ("logs", "latest~2", "20260101-000000-mine"),
+    ("stop", "runs/20260101-000000-mine/", "20260101-000000-mine"),
+])  # fmt: skip
 def test_a_run_has_many_names(three, command, reference, name):
     """A note on stderr says where several have one."""
     done = three.call(command, reference)

@@ -106,11 +106,11 @@ def test_what_one_holds(launcher, checkpoint):
 def test_verify_names_the_file(launcher, checkpoint):
     """Whole ones are told, too."""
     whole, damaged = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
-    assert launcher.call("ckpt", "verify", "20260101-000000-a", code=0).stdout.count(": whole") == 2
+    assert launcher.call("ckpt", "verify", "20260101-000000-a", code=0).stdout.count(": intact") == 2
     file = damaged / "rank0.safetensors"
     file.write_bytes(bytes(72))
     said = launcher.call("ckpt", "verify", whole, damaged, code=1).stdout
-    assert (f"{whole}: whole" in said, f"{file} is damaged" in said) == (True, True)
+    assert (f"{whole}: intact" in said, f"{file} is damaged" in said) == (True, True)
 
 
 def test_verify_names_a_checkpoint_without_its_index(launcher, checkpoint):

@@ -82,23 +82,17 @@ def test_what_other_tools_have_no_names_for_is_refused(launcher, other):
     launcher.call("ckpt", "import", "model.ckpt", *words, code=2)
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"kinds": ("first_moment", "weight")},
-        {"kinds": ("weight", "weight")},
-        {"buffers": {"kernel": (4, 3)}},
-        {
-            "files": {
-                "rank0.safetensors": [
-                    NamedBox("kernel", Box((0, 0), (4, 3))),
-                    NamedBox("norm.running_mean", Box((0,), (3,))),
-                ]
-            }
-        },
-    ],
-    ids=["no weights first", "a kind twice", "a buffer that is a parameter", "a buffer in another file"],
-)
+@pytest.mark.parametrize("facts", [
+    {"kinds": ("first_moment", "weight")}, {"kinds": ("weight", "weight")}, {"buffers": {"kernel": (4, 3)}},
+    {
+        "files": {
+            "rank0.safetensors": [
+                NamedBox("kernel", Box((0, 0), (4, 3))),
+                NamedBox("norm.running_mean", Box((0,), (3,))),
+            ]
+        }
+    },
+], ids=["no weights first", "a kind twice", "a buffer that is a parameter", "a buffer in another file"])  # fmt: skip
 def test_an_index_that_cannot_be_is_damage(other, facts):
     """Nothing is read by it."""
     with pytest.raises(DamagedError):

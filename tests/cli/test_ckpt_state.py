@@ -80,13 +80,13 @@ def test_the_hint_for_too_few_checkpoints_can_be_followed(launcher, run):
     checkpoints = run(2, 4, 6)
     flip(checkpoints / "step-6" / "rank1.safetensors")
     told = launcher.call("ckpt", "merge", checkpoints.parent, "--output", "model", "--average", "5", code=2).stderr
-    assert "has 2 whole checkpoints" in told
+    assert "has 2 intact checkpoints" in told
     assert "--average 2" in told
     launcher.call("ckpt", "merge", checkpoints.parent, "--output", "model", "--average", "2", code=0)
 
     flip(checkpoints / "step-4" / "rank1.safetensors")
     told = launcher.call("ckpt", "merge", checkpoints.parent, "--output", "other", "--average", "2", code=2).stderr
-    assert "has 1 whole checkpoint\n" in told
+    assert "has 1 intact checkpoint\n" in told
     assert "single checkpoint" not in told
 
 
@@ -208,7 +208,7 @@ def test_prune_removes_nothing_where_none_is_whole(launcher, run):
     checkpoints = run(5, 7)
     for step in (5, 7):
         flip(checkpoints / f"step-{step}" / "rank0.safetensors")
-    assert "no checkpoint is whole" in launcher.refused(1, ["ckpt", "prune", checkpoints, "--keep", 1])
+    assert "no checkpoint is intact" in launcher.refused(1, ["ckpt", "prune", checkpoints, "--keep", 1])
     write(checkpoints / "step-9", SHAPES, numbered(SHAPES), step=9)
     shutil.copytree(checkpoints / "step-9", checkpoints / "step-10")
     text = (checkpoints / "step-9" / INDEX).read_text().replace('"schema": 1', '"schema": 9')

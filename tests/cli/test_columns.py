@@ -1,11 +1,9 @@
 """Amounts as people say them, columns of a terminal, and series of numbers as a line of text."""
 
-import doctest
 import math
 
 import pytest
 
-from launcher.cli.text import columns
 from launcher.cli.text.columns import (
     BLOCKS,
     MAX_NUMBER_CHARS,
@@ -24,13 +22,10 @@ from launcher.cli.text.columns import (
 from launcher.cluster.engine_output import listed
 
 
-@pytest.mark.parametrize(
-    ("count_bytes", "words"),
-    [
-        (None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 39, "1.5 TiB"), (5 << 50, "5.0 PiB"),
-        (1 << 70, "1024.0 EiB"), (-7, "-7 B"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("count_bytes", "words"), [
+    (None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 39, "1.5 TiB"), (5 << 50, "5.0 PiB"),
+    (1 << 70, "1024.0 EiB"), (-7, "-7 B"),
+])  # fmt: skip
 def test_sizes(count_bytes, words):
     assert size(count_bytes) == words
 
@@ -58,24 +53,17 @@ def test_counts():
     assert counted(0, "rank") == "0 ranks"
 
 
-def test_worked_examples_of_the_docstrings():
-    assert doctest.testmod(columns).failed == 0
-
-
 @pytest.mark.parametrize("words_of", [server_list, listed])
 def test_names_of_servers_cannot_act_on_a_terminal(words_of):
     assert words_of(["a\x1b[2J", "b\nc"]) == r"servers a\x1b[2J, b\nc"
     assert words_of([f"h{index}" for index in range(10)]).endswith("h7 and 2 more")
 
 
-@pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (16, ["NAME   B  WHY", "abcde  2  more"]), (14, ["NAME   B  WHY", "abcde  2  more"]),
-        (13, ["NAME   B  WHY", "abcde  2  mo…"]), (12, ["NAME   WHY", "abcde  more"]),
-        (9, ["NAME  WHY", "abc…  mo…"]), (3, ["NA…", "ab…"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("width", "lines"), [
+    (16, ["NAME   B  WHY", "abcde  2  more"]), (14, ["NAME   B  WHY", "abcde  2  more"]),
+    (13, ["NAME   B  WHY", "abcde  2  mo…"]), (12, ["NAME   WHY", "abcde  more"]),
+    (9, ["NAME  WHY", "abc…  mo…"]), (3, ["NA…", "ab…"]),
+])  # fmt: skip
 def test_columns_give_way_in_turn(width, lines):
     """Each as far as it may; a line that is still too wide is cut."""
     rows = [["abcde", "2", "more"]]

@@ -61,7 +61,7 @@ def test_an_observer_that_fails_is_let_go(launcher):
     done = launcher.python(FAILING_OBSERVER)
     assert done.returncode == 7, done.stderr
     assert done.stderr.count("RuntimeError: seen once") == 1
-    assert "ended well" not in done.stderr
+    assert "succeeded" not in done.stderr
     assert launcher.report.verdict.culprit == 1
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, snapshot):
     assert [line for line in told if " to end, " not in line] == snapshot  # how many are left, if the second is late
 
 
-@pytest.mark.parametrize(("code", "words"), [(0, b"ending 1 process"), (3, b"ending processes")])
+@pytest.mark.parametrize(("code", "words"), [(0, b"terminating 1 process"), (3, b"terminating processes")])
 def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, words):
     """While a grandchild is given its grace, a person reads what is being waited for, and the launcher sleeps."""
     script = f'"{sys.executable}" "{programs / "stubborn.py"}" double-fork ignore child-only; exit {code}'
@@ -216,7 +216,7 @@ def test_a_long_line_is_cut_and_the_cut_is_said(launcher):
     done = launcher.run("run", *program)
     assert done.returncode == 3
     assert done.stdout == "x" * 50_000 + "\n"
-    assert ", its last lines:\n  | " + "x" * 1000 + "… 47 KiB more\n" in done.stderr
+    assert ", last lines:\n  | " + "x" * 1000 + "… 47 KiB more\n" in done.stderr
     why = launcher.call("why").stdout
     assert "\nrank 0: exit code 3, at " in why
     assert max(map(len, why.splitlines())) < 1050

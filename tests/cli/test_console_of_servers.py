@@ -38,19 +38,12 @@ def watch(console, *events):
     console.finish(tuple)
 
 
-@pytest.mark.parametrize(
-    ("server_index", "shows", "lines"),
-    [
-        (None, "rank0", "line of 0\n"),
-        (1, "rank0", "line of 2\n"),
-        (1, "all", "[2] line of 2\n[3] line of 3\n"),
-        (None, "all", "[0] line of 0\n[1] line of 1\n[2] line of 2\n[3] line of 3\n"),
-        (None, "collapse", "[0-3] line of 0..3\n"),
-        (1, "collapse", "[2-3] line of 2..3\n"),
-        (1, "none", ""),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("server_index", "shows", "lines"), [
+    (None, "rank0", "line of 0\n"), (1, "rank0", "line of 2\n"),
+    (1, "all", "[2] line of 2\n[3] line of 3\n"),
+    (None, "all", "[0] line of 0\n[1] line of 1\n[2] line of 2\n[3] line of 3\n"),
+    (None, "collapse", "[0-3] line of 0..3\n"), (1, "collapse", "[2-3] line of 2..3\n"), (1, "none", ""),
+], ids=str)  # fmt: skip
 def test_only_the_server_s_own_ranks_are_shown(console, capfdbinary, server_index, shows, lines):
     watch(console(server_index, shows))
     assert capfdbinary.readouterr().out.decode() == lines

@@ -40,8 +40,8 @@ if wish == "die":
 if wish == "wait" or wish.startswith("held-back"):
     signal.sigwait([signal.SIGUSR1])
 os.fstat(kept)
-detached.tell_started()
-detached.tell_started()
+detached.report_started()
+detached.report_started()
 while not log.with_name("go").exists():
     time.sleep(0.01)
 print("said at the end", sys.stdin.read() == "", flush=True)

@@ -43,7 +43,7 @@ def test_one_machine_is_examined_without_a_table(launcher):
     """Nothing is left behind, and there is no link to measure."""
     done = launcher.run("doctor", "--devices", "2", "--", sys.executable, "train.py")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 server examined: nothing stands in the way of a run" in done.stdout or "[slow-name]" in done.stdout
+    assert "1 server examined: no problem would break a run" in done.stdout or "[slow-name]" in done.stdout
     assert not launcher.runs.exists()
 
 
@@ -57,7 +57,7 @@ def test_what_would_break_a_run_is_the_exit_code(launcher):
     assert (done.returncode, done.stderr, told["sound"]) == (1, "", False)
     messages = {one["code"]: one["message"] for one in told["findings"] if one["severity"] == "breaks"}
     assert messages.keys() == {"no-such-interface", "port-taken", "not-writable"}
-    assert "no file can be made in the runs directory (/dev/null/runs: Not a directory)" in messages["not-writable"]
+    assert "no file can be created in the runs directory (/dev/null/runs: Not a directory)" in messages["not-writable"]
     assert told.keys() == EXAMINED
 
 
@@ -89,7 +89,7 @@ def test_shared_memory_that_takes_no_file_is_found(launcher):
     if not done.stdout:
         pytest.skip(f"nothing can be mounted here: {done.stderr}")
     assert done.returncode == 0
-    assert "no file can be made in shared memory (/dev/shm: Read-only file system), on server" in done.stdout
+    assert "no file can be created in shared memory (/dev/shm: Read-only file system), on server" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, w
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--devices", "4", "--mp", "2"), "doctor takes no layout"),
-        (("--devices", "4", "--pp=2"), "doctor takes no layout"),
-        (("--devices", "4", "table.json"), "takes nothing more: table.json"),
+        (("--devices", "4", "--mp", "2"), "doctor has no layout options"),
+        (("--devices", "4", "--pp=2"), "doctor has no layout options"),
+        (("--devices", "4", "table.json"), "unexpected argument table.json"),
         (("--devises", "4"), "did you mean --devices?"),
     ],
 )
@@ -140,7 +140,7 @@ def test_servers_started_by_hand_are_examined_together(launcher, table, port):
         os.close(reader)
     told = json.loads(done.stdout)
     assert (done.returncode, other.wait(PATIENCE_S)) == (0, 0), done.stdout
-    assert f"server {SERVERS[0]} reports what was found" in other.stderr.read()
+    assert f"server {SERVERS[0]} shows the report" in other.stderr.read()
     assert [one["facts"] is not None for one in told["servers"]] == [True, True]
     codes = {one["code"] for one in told["findings"]}
     assert MEASURED & codes
@@ -172,7 +172,7 @@ def test_a_run_that_is_started_on_the_other_server_is_no_part_of_it(launcher, ta
     )
     done = launcher.run("doctor", *options, "--server", SERVERS[0], "--json")
     assert (done.returncode, other.wait(60)) == (1, 3)
-    assert "was started with another command" in other.stderr.read()
+    assert "was started with a different command" in other.stderr.read()
     (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "breaks"]
     assert (found["code"], found["servers"]) == ("refused", [1])
 
@@ -248,7 +248,7 @@ def test_why_another_server_takes_no_part_in_the_measuring_is_told(launcher, tab
     done = launcher.run(*options, "--server", SERVERS[0], "--json")
     (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "breaks"]
     assert (done.returncode, other.wait(PATIENCE_S), found["code"]) == (1, 1, "trial-run-failed")
-    why = f"server {SERVERS[1]}: its part of a run that only measures links ended with exit code 9: error: no such luck"
+    why = f"server {SERVERS[1]}: its part of the link measurement ended with exit code 9: error: no such luck"
     assert found["message"].endswith(why)
     for kept in Path(tempfile.gettempdir()).glob("tlaunch-links-*"):  # how far it came by then is chance
         assert str(kept) in found["hint"]

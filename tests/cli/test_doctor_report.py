@@ -61,7 +61,7 @@ def test_colours_say_nothing_that_words_do_not():
 def test_nothing_found_says_so():
     """A note alone stands in no way."""
     note = Finding("no-accelerator", Topic.DEVICES, Severity.NOTE, (0, 1), "no accelerator is visible")
-    assert list(report_lines(examination(), (note,)))[-1] == "2 servers examined: nothing stands in the way of a run"
+    assert list(report_lines(examination(), (note,)))[-1] == "2 servers examined: no problem would break a run"
 
 
 def test_what_was_not_asked_is_not_told_to_be_well_and_who_did_not_answer_has_no_facts():

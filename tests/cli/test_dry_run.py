@@ -42,7 +42,7 @@ def test_secrets_are_masked(launcher):
     lines = launcher.call(*arguments, "--", "true").stdout
     as_json = launcher.call(*arguments, "--json", "--", "true").stdout
     assert "s3cr3t" not in lines + as_json
-    assert "masked here: API_KEY, PROXY" in lines
+    assert "masked: API_KEY, PROXY" in lines
 
 
 def test_a_project_file_does_not_act_on_the_terminal(launcher):

@@ -157,17 +157,13 @@ def test_what_is_no_device_in_the_file_changes_nothing(launcher, wait_until, sna
     assert len(attempts(launcher)) == 1
 
 
-@pytest.mark.parametrize(
-    ("code", "options"),
-    [
-        (2, ["--devices", 2, "--exclude", "1"]),
-        (2, ["--devices", 2, "--elastic", "--exclude", "7"]),
-        (2, ["--devices", 4, "--elastic", "--exclude", "0,1,2"]),
-        (3, ["--devices", 4, "--mp", 4, "--elastic", "--exclude", "0", "--exclude", "127.0.0.1"]),
-        (2, ["--devices", 2, "--engine", "slurm", "--elastic"]),
-    ],
-    ids=["without --elastic", "no such device", "several at once", "nothing left", "an engine's agents"],
-)
+@pytest.mark.parametrize(("code", "options"), [
+    (2, ["--devices", 2, "--exclude", "1"]),
+    (2, ["--devices", 2, "--elastic", "--exclude", "7"]),
+    (2, ["--devices", 4, "--elastic", "--exclude", "0,1,2"]),
+    (3, ["--devices", 4, "--mp", 4, "--elastic", "--exclude", "0", "--exclude", "127.0.0.1"]),
+    (2, ["--devices", 2, "--engine", "slurm", "--elastic"]),
+], ids=["without --elastic", "no such device", "several at once", "nothing left", "an engine's agents"])  # fmt: skip
 def test_what_no_elastic_run_can_be_is_refused(launcher, code, options, snapshot):
     """Before anything starts."""
     assert launcher.refused(code, ["run", *options, "--", "true"]) == snapshot

@@ -156,7 +156,7 @@ def test_a_secret_in_the_command_of_the_same_run_has_to_be_filled_in(launcher):
     options = ("--recipe", "quickstart", "--env")
     for pair, is_filled_in in (("API_KEY=s3cr3t", True), ("API=s3cr3t", False)):
         first = launcher.call("explain", "--settings", *options, pair, code=0).stdout.splitlines()[0]
-        assert first.endswith(" and what is masked is filled in.") == is_filled_in
+        assert first.endswith(", and fill in the masked values.") == is_filled_in
 
 
 def test_settings_have_other_names_and_entries_of_a_persons_own(launcher):

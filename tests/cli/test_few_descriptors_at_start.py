@@ -14,4 +14,4 @@ def test_the_limit_is_named(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8)),
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr == "error: Too many open files\nhint: raise the limit on open files, which is 8 (`ulimit -n`)\n"
+    assert done.stderr == "error: Too many open files\nhint: raise the limit on open files with `ulimit -n`; it is 8\n"

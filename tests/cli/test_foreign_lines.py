@@ -111,14 +111,14 @@ def test_what_mpirun_starts_from_one_machine_is_started_so_here():
 
 def test_a_variable_of_this_shell_is_quoted_or_left_out():
     found = translated("-H h1,h2 -x 'A B;touch x' -x A ./a.out")
-    assert (found.run.count("--env"), found.notes) == (1, ("-x: A B;touch x is no name of a variable",))
+    assert (found.run.count("--env"), found.notes) == (1, ("-x: A B;touch x is not a variable name",))
     assert found.run.endswith("--env A -- ./a.out")
 
 
 def test_what_a_line_gives_in_two_ways_is_told():
-    assert "--log_dir: --runs-dir is given, too" in translated("--worker_num 2 --log_dir d --runs-dir e a.py").notes
+    assert "--log_dir: --runs-dir is also given" in translated("--worker_num 2 --log_dir d --runs-dir e a.py").notes
     assert translated("--rank-table t.json --nproc-per-node 2 a.py").notes == (
-        "--nproc-per-node: found from the rank table",
+        "--nproc-per-node: taken from the rank table",
     )
 
 
@@ -126,7 +126,7 @@ def test_ranks_on_the_nodes_of_slurm_are_started_by_it():
     """Inside an allocation, of which a line that says nothing of nodes knows nothing."""
     found = translated("--nodes 2 --ntasks 8 python a.py")
     assert (found.table, found.run) == (None, "tlaunch run --engine slurm --devices 4 -- python a.py")
-    assert found.notes == ("it is typed inside an allocation of 2 nodes, by salloc or sbatch",)
+    assert found.notes == ("run it inside an allocation of 2 nodes from salloc or sbatch",)
     assert "allocation" in translated("--ntasks 8 python a.py").notes[0]
     assert "allocation of 2 nodes" in translated("--engine slurm --nnodes 2 a.py").notes[0]
 
@@ -135,7 +135,7 @@ def test_slots_of_a_file_that_get_no_rank_stay_idle():
     """The first ones are used; what tlaunch's layout says leads."""
     found = translated("-np 4 --hostfile hosts a.py")
     assert found.run.endswith("--rank-table table.json --dp 4 --allow-idle-devices -- python a.py")
-    assert translated("-N 4 --hostfile hosts a.py").notes == ("each server has to have 4 slots in hosts",)
+    assert translated("-N 4 --hostfile hosts a.py").notes == ("each server must have 4 slots in hosts",)
 
 
 def test_a_port_at_which_servers_meet_is_kept():
@@ -164,7 +164,7 @@ def test_words_that_end_a_line_are_quoted_so_that_they_stay_the_same():
 
 
 def test_what_is_masked_has_to_be_filled_in():
-    assert translated("-x API_TOKEN=abc -np 2 a.py").notes == ("what is masked has to be filled in",)
+    assert translated("-x API_TOKEN=abc -np 2 a.py").notes == ("fill in the masked values",)
     assert translated("-x API_TOK=abc -np 2 a.py").notes == ()
 
 
@@ -177,14 +177,14 @@ def test_a_range_of_servers_is_elastic():
 def test_options_that_are_left_out_are_named_with_the_reason():
     found = translated("--nnodes 1 --node-rank 0 --master_addr h --tee 3 -r 3 --nproc-per-node 2 a.py")
     assert found.notes[0] == "--node-rank, --master_addr: not needed on one machine"
-    assert found.notes[1].startswith("--tee, -r: every rank has its log in ")
+    assert found.notes[1].startswith("--tee, -r: the log of each rank is ")
 
 
 def test_a_word_that_is_not_known_is_named():
     line = parse_line(["--nnodes", "2", "--nosuch", "--tee", "3", "--other=1", "x", "a.py"], OWN)
     assert (line.unknown, line.program) == (("--nosuch", "--other"), ("x", "a.py"))
     assert not parse_line(["--nosuch", "a", "a.py"], OWN).is_clear
-    assert tlaunch_line(line).notes[-1] == "--nosuch, --other: not known here, and left out"
+    assert tlaunch_line(line).notes[-1] == "--nosuch, --other: unknown option, left out"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

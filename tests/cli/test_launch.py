@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, argumen
 def test_a_value_that_is_no_text_or_no_list_of_texts_is_refused(launch, option):
     with pytest.raises(UsageError) as caught:
         launch(**{"command": ["true"], "devices": 1, **option})
-    assert f"for instance {next(iter(option))}=" in caught.value.hint
+    assert f"write {next(iter(option))}=" in caught.value.hint
 
 
 SLEEPS = "launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], devices=1, runs_dir='runs', grace=5)"

@@ -77,15 +77,11 @@ def shown(beginnings, *chunks):
     return [line.raw for line in kept if line is not None]
 
 
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        (b"a\n" + b"x" * SIZE + b"\nb\nc", [b"a", BEGINNING, b"b", b"c"]),
-        (b"x" * SIZE + b"\n" + b"x" * SIZE + b"\nend\n", [BEGINNING, BEGINNING, b"end"]),
-        (b"x" * 50_000 + b"\nend", [b"x" * 50_000, b"end"]),
-    ],
-    ids=["one", "two", "one piece"],
-)
+@pytest.mark.parametrize(("text", "seen"), [
+    (b"a\n" + b"x" * SIZE + b"\nb\nc", [b"a", BEGINNING, b"b", b"c"]),
+    (b"x" * SIZE + b"\n" + b"x" * SIZE + b"\nend\n", [BEGINNING, BEGINNING, b"end"]),
+    (b"x" * 50_000 + b"\nend", [b"x" * 50_000, b"end"]),
+], ids=["one", "two", "one piece"])  # fmt: skip
 def test_a_long_line_is_seen_once(text, seen):
     """Its beginning; what is before and behind it is whole, and so is a line that is one piece."""
     assert shown(Beginnings(), text) == seen

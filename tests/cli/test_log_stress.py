@@ -184,7 +184,7 @@ def test_a_log_that_is_truncated_while_its_rank_writes(launcher, wait_until):
         assert len(lines) - len(whole) <= len(gaps) <= 1
         assert min(gaps, default=1) > 0
         assert last.removeprefix("[0] ") == "the end"
-        lost_bytes = int(re.search(r"(\d+) bytes are gone", report.read_text())[1])
+        lost_bytes = int(re.search(r"(\d+) bytes are lost", report.read_text())[1])
         assert 15_000 * 94 <= lost_bytes <= 94 * numbers[-1]
     assert b"\0" not in log.read_bytes()
 

@@ -52,34 +52,24 @@ json.dump(sorted(sys.modules), sys.stderr)
 """
 
 
-@pytest.mark.parametrize(
-    ("typed", "unwanted"),
-    [
-        ("--help", {*HEAVY, *(target.partition(":")[0] for target, _ in COMMANDS)}),
-        (
-            "table --help",
-            {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())},
-        ),
-        (
-            "ckpt --help",
-            {*HEAVY, "launcher.checkpoint", *(name.partition(":")[0] for name, _ in CKPT_COMMANDS.values())},
-        ),
-        ("run --help", HEAVY),
-        ("data preprocess --help", {*HEAVY, "launcher.corpus"}),
-        (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
-        # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
-        (
-            "run --devices 2 -- true",
-            {
-                *HEAVY,
-                "launcher.control.messages",
-                "launcher.supervise.port_holder",
-                "launcher.supervise.stack_collection",
-            },
-        ),
-    ],
-    ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"],
-)
+@pytest.mark.parametrize(("typed", "unwanted"), [
+    ("--help", {*HEAVY, *(target.partition(":")[0] for target, _ in COMMANDS)}),
+    ("table --help", {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())}),
+    ("ckpt --help", {*HEAVY, "launcher.checkpoint", *(name.partition(":")[0] for name, _ in CKPT_COMMANDS.values())}),
+    ("run --help", HEAVY),
+    ("data preprocess --help", {*HEAVY, "launcher.corpus"}),
+    (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
+    # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
+    (
+        "run --devices 2 -- true",
+        {
+            *HEAVY,
+            "launcher.control.messages",
+            "launcher.supervise.port_holder",
+            "launcher.supervise.stack_collection",
+        },
+    ),
+], ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"])  # fmt: skip
 def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     done = launcher.python(MODULES_AFTER, *typed.split())
     assert done.returncode == 0, done.stderr
@@ -107,16 +97,12 @@ def raising(error):
     return lambda: command.main([], prog_name="tlaunch", standalone_mode=False)
 
 
-@pytest.mark.parametrize(
-    ("work", "code", "told"),
-    [
-        (raising(RefusedLayoutError("too many", hint="fewer")), 3, "error: too many\nhint: fewer\n"),
-        (Path("/nonexistent/file").read_text, 1, "error: /nonexistent/file: No such file or directory\n"),
-        # Without a file's name, and of a command that wrote nothing: stdout is not blamed.
-        (raising(OSError(28, "No space left on device")), 1, "error: No space left on device\n"),
-    ],
-    ids=["refused", "of a file", "of no file"],
-)
+@pytest.mark.parametrize(("work", "code", "told"), [
+    (raising(RefusedLayoutError("too many", hint="fewer")), 3, "error: too many\nhint: fewer\n"),
+    (Path("/nonexistent/file").read_text, 1, "error: /nonexistent/file: No such file or directory\n"),
+    # Without a file's name, and of a command that wrote nothing: stdout is not blamed.
+    (raising(OSError(28, "No space left on device")), 1, "error: No space left on device\n"),
+], ids=["refused", "of a file", "of no file"])  # fmt: skip
 def test_errors_go_to_stderr_with_their_exit_code(capsys, work, code, told):
     """One that nobody foresaw gives no traceback."""
     assert cli._exit_code_of(work) == code

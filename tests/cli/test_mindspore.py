@@ -106,14 +106,10 @@ def test_how_it_failed_is_seen_afterwards(launcher, met):
     assert "MindSpore's scheduler: SIGKILL (signal 9), process " in launcher.call("status", code=0).stdout
 
 
-@pytest.mark.parametrize(
-    ("word", "what"),
-    [
-        ("scheduler-raises", "RuntimeError: a node is lost"),
-        ("scheduler-killed", "SIGKILL (signal 9)"),
-        ("no-scheduler", "exit code 1"),
-    ],
-)
+@pytest.mark.parametrize(("word", "what"), [
+    ("scheduler-raises", "RuntimeError: a node is lost"),
+    ("scheduler-killed", "SIGKILL (signal 9)"), ("no-scheduler", "exit code 1"),
+])  # fmt: skip
 def test_a_scheduler_that_fails_is_to_blame(launcher, met, word, what):
     """As itself, not as a rank's: those that suffer from it are ended, and the message says where its log is."""
     done = met(word, code=1)
@@ -228,27 +224,24 @@ def variables(launcher, *options, files=(), command=("python", "train.py"), code
     return launcher.call("run", "--dry-run", "--json", "--devices", 2, *options, "--", *command, code=code, env=env)
 
 
-@pytest.mark.parametrize(
-    ("files", "options", "meets"),
-    [
-        ((("train.py", "from mindspore.communication import init\ninit()\n"),), (), True),
-        ((("train.py", "def main():\n    import mindspore as ms\n    ms.communication.init()\n"),), (), True),
-        ((("train.py", "import net\n"), ("net.py", SOURCE)), (), True),
-        ((("train.py", "from mindspore.mint.distributed import init_process_group as f\nimport net\n"),
-          ("net.py", "def begin(group): group.init_process_group()\n")), (), True),
-        ((("train.py", "from mindspore.communication import init as ms_init\nms_init()\n"),), (), True),
-        ((("train.py", "from meet import ms_init\nms_init()\n"),
-          ("meet.py", "from mindspore.communication import init as ms_init\n")), (), True),
-        ((("train.py", "from mindspore.communication import get_rank as ms_init\nms_init()\n"),), (), False),
-        ((("train.py", "import mindspore\nfrom colorama import init as start\nstart()\n"),), (), False),
-        ((("train.py", "import mindspore.dataset\n"),), (), False),
-        ((("train.py", "import torch  # instead of mindspore\n"),), (), False),
-        ((("train.py", "print('mindspore')\n"),), (), False),
-        ((("train.py", SOURCE),), ("--mindspore", "off"), False),
-        ((("train.py", SOURCE),), ("--env", "MS_ROLE=MS_WORKER"), False),
-        ((("train.py", "import torch\n"),), ("--mindspore", "cluster"), True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("files", "options", "meets"), [
+    ((("train.py", "from mindspore.communication import init\ninit()\n"),), (), True),
+    ((("train.py", "def main():\n    import mindspore as ms\n    ms.communication.init()\n"),), (), True),
+    ((("train.py", "import net\n"), ("net.py", SOURCE)), (), True),
+    ((("train.py", "from mindspore.mint.distributed import init_process_group as f\nimport net\n"),
+    ("net.py", "def begin(group): group.init_process_group()\n")), (), True),
+  ((("train.py", "from mindspore.communication import init as ms_init\nms_init()\n"),), (), True),
+    ((("train.py", "from meet import ms_init\nms_init()\n"),
+    ("meet.py", "from mindspore.communication import init as ms_init\n")), (), True),
+  ((("train.py", "from mindspore.communication import get_rank as ms_init\nms_init()\n"),), (), False),
+    ((("train.py", "import mindspore\nfrom colorama import init as start\nstart()\n"),), (), False),
+    ((("train.py", "import mindspore.dataset\n"),), (), False),
+    ((("train.py", "import torch  # instead of mindspore\n"),), (), False),
+    ((("train.py", "print('mindspore')\n"),), (), False),
+    ((("train.py", SOURCE),), ("--mindspore", "off"), False),
+    ((("train.py", SOURCE),), ("--env", "MS_ROLE=MS_WORKER"), False),
+    ((("train.py", "import torch\n"),), ("--mindspore", "cluster"), True),
+])  # fmt: skip
 def test_a_program_that_imports_mindspore_gets_a_scheduler(launcher, files, options, meets):
     """Wherever it does so; unless a person says otherwise, or has a scheduler already."""
     launcher.write("packages/mindspore/__init__.py")
@@ -277,15 +270,12 @@ def test_its_command_stands_in_a_dry_run_and_holds_no_secret(launcher):
     assert "hunter2" not in shown + (launcher.latest / "run.json").read_text()
 
 
-@pytest.mark.parametrize(
-    ("options", "command"),
-    [
-        (("--mindspore", "rank-table"), ("python", "train.py")),
-        (("--mindspore", "cluster", "--env", "MS_SCHED_PORT=1"), ("python", "train.py")),
-        (("--mindspore", "sometimes"), ("python", "train.py")),
-        (("--mindspore", "cluster"), ()),
-    ],
-)
+@pytest.mark.parametrize(("options", "command"), [
+    (("--mindspore", "rank-table"), ("python", "train.py")),
+    (("--mindspore", "cluster", "--env", "MS_SCHED_PORT=1"), ("python", "train.py")),
+    (("--mindspore", "sometimes"), ("python", "train.py")),
+    (("--mindspore", "cluster"), ()),
+])  # fmt: skip
 def test_what_is_refused(launcher, options, command, snapshot):
     launcher.write("train.py", SOURCE)
     words = ("--", *command) if command else ()
@@ -297,7 +287,7 @@ def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
     words = "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which"
     launcher.write("train.py", f"raise RuntimeError({words!r})\n")
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "python train.py; exit $?", code=1)
-    assert "hint: --mindspore cluster " in done.stderr
+    assert "hint: add --mindspore cluster to start " in done.stderr
 
 
 # --- job files ---
@@ -347,14 +337,11 @@ def test_msrun_is_rendered_with_its_own_options(launcher, table_of, snapshot):
     assert launcher.transcript(done) == snapshot
 
 
-@pytest.mark.parametrize(
-    ("ranks", "command"),
-    [
-        ({"10.0.0.1": (1, 0)}, ("python", "train.py")),
-        ({"10.0.0.1": range(2), "10.0.0.2": range(2, 3)}, ("python", "train.py")),
-        ({"10.0.0.1": range(2)}, ("./train.sh",)),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "command"), [
+    ({"10.0.0.1": (1, 0)}, ("python", "train.py")),
+    ({"10.0.0.1": range(2), "10.0.0.2": range(2, 3)}, ("python", "train.py")),
+    ({"10.0.0.1": range(2)}, ("./train.sh",)),
+])  # fmt: skip
 def test_what_msrun_cannot_start_is_refused(launcher, table_of, ranks, command):
     launcher.write("train.py", SOURCE)
     launcher.write("train.sh", "#!/bin/sh\n").chmod(0o755)

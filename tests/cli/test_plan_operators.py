@@ -132,14 +132,11 @@ def layered(*layers, cuts=None):
     return replace(report_of(0), operators=tuple(operators), edges=tuple(edges), collectives=())
 
 
-@pytest.mark.parametrize(
-    ("layers", "cuts", "clusters"),
-    [
-        (range(6), {}, ["encoder.0..5"]),
-        ([0, 1, 3], {}, ["encoder.0..1", "encoder.3"]),
-        (range(12), {"encoder.10.relu": (1, 2)}, ["encoder.0..9", "encoder.10", "encoder.11"]),
-    ],
-)
+@pytest.mark.parametrize(("layers", "cuts", "clusters"), [
+    (range(6), {}, ["encoder.0..5"]),
+    ([0, 1, 3], {}, ["encoder.0..1", "encoder.3"]),
+    (range(12), {"encoder.10.relu": (1, 2)}, ["encoder.0..9", "encoder.10", "encoder.11"]),
+])  # fmt: skip
 def test_equal_layers_are_drawn_once(layers, cuts, clusters):
     """Those that follow one another by number, and have the same layouts."""
     dot = dot_of([layered(*(f"encoder.{layer}" for layer in layers), cuts=cuts)])

@@ -9,7 +9,7 @@ from launcher.cli.launch.rank_tables import one_rank_note
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
-NOTE = "note: neither --devices nor --rank-table is given: there is one rank"
+NOTE = "note: starting one rank, because neither --devices nor --rank-table is given"
 
 
 @pytest.fixture
@@ -26,9 +26,7 @@ def devices(tmp_path):
 
 @pytest.mark.parametrize("kind", ["nvidia", "davinci"])
 def test_devices_that_would_lie_idle_are_counted(devices, kind):
-    assert one_rank_note({}, devices(kind, 8)) == (
-        f"{NOTE}, though this machine has 8 devices; --devices 8 makes one for each"
-    )
+    assert one_rank_note({}, devices(kind, 8)) == f"{NOTE}; this machine has 8 devices (--devices 8)"
 
 
 @pytest.mark.parametrize(
@@ -44,9 +42,9 @@ def test_one_rank_by_default_is_noted(launcher, command):
     done = launcher.call(*command.split(), "--", "true")
     assert (done.returncode, done.stderr.count(NOTE), NOTE in done.stdout) == (0, 1, False)
     behind = launcher.call(*command.split(), "--", "true", "--devices=2").stderr
-    assert f"{NOTE}; --devices=2 stands behind COMMAND, so it is the program's\n" in behind
+    assert f"{NOTE}; --devices=2 after COMMAND is passed to the program\n" in behind
     behind = launcher.call(*command.split(), "--", "true", "-n", "3", "--nproc_per_node=2").stderr
-    assert "; --nproc_per_node=2 stands behind COMMAND" in behind
+    assert "; --nproc_per_node=2 after COMMAND" in behind
     asked = launcher.call(*command.split(), "--devices", "1", "--", "true")
     assert (asked.returncode, NOTE in asked.stderr) == (0, False)
 
@@ -60,7 +58,8 @@ def test_a_launcher_within_the_launcher_is_noted(launcher):
     assert "warning" not in launcher.call("run", "--dry-run", "--devices", "1", *words, code=0).stderr
     assert "warning: mpirun starts ranks itself" in launcher.call("run", "--dry-run", *words, code=0).stderr
     doubtful = launcher.call("run", "--dry-run", *words[:1], "srun", "--exclude=h", *words[2:], code=0).stderr
-    assert "starts that program once for each rank, without --exclude" in doubtful
+    assert "; to start the program once per rank, use `tlaunch run " in doubtful
+    assert "(without --exclude)" in doubtful
 
 
 def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):

@@ -252,14 +252,14 @@ def test_a_rank_that_is_silent_alone_is_named(run_dir):
 @pytest.mark.parametrize(
     ("silent_s", "running", "expected"),
     [
-        ({2: 40.0}, 4, ("rank 2 has been silent for 40 s; where it is:", "  tlaunch stacks a --rank 2")),
+        ({2: 40.0}, 4, ("rank 2 has been silent for 40 s; to show its stack:", "  tlaunch stacks a --rank 2")),
         (
             {2: 40.0, 3: 200},
             4,
-            ("ranks 2-3 have been silent for 3 min 20 s; where they are:", "  tlaunch stacks a --rank 2-3"),
+            ("ranks 2-3 have been silent for 3 min 20 s; to show their stacks:", "  tlaunch stacks a --rank 2-3"),
         ),
-        ({0: 40.0, 1: 41.0}, 2, ("all ranks have been silent for 41 s; where they are:", "  tlaunch stacks a")),
-        ({0: 40.0}, 1, ("rank 0 has been silent for 40 s; where it is:", "  tlaunch stacks a --rank 0")),
+        ({0: 40.0, 1: 41.0}, 2, ("all ranks have been silent for 41 s; to show their stacks:", "  tlaunch stacks a")),
+        ({0: 40.0}, 1, ("rank 0 has been silent for 40 s; to show its stack:", "  tlaunch stacks a --rank 0")),
     ],
 )
 def test_what_to_type_is_said(silent_s, running, expected):

@@ -69,7 +69,7 @@ def test_missing_files_end_with_2(launcher, snapshot):
 def test_the_mask_of_a_secret_is_no_value(launcher):
     """It has been copied from what tlaunch has shown."""
     told = launcher.call("run", "--env", "HF_TOKEN=********", "--", "true", code=2).stderr
-    assert told == "error: --env HF_TOKEN: ******** stands for a secret that was not shown\nhint: fill it in\n"
+    assert told == "error: --env HF_TOKEN: ******** is the placeholder of a masked secret\nhint: fill in the value\n"
 
 
 def test_a_name_that_is_too_long_names_no_file(launcher):
@@ -79,7 +79,7 @@ def test_a_name_that_is_too_long_names_no_file(launcher):
     whole = f"python plain.py {long}"
     for words in ([long], [f"./{long}"], ["python", long], ["python", "-m", long], [whole]):
         told = launcher.call("run", "--", *words, code=2).stderr
-        assert ("too long" in told, "leave out its quotes" in told) == (False, words == [whole])
+        assert ("too long" in told, "remove the quotes" in told) == (False, words == [whole])
 
 
 def test_a_program_with_wrong_syntax_is_not_started(launcher):

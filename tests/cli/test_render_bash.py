@@ -126,7 +126,6 @@ def test_its_files_say_what_those_of_run_say(launcher, script, sample_tables):
     assert (by_script / "device0" / "train.log").read_text() == "s3cr3t\n"
     assert [(by_script / name).stat().st_mode & 0o777 for name in ("device0/env.log", "run.json")] == [0o600, 0o644]
     assert not [name for name in ("device0/env.log", "run.json") if "s3cr3t" in (by_script / name).read_text()]
-
     shown = dict(line.split("=", 1) for line in logs[0])
     assert len(shown) == len(logs[0])
     assert not shown.keys() & {*secrets, "MY_API_KEY", "OF_THE_SHELL", "PATH"}
@@ -136,7 +135,6 @@ def test_its_files_say_what_those_of_run_say(launcher, script, sample_tables):
     assert {name: shown[name] for name in compared} == {name: by_run[name] for name in compared}
     assert shown["RANK_TABLE_FILE"] == str(by_script / "rank_table.json")
     assert tables[0] == tables[1]
-
     assert records[0].pop("engine") == "run.sh"
     assert is_part_of(*records)
     environment = records[0]["ranks"][0]["env"]

@@ -208,7 +208,7 @@ def test_each_server_tells_of_its_own_part(launcher, script, table_of, snapshot)
     assert launcher.call("logs", "both").returncode == 0
     first = run_dir / "server0" / "events.jsonl"
     first.write_text(re.sub(r'"host": "[^"]*"', '"host": "another"', first.read_text()))
-    assert "part, ranks 2-3" in launcher.call("status").stdout
+    assert "part is shown, ranks 2-3" in launcher.call("status").stdout
 
 
 def test_a_disk_that_takes_nothing_of_it_stops_no_rank(launcher, script):

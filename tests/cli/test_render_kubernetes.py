@@ -135,4 +135,4 @@ def test_runs_are_on_a_claimed_volume(launcher, table_of, options, runs):
 
 def test_who_puts_a_secret_into_the_file_is_told_of_a_better_place(launcher):
     done = launcher.call("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
-    assert "A_TOKEN; --env-from-secret " in done.stderr
+    assert "A_TOKEN; use --env-from-secret " in done.stderr

@@ -97,7 +97,7 @@ def test_nobody_takes_the_script(launcher):
     launcher.write("slurm.conf", "\n".join(conf))
     done = launcher.call("render", *RUN, "--submit", "--", "true", env=nowhere)
     assert done.returncode != 0
-    assert "hint: is slurmctld up" in done.stderr, done.stderr
+    assert "hint: check that slurmctld runs" in done.stderr, done.stderr
 
 
 class Cluster:

@@ -242,8 +242,8 @@ def test_attempts_are_told_with_their_verdicts_and_last_lines(runs):
     assert f"<code>{run_dir.train_log(1)}</code>" in first
     assert "<code>tlaunch why a</code>" in page
     assert page.index("<h2>Attempts</h2>") < page.index("<h2>Training</h2>")
-    why = ("likely: it was first by 3 ms", "Only followed: rank 0: ConnectionError: lost")
-    for text in (*why, "Not restarted again: it failed in the same way"):
+    why = ("likely: it was first by 3 ms", "Consequences: rank 0: ConnectionError: lost")
+    for text in (*why, "Not restarted: it failed in the same way"):
         assert text in page
 
 
@@ -314,7 +314,7 @@ def test_runs_are_compared_with_what_differs(runs):
         env = dict.fromkeys(own + tlaunchs, f"{number + 1}") | ({"COLOUR": "red"} if number else {})
         runs.record(name, ranks={"argv": argv, "env": env})
     page = runs.page("first", "second")
-    differs = page[page.index("What differs") : page.index("<h2>Training")]
+    differs = page[page.index("<h2>Differences") : page.index("<h2>Training")]
     found = re.findall(r"<tr><th>([^<]+)</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)", differs)
     names = ["command", "train.learning_rate", "train.seed", "$COLOUR", *(f"${name}" for name in own)]
     assert sorted(name for name, *_ in found) == sorted(names)
@@ -439,7 +439,7 @@ def test_samples_that_were_printed_are_called_so(launcher):
     rows = [line.split() for line in printed.splitlines()]
     assert ["samples", "256"] in rows
     assert any(row[:6] == ["best", "loss", "1.5000", "at", "sample", "128"] for row in rows)
-    assert "samples and losses are those in the last lines" in printed
+    assert "samples and losses come from the last lines" in printed
     assert json.loads(launcher.call("report", "a", "--json").stdout)["runs"][0]["counts_samples"]
     both = launcher.call("report", "a", "b", env={"COLUMNS": "120"}).stdout
     assert ["steps", "256", "samples", "1,200"] in [line.split() for line in both.splitlines()]

@@ -59,13 +59,13 @@ def test_attempts_are_one_line_and_gaps_are_counted():
     [chart] = charts_of([facts])
     assert [step for step, _ in chart.series[0].points] == [1, 2, 3, 4, 5]
     assert chart.series[0].values == [4.0, 3.9, 2.9]
-    assert chart.restarts == ((4, "attempt 1 begins at step 4, after step 4"),)
-    assert chart.note == "2 points without a finite value: the line stops there."
+    assert chart.restarts == ((4, "attempt 1 starts at step 4, after step 4"),)
+    assert chart.note == "2 points without a finite value: the line has a gap there."
     other = Facts("b", steps(1.0, first=8), continued=ResumedFrom(Path("x"), 7, "c\x1b"))
     [chart] = charts_of([facts, other])
     assert [series.label for series in chart.series] == ["a", "b"]
     assert chart.restarts == (
-        (4, "a: attempt 1 begins at step 4, after step 4"),
+        (4, "a: attempt 1 starts at step 4, after step 4"),
         (7, "b: continues c^[ from step 7"),
     )
     assert "2 points of a without" in chart.note
@@ -79,18 +79,11 @@ def test_a_spike_asks_for_a_log_axis(last, is_log):
     assert not is_log or "log scale" in " ".join(texts(to_svg(chart)))
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(1, 1.0)],
-        [(1, 1.0), (2, None), (3, 4.0)],
-        [(0, -1e299), (1, 1e299)],
-        [(1, 5e-324), (2, 0.0)],
-        [(2**63 - 1, 1.0), (2**63, 2.0)],
-        [(-(2**63), 1.0)],
-        [(step, step % 97 + 1.0) for step in range(100_000)],
-    ],
-)
+@pytest.mark.parametrize("points", [
+    [(1, 1.0)], [(1, 1.0), (2, None), (3, 4.0)], [(0, -1e299), (1, 1e299)], [(1, 5e-324), (2, 0.0)],
+    [(2**63 - 1, 1.0), (2**63, 2.0)], [(-(2**63), 1.0)],
+    [(step, step % 97 + 1.0) for step in range(100_000)],
+])  # fmt: skip
 def test_any_numbers_are_drawn(points):
     """As well-formed XML of a size that a browser opens, with numbers only where numbers belong."""
     svg = to_svg(Chart("loss", (Series("training", tuple(points)),)))
@@ -104,7 +97,7 @@ def test_a_chart_says_what_it_shows_and_how():
     points = ((1, 7.5), (2, None), (3, 2.5), (4, 3.0), (5, 1.25))
     chart = Chart("loss", (Series("_a", points), Series("b", ((1, 1.0),), 1)), restarts=((2, "attempt 1 <begins>"),))
     svg = to_svg(chart)
-    assert {"loss", "step", " _a", " b", " begun again"} <= set(texts(svg))
+    assert {"loss", "step", " _a", " b", " restart"} <= set(texts(svg))
     assert tips(svg).count("_a: 4 values, first 7.5, last 1.25, from 1.25 to 7.5") == 1
     assert "attempt 1 <begins>" in tips(svg)
     assert to_svg(chart) == svg
@@ -168,7 +161,7 @@ def test_a_few_ranks_have_a_row_each():
     rows = ranks_over_time([span(0), span(1, "culprit", end=4.0)]).rows
     assert [row.label for row in rows] == ["rank 0", "rank 1"]
     assert [(bar.start_s, bar.end_s, bar.kind) for bar in rows[1].bars] == [(0, 1, "starting"), (1, 4, "culprit")]
-    assert rows[1].bars[1].text == "attempt 0: failed of its own (exit code 1), 1.0 s to 4.0 s"
+    assert rows[1].bars[1].text == "attempt 0: failed first (exit code 1), 1.0 s to 4.0 s"
 
 
 def test_imports_have_a_bar_of_their_own():

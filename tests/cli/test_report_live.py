@@ -79,7 +79,7 @@ def test_nothing_is_told_without_the_token_or_by_another_name(launcher):
         other = served.path.replace(served.path[1], "x" if served.path[1] != "x" else "y", 1)
         paths = ("/", "/news", "//", "/x/", other, served.path[:-1], served.path.upper() + "x", "/%00/news", "/%ff/")
         for path in paths:
-            assert served.get(path)[::2] == (403, b"Forbidden: take the address that tlaunch has printed.\n")
+            assert served.get(path)[::2] == (403, b"Forbidden: use the address that tlaunch printed.\n")
         hosts = ("evil.example", f"evil.example:{served.port}", "127.0.0.1.evil.example", "0.0.0.0", "", "127.0.0.1:x")
         for host in hosts:
             assert served.get(served.path, Host=host)[0] == 403
@@ -271,14 +271,12 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
         )
         assert "red\n" in page.text("#log")
         assert page.value("document.querySelectorAll('#log script, #log img').length") == 0
-
         second = chromium.page(f"{served.address}#rank-0", width=400, dark=True)
         second.wait_for("#log", "of rank 0")
         assert second.value("document.documentElement.scrollWidth") == 400
         assert second.value("getComputedStyle(document.body).backgroundColor") != page.value(
             "getComputedStyle(document.body).backgroundColor"
         )
-
         launcher.write("end")
         for each, rank in ((page, 1), (second, 0)):
             each.wait_for("#connection", "The run is over.")
@@ -340,7 +338,7 @@ def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, chrom
     page.press("Enter")
     page.wait_for("#log", "of rank 0")
     served.process.kill()
-    page.wait_for("#connection", "no longer served")
+    page.wait_for("#connection", "The server of this page is gone")
     assert len(page.texts("#rows tr")) == 64
 
 

@@ -68,7 +68,7 @@ def test_arguments_alone_are_put_behind_those_of_the_program(launcher, command):
     ]  # fmt: skip
     path = launcher.latest / "run.json"
     path.write_text(json.dumps(record(launcher) | {"options": {"devices": 1}}))
-    assert "the bundled trainer, which has settings" in launcher.call("rerun", "--", "--epochs", 1, code=2).stderr
+    assert "the bundled trainer, which takes settings" in launcher.call("rerun", "--", "--epochs", 1, code=2).stderr
 
 
 def test_arguments_are_not_put_behind_a_line_of_a_shell(launcher):

@@ -36,7 +36,7 @@ def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
     assert [stamped.time_ns for stamped in events] == sorted(stamped.time_ns for stamped in events)
 
 
-ALONE = "imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi "
+ALONE = "imports mpi4py, but each rank has its own MPI_COMM_WORLD; "
 
 
 def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_tables):
@@ -44,8 +44,8 @@ def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_ta
     launcher.write("alone.py", "if False:\n    from mpi4py import MPI\n")
     launcher.write("other.py", "print('mpi4py')\n")
     told = {
-        ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}makes them one job\n",
-        ("--rank-table", sample_tables / "rank_table_2pcs.json", "--", "python", "-m", "alone"): f"alone {ALONE}makes",
+        ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}use --engine mpi to start one MPI job\n",
+        ("--rank-table", sample_tables / "rank_table_2pcs.json", "--", "python", "-m", "alone"): f"alone {ALONE}use",
         ("--devices", 2, "--", "python", "-c", "if 0: import mpi4py"): f"the program {ALONE}",
     }
     for arguments, note in told.items():
@@ -89,15 +89,11 @@ def test_options_after_the_command_are_the_commands(launcher):
     assert [rank["argv"] for rank in json.loads(done.stdout)["ranks"]] == [["echo", "--devices", "3", "--dry-run"]]
 
 
-@pytest.mark.parametrize(
-    ("program", "code"),
-    [
-        (["sh", "-c", "echo last words of $RANK_ID; exit $RANK_ID"], 1),
-        (["sh", "-c", "[ $RANK_ID = 0 ] || kill -KILL $$"], 137),
-        (["./script"], 127),
-    ],
-    ids=["exit code", "killed", "no interpreter"],
-)
+@pytest.mark.parametrize(("program", "code"), [
+    (["sh", "-c", "echo last words of $RANK_ID; exit $RANK_ID"], 1),
+    (["sh", "-c", "[ $RANK_ID = 0 ] || kill -KILL $$"], 137),
+    (["./script"], 127),
+], ids=["exit code", "killed", "no interpreter"])  # fmt: skip
 def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
     """Or 128 + its signal; the report names the rank, and its last words are shown."""
     inner = launcher.write("inner", "#!/nonexistent/interpreter\n")  # is there, and names one that is not
@@ -220,13 +216,10 @@ def test_disk_full_while_running_does_not_change_the_end(launcher):
     assert launcher.report.exit_code == 4
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        (["python", "tr ain.py"], "tr-ain"), (["python", "-u", "./sub/../tr ain.py"], "tr-ain"), (["python", "sub"], "sub"),
-        (["python", "-m", "pkg.mod"], "pkg.mod"), (["python", "-c", "pass"], "python"), (["true"], "true"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "name"), [
+    (["python", "tr ain.py"], "tr-ain"), (["python", "-u", "./sub/../tr ain.py"], "tr-ain"), (["python", "sub"], "sub"),
+    (["python", "-m", "pkg.mod"], "pkg.mod"), (["python", "-c", "pass"], "python"), (["true"], "true"),
+])  # fmt: skip
 def test_a_run_is_called_after_what_it_runs(launcher, command, name):
     for file in ("tr ain.py", "sub/__main__.py", "pkg/mod.py"):
         launcher.write(file)

@@ -94,7 +94,7 @@ def test_a_signal_after_the_end_changes_nothing(launcher, wait_until, number, co
     read_until(reader, None)
     os.close(reader)
     assert process.wait(60) == code
-    assert ("ended well" if code == 0 else "exit code 3") in said.read_text()
+    assert ("succeeded" if code == 0 else "exit code 3") in said.read_text()
 
 
 def test_too_few_descriptors_are_named(launcher):
@@ -199,7 +199,7 @@ def test_second_interrupt_kills_at_once(launcher, wait_until):
     )  # fmt: skip
     os.close(terminal)
     os.write(head, b"\x03")
-    shown = read_until(head, b"Ctrl-C again kills them at once")
+    shown = read_until(head, b"Ctrl-C again to kill them at once")
     wait_until(lambda: len(launcher.processes()) == 4, "the end of what has forked the ranks, and of nothing else")
     assert process.poll() is None
     os.write(head, b"\x03")
@@ -234,7 +234,7 @@ def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
     process = launcher.start(*run, stderr=subprocess.PIPE)
     wait_until(lambda: launcher.events(Stopping), "the failure")
     process.send_signal(signal.SIGINT)
-    read_until(process.stderr.fileno(), b"Ctrl-C again kills them at once")  # it has been counted: Python merges two
+    read_until(process.stderr.fileno(), b"Ctrl-C again to kill them at once")  # it has been counted: Python merges two
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 5
     assert launcher.processes() == []

@@ -75,27 +75,27 @@ WITH_TABLE = [
 
 @pytest.mark.parametrize("typed", WITH_TABLE)
 def test_a_sample_that_stands_in_for_a_missing_table_is_told(launcher, sample_tables, typed):
-    note = f"note: {SAMPLE} is not here; the packaged sample {sample_tables / 'rank_table_2pcs.json'} is used\n"
+    note = f"note: {SAMPLE} not found; using the packaged sample {sample_tables / 'rank_table_2pcs.json'}\n"
     done = launcher.call(*typed.split(), code=0)
     assert (done.stderr.count(note), done.stderr.count("note: rank_tables")) == (1, 1)
-    assert "is not here" not in done.stdout
+    assert "not found" not in done.stdout
     shutil.copytree(sample_tables, launcher.directory / "rank_tables")
-    assert "is not here" not in launcher.call(*typed.split()).stderr
+    assert "not found" not in launcher.call(*typed.split()).stderr
 
 
 def test_the_doctor_tells_it_too_and_does_not_doubt_a_sample(launcher):
     done = launcher.run("doctor", "--rank-table", SAMPLE, "--no-links")
-    assert (done.returncode, done.stderr.count(f"note: {SAMPLE} is not here")) == (0, 1)
+    assert (done.returncode, done.stderr.count(f"note: {SAMPLE} not found")) == (0, 1)
     assert WARNED not in done.stdout + done.stderr
 
 
 def test_both_of_two_samples_are_told(launcher):
     done = launcher.call("table", "diff", SAMPLE, "rank_tables/rank_table_4pcs.json")
-    assert (done.returncode, done.stderr.count("is not here; the packaged sample ")) == (1, 2)
+    assert (done.returncode, done.stderr.count("not found; using the packaged sample ")) == (1, 2)
 
 
 def test_a_packaged_recipe_that_stands_in_for_a_missing_one_is_told(launcher):
     run = ["run", "--devices", "1", "--dry-run", "--config", RECIPE]
-    assert launcher.call(*run, code=0).stderr.count(f"note: {RECIPE} is not here; the packaged recipe ") == 1
+    assert launcher.call(*run, code=0).stderr.count(f"note: {RECIPE} not found; using the packaged recipe ") == 1
     launcher.write(RECIPE)
-    assert "is not here" not in launcher.call(*run).stderr
+    assert "not found" not in launcher.call(*run).stderr

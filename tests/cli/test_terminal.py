@@ -216,7 +216,7 @@ def check_rest(lines, command, shown):
     last = [line for line in lines if line][-max(end) :]
     assert last[-2:] == ["code=0", ">"]
     if end != (2,):
-        [told] = [at for at, line in enumerate(last) if "4 ranks ended well" in line]
+        [told] = [at for at, line in enumerate(last) if "4 ranks succeeded" in line]
         assert len(last) - told in end
         assert last[told + 1].startswith("next: ")
     assert len([line for line in lines if line and "code=" not in line]) <= shown + max(end), lines
@@ -242,7 +242,7 @@ def test_a_status_is_redrawn_in_its_place(play, wait_until):
     assert len([line for line in terminal.lines() if "4 ranks" in line]) == 1
     terminal.touch("go")
     assert terminal.ended() == 0
-    assert [line[:18] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks ended well"]
+    assert [line[:17] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks succeeded"]
 
 
 FAILS_ONCE = """
@@ -338,7 +338,7 @@ def test_a_rank_that_is_silent_is_named_while_another_draws_a_bar(launcher, play
     """The bar has the row; the hint is a line of its own above it."""
     launcher.write("impatient.py", IMPATIENT)
     terminal = play(ONE_DRAWS, 80, f"{sys.executable} impatient.py run --devices 4 -- python program.py")
-    terminal.wait_for(r"rank 2 has been silent for \d+ s; where it is:")
+    terminal.wait_for(r"rank 2 has been silent for \d+ s; to show its stack:")
     terminal.wait_for(r"  tlaunch stacks 2\S+ --rank 2")
     terminal.wait_for(r"\d+% drawn")
     assert not [line for line in terminal.lines() if "4 ranks" in line]
@@ -478,7 +478,7 @@ def test_ctrl_c_ends_a_run(launcher, play):
     assert terminal.ended() == 130
     assert not launcher.processes()
     words = [line for line in terminal.lines() if line and "line" not in line]
-    told = words[words.index("SIGINT: ending all ranks within 15 s; Ctrl-C again kills them at once") :]
+    told = words[words.index("SIGINT: stopping all ranks within 15 s; press Ctrl-C again to kill them at once") :]
     assert re.fullmatch(r"stopped after .* s: 4 by SIGTERM \(signal 15\); logs in", told[1])
     assert re.fullmatch(r" +runs/\S+", told[2])  # in a row of its own, so that it is whole
     assert told[3].startswith("next: ")
@@ -538,7 +538,7 @@ def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, co
     terminal.wait_for(told)
     assert len([row for row in terminal.lines() if "of 5000" in row]) == 1
     terminal.press("C-c")
-    terminal.wait_for(r"2 ranks of 2 to end, killed in (1 min|\d+ s)$")
+    terminal.wait_for(r"waiting for 2 of 2 ranks to end, killed in (1 min|\d+ s)$")
     terminal.press("C-c")
     assert terminal.ended() == 130
     assert not [line for line in terminal.lines() if "of 5000" in line or "to end" in line or "importing" in line]

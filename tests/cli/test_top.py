@@ -246,7 +246,7 @@ def test_keys_act_at_once(launcher, terminal):
     os.write(leader, b"\x1b[F")
     read_until(leader, b"rows 57-64 of 64")
     os.write(leader, b"?")
-    read_until(leader, b"scroll by a screen")
+    read_until(leader, b"scroll one page")
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
     os.write(leader, b"?")
     read_until(leader, b"rows 39-64 of 64")
@@ -341,7 +341,7 @@ def test_ranks_of_an_engine_are_watched_until_they_are_gone(launcher, terminal):
     with subprocess.Popen(["sleep", "1000"]) as rank:
         note_process(run_dir, 0, identify(rank.pid))
         top = start_top(launcher, follower)
-        read_until(leader, b"a: not watched over: Open MPI")
+        read_until(leader, b"a: not supervised: Open MPI")
         rank.kill()
         rank.wait()
         read_until(leader, b"a: ended: Open MPI")

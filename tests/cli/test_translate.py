@@ -201,7 +201,7 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
         os.kill(int(child), signal.SIGKILL)
         err = process.stderr.read()  # while stdin is open
     assert process.returncode == 137
-    assert b"the process that translates was ended by SIGKILL" in err
+    assert b"the translation process was killed by SIGKILL" in err
 
 
 @pytest.mark.parametrize(

@@ -56,15 +56,10 @@ def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_mad
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("confidence", "culprit", "server", "expected"),
-    [
-        (Confidence.CERTAIN, 3, None, 1),
-        (Confidence.LIKELY, None, "h1", 0),
-        (Confidence.UNSURE, 3, None, None),
-        (Confidence.LIKELY, None, None, None),
-    ],
-)
+@pytest.mark.parametrize(("confidence", "culprit", "server", "expected"), [
+    (Confidence.CERTAIN, 3, None, 1), (Confidence.LIKELY, None, "h1", 0), (Confidence.UNSURE, 3, None, None),
+    (Confidence.LIKELY, None, None, None),
+])  # fmt: skip
 def test_the_server_that_a_trial_run_failed_of(tmp_path, confidence, culprit, server, expected):
     verdict = Verdict(culprit, confidence, "it failed", server=server)
     attempt = Attempt(0, 29500, 0, 1, Cause.FAILED, (), verdict)

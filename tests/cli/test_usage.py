@@ -121,7 +121,7 @@ SPLIT = {
 
 @pytest.mark.parametrize(("typed", "meant"), SPLIT.items(), ids=SPLIT)
 def test_a_duration_in_two_words_is_told_from_a_program(launcher, typed, meant):
-    assert f"hint: write the duration in one word: {meant}\n" in launcher.call(*typed.split(), code=2).stderr
+    assert f"hint: write the duration as one word: {meant}\n" in launcher.call(*typed.split(), code=2).stderr
 
 
 def test_a_word_like_a_unit_is_no_duration_elsewhere(launcher):

@@ -169,15 +169,12 @@ def test_what_may_have_been_a_table_is_no_other_file(launcher, table):
         assert (done.returncode, done.stderr, f"{number}/{name}:" in done.stdout) == (1, "", True), content
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("hostfile", "# hosts\nnode1 slots=8\nnode2 slots=8\n"),
-        ("hostfile", "10.0.0.1\n10.0.0.2\n"),
-        ("rankfile", "rank 0=node1 slot=0\nrank 1=node1 slot=1\n"),
-        ("nodelist", "node[01-04],login1\n"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "text"), [
+    ("hostfile", "# hosts\nnode1 slots=8\nnode2 slots=8\n"),
+    ("hostfile", "10.0.0.1\n10.0.0.2\n"),
+    ("rankfile", "rank 0=node1 slot=0\nrank 1=node1 slot=1\n"),
+    ("nodelist", "node[01-04],login1\n"),
+])  # fmt: skip
 def test_lists_of_hosts_are_named_and_can_be_converted(launcher, kind, text):
     """One problem says what the text is, and the command in its hint makes a valid table of it."""
     launcher.write("hosts", text)

@@ -32,22 +32,19 @@ def test_a_quiet_run_that_fails_says_why(launcher):
     )
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        (["-n", 2, "--", sys.executable, "-c", "import json"], {"preloading": "json (found", "layout": "dp=2", "rendezvous": "127.0.0.1:"}),
-        (["-n", 2, "--no-preload", "--", sys.executable, "-c", "1"], {"preloading": "none (--no-preload)"}),
-        (["--max-restarts", 3, "--hang-timeout", "10m", "--", "true"], {"preloading": "none: ", "ends": "3 restarts, hung after 600 s"}),
-        (["-n", 1, "--", "echo", "--password", "hunter2"], {"program": "******"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("typed", "expected"), [
+    (["-n", 2, "--", sys.executable, "-c", "import json"], {"preloading": "json (detected", "layout": "dp=2", "rendezvous": "127.0.0.1:"}),
+    (["-n", 2, "--no-preload", "--", sys.executable, "-c", "1"], {"preloading": "none (--no-preload)"}),
+    (["--max-restarts", 3, "--hang-timeout", "10m", "--", "true"], {"preloading": "none: ", "failures": "at most 3 restarts, hung after 600 s"}),
+    (["-n", 1, "--", "echo", "--password", "hunter2"], {"program": "******"}),
+])  # fmt: skip
 def test_a_verbose_run_says_what_was_decided(launcher, typed, expected):
     """Before ranks start, and as well where none is started; secrets are masked."""
     launcher.write("tlaunch.toml", "[run]\ngrace = 3\n")
     for done in (launcher.run("run", "-v", *typed, code=0), launcher.call("run", "-v", "--dry-run", *typed, code=0)):
         told = {line.partition(" ")[0].partition(":")[0]: line for line in done.stderr.splitlines()}
         assert "--grace=3" in told["from"]
-        assert {"devices", "layout", "program", "preloading", "cores", "ends", "run"} <= set(told)
+        assert {"devices", "layout", "program", "preloading", "cores", "failures", "run"} <= set(told)
         assert all(words in told[what] for what, words in expected.items()), told
         assert "hunter2" not in done.stderr
 

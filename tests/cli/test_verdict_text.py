@@ -57,7 +57,7 @@ def test_servers_between_which_large_packets_are_lost_stand_in_the_headline():
         headline(Verdict(None, Confidence.LIKELY, "why", server=server, apart=apart, loses_large=True))
         for _, server, apart in APART
     ]
-    assert [one.removeprefix("no rank can be named: large packets ") for one in found] == [
+    assert [one.removeprefix("no single rank is to blame: large packets ") for one in found] == [
         "between servers h1 and h2 are lost",
         "between servers h1 and h3 and 2 more pairs are lost",
         "from or to server h1 are lost",

@@ -28,31 +28,22 @@ def test_a_shell_is_told_how_to_complete(launcher, shell):
     assert launcher.call("completion", "csh").returncode == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("tlaunch stat", ["status"]),
-        ("tlaunch run --consol", ["--console"]),
-        ("tlaunch run --console rank", ["rank0"]),
-        ("tlaunch render kuber", ["kubernetes"]),
-        ("tlaunch status 2026", ["20261121-053713-b", "20261121-053712-a"]),
-        ("tlaunch report latest b", ["b"]),
-        ("tlaunch logs -f b", ["b"]),
-        ("tlaunch status lat", ["latest"]),
-        ("tlaunch stop 2026", ["20261121-053713-b"]),  # the other is over
-        ("tlaunch ckpt ls 20261121-053713", ["20261121-053713-b"]),
-        ("tlaunch run --resume a", ["a"]),
-        ("tlaunch run --recipe res", ["resnet50"]),
-        ("tlaunch table explain rt30", ["RT301", "RT302"]),
-        ("tlaunch table explain ei0014", ["EI0014"]),
-        ("tlaunch table convert x --to v1.", ["v1.0", "v1.2"]),
-        ("tlaunch table convert x --from v1.", ["v1.0", "v1.1", "v1.2"]),
-        ("tlaunch table convert x --from rank", ["rankfile"]),
-        ("tlaunch logs --level e", ["ERROR"]),
-        ("tlaunch logs --rank f", ["first-failed"]),
-        ("tlaunch prune --state fa", ["failed"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "completed"), [
+    ("tlaunch stat", ["status"]), ("tlaunch run --consol", ["--console"]), ("tlaunch run --console rank", ["rank0"]),
+    ("tlaunch render kuber", ["kubernetes"]),
+    ("tlaunch status 2026", ["20261121-053713-b", "20261121-053712-a"]),
+    ("tlaunch report latest b", ["b"]), ("tlaunch logs -f b", ["b"]), ("tlaunch status lat", ["latest"]),
+    ("tlaunch stop 2026", ["20261121-053713-b"]),  # the other is over
+    ("tlaunch ckpt ls 20261121-053713", ["20261121-053713-b"]),
+    ("tlaunch run --resume a", ["a"]), ("tlaunch run --recipe res", ["resnet50"]),
+    ("tlaunch table explain rt30", ["RT301", "RT302"]),
+    ("tlaunch table explain ei0014", ["EI0014"]),
+    ("tlaunch table convert x --to v1.", ["v1.0", "v1.2"]),
+    ("tlaunch table convert x --from v1.", ["v1.0", "v1.1", "v1.2"]),
+    ("tlaunch table convert x --from rank", ["rankfile"]),
+    ("tlaunch logs --level e", ["ERROR"]), ("tlaunch logs --rank f", ["first-failed"]),
+    ("tlaunch prune --state fa", ["failed"]),
+])  # fmt: skip
 def test_what_begins_so_is_completed(launcher, words, completed):
     for name in ("20261121-053712-a", "20261121-053713-b"):
         run = launcher.runs / name
@@ -74,15 +65,12 @@ def test_a_run_called_like_an_option_is_not_completed(launcher, words):
     assert done.stdout.split() == ["plain,20261121-053713-b", "plain,20261121-053712--x"]
 
 
-@pytest.mark.parametrize(
-    ("words", "env", "completed"),
-    [
-        ("tlaunch status 2026", {}, ["20260101-000000-a"]),
-        ("tlaunch status --runs-dir runs 2026", {}, []),
-        ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": "runs"}, []),
-        ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": ""}, ["20260101-000000-a"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "env", "completed"), [
+    ("tlaunch status 2026", {}, ["20260101-000000-a"]),
+    ("tlaunch status --runs-dir runs 2026", {}, []),
+    ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": "runs"}, []),
+    ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": ""}, ["20260101-000000-a"]),
+])  # fmt: skip
 def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monkeypatch, words, env, completed):
     """Not where a person has said which directory is meant."""
     monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
@@ -116,19 +104,10 @@ def test_what_is_completed_imports_little(launcher):
         assert imported == "[]", words
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "run -n 2 -- python tr",
-        "ckpt show tr",
-        "run --config tr",
-        "run tr",
-        "exec -- tr",
-        "validate tr",
-        "table fix tr",
-        "table diff a tr",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "run -n 2 -- python tr", "ckpt show tr", "run --config tr", "run tr", "exec -- tr", "validate tr", "table fix tr",
+    "table diff a tr",
+])  # fmt: skip
 def test_files_are_left_to_the_shell(launcher, words):
     """As for a command that it knows nothing of."""
     typed = f"tlaunch {words}"

@@ -93,7 +93,7 @@ def test_of_a_lost_run_the_last_that_is_known_is_told(launcher, snapshot):
         process.wait(60)
         acted_run.RunDir(launcher.runs / "a").agent_log.write_text("Traceback\nOops\n")
         lost, last, *log = launcher.call("why", "a").stdout.splitlines()
-    assert (last.endswith("2 of 2 ranks ran then"), [lost, *log]) == (True, snapshot)
+    assert (last.endswith("2 of 2 ranks were running then"), [lost, *log]) == (True, snapshot)
 
 
 LEAK = "postgres://me:PLAIN1@db refused; password=PLAIN2; Authorization: Basic dXNlcjpQTEFJTjM="

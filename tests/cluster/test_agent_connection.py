@@ -99,7 +99,7 @@ def test_a_server_is_known(who, index):
     *((hello(index=index), "somewhere is not one of the table's servers 10.0.0.1, h2, 10.0.0.3", "")
       for index in (None, 3, -1)),
     # Whatever its place among the engine's processes; the hint says how to tell.
-    (hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), "h2 (10.0.0.1) could be any of", "TLAUNCH_SERVER"),
+    (hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), "h2 (10.0.0.1) matches several of", "TLAUNCH_SERVER"),
     (hello(said="h9"), "--server h9: the rank table has no such server", "10.0.0.1, h2, 10.0.0.3"),
 ], ids=["none", "too high", "negative", "several", "said"])  # fmt: skip
 def test_a_machine_that_is_not_one_server_of_the_table_is_refused(who, message, hint):
@@ -112,11 +112,11 @@ def test_a_machine_that_is_not_one_server_of_the_table_is_refused(who, message, 
 @pytest.mark.parametrize(("theirs", "differs"), [
     (None, None),
     ({}, None),
-    ({"layout": None}, "another layout: nothing there, dp=2 on the first server"),
-    ({"layout": "dp=4"}, "another layout: dp=4 there, dp=2 on the first server"),
+    ({"layout": None}, "a different layout: nothing there, dp=2 on the first server"),
+    ({"layout": "dp=4"}, "a different layout: dp=4 there, dp=2 on the first server"),
     # Digests are never shown; nor is a comparison by them alone taken for one of words.
-    ({"rank table": "4 devices on 2 servers (3f)"}, "another rank table: 4 devices on 2 servers, of other values"),
-    ({"set of --env variables": "A (4f)"}, "another set of --env variables: A there, none on the first server"),
+    ({"rank table": "4 devices on 2 servers (3f)"}, "a different rank table: 4 devices on 2 servers, with different values"),
+    ({"set of --env variables": "A (4f)"}, "a different set of --env variables: A there, none on the first server"),
 ])  # fmt: skip
 def test_what_differs_is_named_with_both_sides(theirs, differs):
     """The first that differs, also because one side does not know it; an agent that an engine has brought agrees."""

@@ -38,7 +38,7 @@ def ended(start_engine, house, spec):
 ])  # fmt: skip
 def test_an_engine_that_gives_up_names_the_server_that_it_has_lost(ended, said, end, server):
     gave_up = ended(said, end).exited().gave_up
-    assert (gave_up.reason, gave_up.server) == (f"sh 1.0 gave the run up: {' '.join(said.splitlines())}", server)
+    assert (gave_up.reason, gave_up.server) == (f"sh 1.0 aborted the run: {' '.join(said.splitlines())}", server)
 
 
 def test_an_engine_that_was_killed_is_the_cause_whatever_it_had_said(ended):
@@ -51,7 +51,7 @@ def test_an_engine_that_was_killed_is_the_cause_whatever_it_had_said(ended):
 @pytest.mark.parametrize("code", [143, 137])
 def test_an_engine_that_ends_its_agents_without_a_word_has_its_reason(ended, code):
     exited = ended("", f"exit {code}", forgotten=True).exited()
-    expected = f"sh 1.0 ended with exit code {code}, and ended its agents, without a word of why"
+    expected = f"sh 1.0 ended with exit code {code} and ended its agents without printing a reason"
     assert (exited.killed, exited.gave_up.reason) == (None, expected)
 
 

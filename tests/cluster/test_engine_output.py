@@ -45,7 +45,7 @@ def test_servers_that_did_not_come_are_named_with_the_reason(ended, said, answer
     engine = ended(f"printf '%s\\n' {shlex.join(said)}; exit 255", answer=answer)
     error = not_come(engine, "sh ended", missing)
     which, *quoted = expected
-    assert error.message.splitlines() == [f"{which} did not come: sh ended", *(f"| {line}" for line in quoted)]
+    assert error.message.splitlines() == [f"{which} did not join: sh ended", *(f"| {line}" for line in quoted)]
     assert "--engine-option" not in error.hint
 
 
@@ -54,14 +54,14 @@ def test_of_servers_that_wait_for_one_another_only_the_one_that_cannot_be_reache
     servers = ("198.51.100.1", "198.51.100.2", "198.51.100.3")
     engine = ended("exit 1", answer="$0 refuses", only=".2", name="Open MPI 5.0.11")
     assert not_come(engine, "after 10 s", servers).message.splitlines() == [
-        "server 198.51.100.2 did not come: after 10 s; Open MPI 5.0.11 starts no agent before all servers have answered: servers 198.51.100.1, 198.51.100.3 waited",
+        "server 198.51.100.2 did not join: after 10 s; Open MPI 5.0.11 starts no agent before all servers have answered: servers 198.51.100.1, 198.51.100.3 waited",
         "| 198.51.100.2: 198.51.100.2 refuses",
     ]
 
 
 NAMES = {0: ("10.0.0.1", "h1"), 1: ("10.0.0.2", "h2"), 2: ("10.0.0.3", "h3")}
 LOST = "server 10.0.0.1 was lost before its ranks were started: the connection was closed"
-GAVE_UP = f"did not come: sh 1.0 gave the start up, and {LOST}"
+GAVE_UP = f"did not join: sh 1.0 aborted the start, and {LOST}"
 ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
 FAILED_ON_H2 = "srun: error: Task launch for StepId=4.1 failed on node h2: Communication connection failure"
 CANCELLED_ON_H1 = "slurmstepd: error: *** STEP 4.1 ON h1 CANCELLED ***"
@@ -90,7 +90,7 @@ def test_a_server_that_came_with_another_token_is_no_closed_port():
 
 
 def test_a_program_that_ended_well_was_no_agent(ended):
-    taken = "the engine may have taken an argument of --engine-option for the program"
+    taken = "check --engine-option: the engine may have run one of its arguments as the program"
     assert taken in not_come(ended("true"), "why", ("localhost",)).hint
 
 

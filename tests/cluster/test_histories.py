@@ -352,7 +352,7 @@ class _Coordinator:
                 self._ask(index, self._now_s)
             heard_s = min(self._now_s, max(self._answered(index)[0], back_s if self._now_s >= back_s else 0.0))
             if self._now_s - heard_s > SILENCE_S:
-                self._lose(index, "nothing was heard of it for 5 s", silent=True)
+                self._lose(index, "nothing was heard from it for 5 s", silent=True)
 
     def _lose(self, server, why, *, silent=False):
         if server in self._evidence.lost:

@@ -50,7 +50,7 @@ def test_a_job_of_a_python_without_lzma_is_understood(monkeypatch):
     """By one that has it; the other way round it is refused with the reason."""
     text = to_text(JOB)
     monkeypatch.setattr("launcher.cluster.job.lzma", None)
-    with pytest.raises(ValueError, match="Python has no lzma here"):
+    with pytest.raises(ValueError, match="Python has no lzma module"):
         from_text(text, {}, THERE)
     plain = to_text(JOB)
     monkeypatch.undo()
@@ -91,5 +91,5 @@ def test_a_table_that_says_the_same_is_the_same(tmp_path):
     check_table(job)
     for other in (b'{"a": 1, "b": 3}', b"", b"\xff"):
         path.write_bytes(other)
-        with pytest.raises(RefusedTableError, match="another rank table here"):
+        with pytest.raises(RefusedTableError, match="differs from the rank table"):
             check_table(job)

@@ -28,7 +28,6 @@ def test_what_a_lost_agent_left_has_no_longer_than_a_batch_system_leaves(spec):
     with os.fdopen(read, "rb") as answer:
         grace_s = float(answer.read())
     os.waitpid(child, 0)
-
     assert 0 < grace_s < 60
 
 

@@ -38,9 +38,9 @@ def test_the_lowest_of_a_server_becomes_its_agent_too():
 
 
 @pytest.mark.parametrize(("text", "rank", "message"), [
-    ("two", engine_rank(0), "is 'two'"), ("0x2", None, "neither mpirun nor srun"),
+    ("two", engine_rank(0), "is 'two'"), ("0x2", None, "mpirun or srun has not set the rank"),
     ("0x2", engine_rank(0, 3), "started 3 processes"),
-    ("0x2", engine_rank(2), "started a process 2, and 2 from 0 on are wanted"),
+    ("0x2", engine_rank(2), "started a process 2, but the run needs 2, counted from 0"),
 ])  # fmt: skip
 def test_what_an_engine_makes_of_it_is_checked(text, rank, message):
     with pytest.raises(UsageError, match=message):
@@ -51,7 +51,7 @@ def test_ranks_belong_where_the_table_has_them():
     place = ProcessPlace(1, 0, frozenset({0, 1}))
     servers = [server("a", 0, 1), server("b", 2)]
     check_server(place, 0, servers)
-    with pytest.raises(RefusedLayoutError, match="rank 1 is on server b, and that rank belongs to a"):
+    with pytest.raises(RefusedLayoutError, match="rank 1 is on server b, but that rank belongs to a"):
         check_server(place, 1, servers)
 
 
@@ -60,7 +60,7 @@ def test_processes_that_do_not_come_are_named(tmp_path):
     place = ProcessPlace(0, 0, frozenset({0, 1, 2, 7}))
     members = open_endpoint(place, str(tmp_path))
     try:
-        with pytest.raises(TlaunchError, match="ranks 0-2,7 did not come"):
+        with pytest.raises(TlaunchError, match="ranks 0-2,7 did not connect"):
             gather(members, patience_s=0.01)
         with pytest.raises(TlaunchError, match="another agent of this run"):
             open_endpoint(place, str(tmp_path))

@@ -79,7 +79,7 @@ session.gather(lambda missing: None)
 session.close()
 print(json.dumps([started, [session.join_failures[index].why for index in range(5)]]))
 """
-    said = "no agent came; engine {} has not ended within 0.2 s, without output"
+    said = "no agent connected; engine {} did not exit within 0.2 s, without output"
     assert told_by(code, tmp_path) == [[0, 1, 2, 3, 4], [said.format(index) for index in range(5)]]
 
 

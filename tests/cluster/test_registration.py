@@ -182,7 +182,7 @@ def test_a_run_s_name_that_is_a_path_is_refused(house, agents, name):
     opened = house(run_name=name)
     future = agents.join(opened, patience_s=0.3)
     opened.attend(future.done)
-    assert "which is not a directory's name" in future.exception().message
+    assert "is not a valid directory name" in future.exception().message
     assert come(house(run_name="20261121-053712-très bien-2"), agents).welcome.server_index == 0
 
 
@@ -200,7 +200,7 @@ def test_another_protocol_is_told_to_both(opened, agents, monkeypatch):
     opened.registration._code = "other"
     there, here = refused(opened, agents)
     assert there.exit_code == here.exit_code == 3
-    assert "h1 (10.0.0.1) has other code of tlaunch" in here.message
+    assert "h1 (10.0.0.1) has different code of tlaunch" in here.message
 
 
 @pytest.mark.parametrize("words", [
@@ -241,11 +241,11 @@ def test_a_second_machine_that_is_the_same_server_is_refused(opened, agents):
 
 
 @pytest.mark.parametrize(("options", "member", "expected"), [
-    ({"joining": False}, {}, "2: h1 (10.0.0.1) comes too late: run a-run has already begun without server 10.0.0.1"),
+    ({"joining": False}, {}, "2: h1 (10.0.0.1) comes too late: run a-run has already started without server 10.0.0.1"),
     ({}, {"said": "h9"}, "2: --server h9"),
     (
         {"agreement": {"command": "python a.py"}}, {"agreement": {"command": "python b.py"}},
-        "3: server 10.0.0.1 was started with another command: python b.py there, python a.py on the first server",
+        "3: server 10.0.0.1 was started with a different command: python b.py there, python a.py on the first server",
     ),
 ], ids=["late", "unknown", "another agreement"])  # fmt: skip
 def test_a_server_that_does_not_belong_to_the_run_is_refused(house, agents, options, member, expected):
@@ -263,9 +263,9 @@ def test_a_server_that_comes_after_a_refusal_hears_it_too(house, agents):
 
 @pytest.mark.parametrize(("changes", "expected"), [
     ({"python": f"{platform.python_version().rpartition('.')[0]}.99"}, None),  # another patch will do
-    ({"version": "9.9"}, f"h1 (10.0.0.1) has tlaunch 9.9, this machine {__version__}"),
-    ({"code": "0123"}, f"h1 (10.0.0.1) has other code of tlaunch {__version__} than this machine"),
-    ({"python": "3.1.4"}, "h1 (10.0.0.1) runs tlaunch with Python 3.1.4, this machine with"),
+    ({"version": "9.9"}, f"h1 (10.0.0.1) has tlaunch 9.9, and this machine has {__version__}"),
+    ({"code": "0123"}, f"h1 (10.0.0.1) has different code of tlaunch {__version__} than this machine"),
+    ({"python": "3.1.4"}, "h1 (10.0.0.1) runs tlaunch with Python 3.1.4, and this machine with"),
 ], ids=["patch", "tlaunch", "code", "Python"])  # fmt: skip
 def test_other_versions_are_refused(opened, agents, changes, expected):
     channel = agents.say(opened, lambda drawn: greeting(drawn, **changes))
@@ -303,7 +303,7 @@ def test_who_waits_is_told_why_nothing_begins_and_what_to_do(opened, agents):
     start = agents.wait(membership)
     opened.registration.peers[0].send(Finish(Cause.FAILED, 1, "server h2 did not come", "start it\nthere"))
     opened.attend(start.done)
-    told = "the run has ended before ranks began here: server h2 did not come\nhint: start it\\u000athere"
+    told = "the run ended before ranks started on this server: server h2 did not come\nhint: start it\\u000athere"
     assert str(start.exception()) == told
 
 
@@ -325,7 +325,7 @@ def test_a_coordinator_that_goes_or_is_silent_is_lost(house, agents, silence_s, 
     if silence_s > 1:
         opened.attend(lambda: opened.registration.peers[0].ready)
         opened.registration.peers[0].close()
-    assert start.exception(PATIENCE_S).message == f"the run's coordinator is lost: {why}"
+    assert start.exception(PATIENCE_S).message == f"lost the connection to the run's coordinator: {why}"
 
 
 def test_the_first_address_that_answers_is_taken(house, agents):
@@ -345,9 +345,9 @@ def pretend(channel):
 
 @pytest.mark.parametrize(("act", "why"), [
     (lambda channel: channel.send(Challenge(messages.PROTOCOL + 1, "n")), "another version of tlaunch"),
-    (lambda channel: channel.send(Finish(Cause.FAILED, 1)), "is no coordinator"),
-    (lambda channel: channel.send(Welcome("", 0, "r", 1.0)), "is no coordinator"),
-    (pretend, "what answers there does not know this run"),
+    (lambda channel: channel.send(Finish(Cause.FAILED, 1)), "is not a coordinator"),
+    (lambda channel: channel.send(Welcome("", 0, "r", 1.0)), "is not a coordinator"),
+    (pretend, "the process at this address does not know this run"),
 ], ids=["version", "no challenge", "no proof asked", "no token"])  # fmt: skip
 def test_what_is_no_coordinator_of_this_version_and_run_is_not_joined(act, why):
     def answer(listener):

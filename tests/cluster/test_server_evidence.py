@@ -61,7 +61,7 @@ def blamed(evidence, apart=()):
     return found.verdict.culprit, found.verdict.server, found.verdict.confidence.value, found.cause.value
 
 
-CLOSED, SILENT = "the connection was closed", "nothing was heard of it"
+CLOSED, SILENT = "the connection was closed", "nothing was heard from it"
 WAITING = RankStack("running", "in recv, called at a.py:4 in f", "a.py:4 in f", in_collective=True)
 SLEEPING = RankStack("running", "at a.py:5 in f: time.sleep(60)", "a.py:5 in f")
 STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
@@ -197,11 +197,8 @@ def test_servers_are_asked_whether_they_reach_each_other_where_no_rank_failed_by
 
 @pytest.mark.parametrize(("first", "second", "expected"), [
     # What ranks failed of is given as what followed; a rank that is busy is not missed.
-    (
-        report(0, raised(0, 5.0, PEER_CLOSED), living(1, SLEEPING), hung=(1,)),
-        report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3)),
-        (None, None, "likely", "hung"),
-    ),
+    (report(0, raised(0, 5.0, PEER_CLOSED), living(1, SLEEPING), hung=(1,)),
+        report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3)), (None, None, "likely", "hung")),
     # No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own.
     (BOTH_WAIT, report(1, living(2, STOPPED), living(3, WAITING), hung=(2, 3)), (2, None, "likely", "hung")),
     (BOTH_WAIT, report(1, raised(2), living(3, WAITING)), (2, None, "certain", "hung")),
@@ -215,7 +212,7 @@ def test_where_servers_do_not_reach_each_other_only_a_rank_s_own_fault_is_blamed
     assert blamed(evidence, [APART]) == expected
     verdict = evidence.diagnosed([APART]).verdict
     assert verdict.apart == ((("10.0.0.1", "10.0.0.2"),) if verdict.culprit is None else ())
-    apart = "no connection can be made either way between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002): no answer"
+    apart = "no connection can be made in either direction between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002): no answer"
     assert (apart in verdict.reason) == (expected[2] == "likely")
     assert [(one.global_rank, one.role) for one in verdict.failures] == (
         [(0, Role.CONSEQUENCE)] if verdict.culprit is None else [(2, Role.CAUSE)]

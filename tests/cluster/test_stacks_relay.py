@@ -91,7 +91,7 @@ def test_what_all_servers_find_is_told_together(running, ask):
     assert silent == {}
 
 
-@pytest.mark.parametrize("why", ["it gave no answer within 0.5 s", "it is lost, or has ended"])
+@pytest.mark.parametrize("why", ["it did not answer within 0.5 s", "it is lost or has ended"])
 def test_a_server_without_an_answer_is_named(running, ask, monkeypatch, why):
     house, channels = running
     if "lost" in why:

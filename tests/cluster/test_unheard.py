@@ -89,8 +89,8 @@ def test_an_engine_that_ends_the_agent_does_not_end_what_connects(opened):
     """It is in a session of its own, and holds nothing of what the agent had open."""
     opened.registration.unheard.note("a", 1000.0)
     code = (
-        "import sys; from launcher.cluster.lost_agents import tell_freed_apart\n"
-        "tell_freed_apart(('127.0.0.1', int(sys.argv[1])), 'token', 'a', 60.0)"
+        "import sys; from launcher.cluster.lost_agents import report_freed_in_background\n"
+        "report_freed_in_background(('127.0.0.1', int(sys.argv[1])), 'token', 'a', 60.0)"
     )
     # Nobody takes it in yet: that it ends, and its output too, says that what agents has neither.
     argv = [sys.executable, "-c", code, str(opened.port)]

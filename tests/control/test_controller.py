@@ -296,19 +296,16 @@ def test_there_are_histories_enough():
 
 
 # Failures by signature and highest step. Decided: True, or False without a reason, or the signature in the refusal.
-@pytest.mark.parametrize(
-    ("allowed", "failures", "decided"),
-    [
-        (2, [("a", 0), ("a", 1), ("b", 2)], [True, True, False]),  # as many as allowed
-        (9, [("a", None), ("a", None)], [True, "a"]),  # the same failure without progress
-        (9, [("a", 3), ("a", 4), ("a", 4)], [True, True, "a"]),  # only the steps of earlier attempts
-        (9, [("a", 9), ("b", 2), ("b", 3)], [True, True, "b"]),  # steps compare with all attempts
-        (9, [("a", None), ("a", 0), ("a", None)], [True, True, "a"]),  # the first step is progress
-        (9, [("a", None), ("a", 1), ("b", None), ("a", None), ("b", None)], [True] * 5),  # another failure between
-        (3, [(None, None)] * 3, [True] * 3),  # killed from outside: no signature
-        (0, [("a", None)] * 2, [False] * 2),  # no restarts need no reason
-    ],
-)
+@pytest.mark.parametrize(("allowed", "failures", "decided"), [
+    (2, [("a", 0), ("a", 1), ("b", 2)], [True, True, False]),  # as many as allowed
+    (9, [("a", None), ("a", None)], [True, "a"]),  # the same failure without progress
+    (9, [("a", 3), ("a", 4), ("a", 4)], [True, True, "a"]),  # only the steps of earlier attempts
+    (9, [("a", 9), ("b", 2), ("b", 3)], [True, True, "b"]),  # steps compare with all attempts
+    (9, [("a", None), ("a", 0), ("a", None)], [True, True, "a"]),  # the first step is progress
+    (9, [("a", None), ("a", 1), ("b", None), ("a", None), ("b", None)], [True] * 5),  # another failure between
+    (3, [(None, None)] * 3, [True] * 3),  # killed from outside: no signature
+    (0, [("a", None)] * 2, [False] * 2),  # no restarts need no reason
+])  # fmt: skip
 def test_another_attempt_is_worth_it(allowed, failures, decided):
     restarts = Restarts(allowed)
     for (signature, step), expected in zip(failures, decided, strict=True):

@@ -48,20 +48,16 @@ def test_fields_that_another_version_added_are_left_out():
     assert from_line(b'["Refused", {"message": "m", "later": [1]}]') == Refused("m")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"", b"GET / HTTP/1.1\r", b"\x16\x03\x01\x02\x00\x01", b"\xff\xfe", b"null", b"1", b"[]", b'"ab"', b"{}",
-        b'["Ping"]', b'["Ping", {}, 1]', b'["Nothing", {}]', b'[["Ping"], {}]', b"[{}, {}]", b'{"Ping": 1, "x": 2}',
-        b'["Ping", null]', b'["Ping", []]', b'["Ping", {}]', b'["Ping", {"sent_ns": "1"}]', b'["Done", []]',
-        b'["Ping", {"sent_ns": true}]', b'["Ping", {"sent_ns": 1e3}]', b'["Finish", {"cause": "x", "exit_code": 1}]',
-        b'["Ping", {"sent_ns": ' + b"9" * 5000 + b"}]", b"[" * 100_000, b'["Ping", ' + b'{"a":' * 100_000,
-        b'["Welcome", {"proof": "", "server_index": 0, "run_name": "", "silence_s": ' + b"9" * 400 + b"}]",
-        b'["Hello", {"proof": ' + b"[" * 900 + b"]" * 900 + b', "nonce": "", "version": "", "python": "", "host": "", '
-        b'"addresses": []}]',
-    ],
-    ids=lambda line: repr(line[:40]),
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    b"", b"GET / HTTP/1.1\r", b"\x16\x03\x01\x02\x00\x01", b"\xff\xfe", b"null", b"1", b"[]", b'"ab"', b"{}",
+    b'["Ping"]', b'["Ping", {}, 1]', b'["Nothing", {}]', b'[["Ping"], {}]', b"[{}, {}]", b'{"Ping": 1, "x": 2}',
+    b'["Ping", null]', b'["Ping", []]', b'["Ping", {}]', b'["Ping", {"sent_ns": "1"}]', b'["Done", []]',
+    b'["Ping", {"sent_ns": true}]', b'["Ping", {"sent_ns": 1e3}]', b'["Finish", {"cause": "x", "exit_code": 1}]',
+    b'["Ping", {"sent_ns": ' + b"9" * 5000 + b"}]", b"[" * 100_000, b'["Ping", ' + b'{"a":' * 100_000,
+    b'["Welcome", {"proof": "", "server_index": 0, "run_name": "", "silence_s": ' + b"9" * 400 + b"}]",
+    b'["Hello", {"proof": ' + b"[" * 900 + b"]" * 900 + b', "nonce": "", "version": "", "python": "", "host": "", '
+    b'"addresses": []}]',
+], ids=lambda line: repr(line[:40]))  # fmt: skip
 def test_what_is_no_message_is_refused_in_few_words(line):
     with pytest.raises(ValueError, match=r"^not a valid ") as caught:
         from_line(line)

@@ -1,6 +1,5 @@
 """Frozen records as JSON and back, by their declared types; JSON that every reader accepts."""
 
-import doctest
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +9,6 @@ from typing import Any, Literal
 
 import pytest
 
-from launcher.core import codec, env, text
 from launcher.core.codec import decode, digest_of_meaning, encode, json_text, parse_json, read_json
 from launcher.core.frozen import frozen
 
@@ -59,17 +57,13 @@ def test_fields_of_other_versions_are_left_out_or_take_their_defaults():
     assert decode(Outer, fields) == replace(WHOLE, inner=Inner(1))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"name": 1}, {"name": None}, {"inner": None}, {"inner": []}, {"inner": [["number", 1]]}, {"inner": "number"},
-        {"inner": {}}, {"inner": {"number": True}}, {"inner": {"number": 1.0}}, {"inner": {"number": 1, "share": "1"}},
-        {"inner": {"number": 1, "share": 10**400}}, {"several": {"number": 1}}, {"several": [1]}, {"several": "ab"},
-        {"pair": [1]}, {"pair": [1, "x", 2]}, {"pair": ["x", 1]}, {"by_name": [1]}, {"by_name": {"k": 1}},
-        {"mode": "c"}, {"mode": []}, {"path": 7}, {"colour": "green"}, {"colour": []}, {"flag": 0}, {"flag": None},
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    {"name": 1}, {"name": None}, {"inner": None}, {"inner": []}, {"inner": [["number", 1]]}, {"inner": "number"},
+    {"inner": {}}, {"inner": {"number": True}}, {"inner": {"number": 1.0}}, {"inner": {"number": 1, "share": "1"}},
+    {"inner": {"number": 1, "share": 10**400}}, {"several": {"number": 1}}, {"several": [1]}, {"several": "ab"},
+    {"pair": [1]}, {"pair": [1, "x", 2]}, {"pair": ["x", 1]}, {"by_name": [1]}, {"by_name": {"k": 1}},
+    {"mode": "c"}, {"mode": []}, {"path": 7}, {"colour": "green"}, {"colour": []}, {"flag": 0}, {"flag": None},
+], ids=repr)  # fmt: skip
 def test_what_is_of_another_type_is_refused(changes):
     with pytest.raises(ValueError, match="not a valid Outer: "):
         decode(Outer, {**through_json(WHOLE), **changes})
@@ -123,8 +117,3 @@ def test_white_space_and_the_order_of_keys_change_no_meaning():
     digests = [digest_of_meaning(text) for text in (*objects, b"no json", b"no  json", b"\xff")]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 5
-
-
-@pytest.mark.parametrize("module", [codec, env, text])
-def test_worked_examples_of_the_docstrings_are_true(module):
-    assert doctest.testmod(module).failed == 0

@@ -55,14 +55,11 @@ def test_every_event_survives_its_line(event):
     assert from_line(line) == from_line(json.dumps(later(json.loads(line)))) == stamped
 
 
-@pytest.mark.parametrize(
-    ("read", "text"),
-    [
-        *((from_line, text) for text in ("", "{", "[]", "3", "{}", HEAD + '"Killing", "number": 1}')),
-        (from_line, HEAD.replace("2", "1") + '"Killing", "count": 1}'),
-        *((Report.from_json, text) for text in ("", "[]", "{}", json.dumps({"schema": 2, "attempts": [{}]}))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("read", "text"), [
+    *((from_line, text) for text in ("", "{", "[]", "3", "{}", HEAD + '"Killing", "number": 1}')),
+    (from_line, HEAD.replace("2", "1") + '"Killing", "count": 1}'),
+    *((Report.from_json, text) for text in ("", "[]", "{}", json.dumps({"schema": 2, "attempts": [{}]}))),
+])  # fmt: skip
 def test_anything_else_is_refused(read, text):
     """A torn line, another schema or a missing field is a ValueError, nothing else; and so is what is no report."""
     with pytest.raises(ValueError):
@@ -99,16 +96,11 @@ def test_a_number_that_json_does_not_have_is_null(value):
     assert json.loads(text, parse_constant=pytest.fail)["started_ns"] is None
 
 
-@pytest.mark.parametrize(
-    ("event", "field", "value"),
-    [
-        (events.RankStarted(0, 1, 2), "global_rank", "0"),
-        (events.Judged(VERDICT), "verdict", {"culprit": 1}),
-        (events.Paused(), "time_ns", 1.5),
-        (events.Paused(), "time_ns", 1 << 63),
-        (events.Paused(), "server_index", "0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("event", "field", "value"), [
+    (events.RankStarted(0, 1, 2), "global_rank", "0"),
+    (events.Judged(VERDICT), "verdict", {"culprit": 1}),
+    (events.Paused(), "time_ns", 1.5), (events.Paused(), "time_ns", 1 << 63), (events.Paused(), "server_index", "0"),
+])  # fmt: skip
 def test_a_value_of_another_type_makes_no_event(event, field, value):
     """A reader may rely on the declared types, whatever became of the file. test_codec has every type."""
     fields = json.loads(to_line(TimestampedEvent(5, 0, event)))

@@ -81,38 +81,28 @@ class Broken:
     __index__ = __str__ = __repr__ = __float__
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (Beat(step=Whole(3), loss=Whole(2)), Beat(step=3, loss=2.0)),
-        (Beat(step=4, loss=Fraction(5, 2)), Beat(step=4, loss=2.5)),
-        (Beat(step=5, loss=Broken(), busy_s="soon", tokens_per_s=[1], device_memory_bytes={1}), Beat(step=5)),
-        (Beat(step=10**5000, busy_s=10**400, device_memory_bytes=1 << 63), Beat()),
-    ],
-)
+@pytest.mark.parametrize(("values", "expected"), [
+    (Beat(step=Whole(3), loss=Whole(2)), Beat(step=3, loss=2.0)),
+    (Beat(step=4, loss=Fraction(5, 2)), Beat(step=4, loss=2.5)),
+    (Beat(step=5, loss=Broken(), busy_s="soon", tokens_per_s=[1], device_memory_bytes={1}), Beat(step=5)),
+    (Beat(step=10**5000, busy_s=10**400, device_memory_bytes=1 << 63), Beat()),
+])  # fmt: skip
 def test_numbers_of_other_libraries_are_written_as_plain_ones(file, environment, values, expected):
     """Whatever else a program takes for a number is left out, and nothing is raised."""
     beat(environment, values)
     assert read_heartbeat(file).beat == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b"", Beat()),
-        (b"\xff\xfe", Beat()),
-        (b"[" * 4000, Beat()),
-        (b"[1, 2]", Beat()),
-        (b'{"step": ', Beat()),
-        (b'{"step": "4", "busy_s": true, "loss": null}', Beat()),
-        (b'{"step": 4.5, "busy_s": 1e999, "tokens_per_s": -Infinity}', Beat()),
-        (b'{"step": 1' + b"0" * 400 + b', "loss": 1}', Beat(loss=1.0)),
-        (b'{"step": 4, "loss": Infinity}', Beat(step=4, loss=math.inf)),
-        (b'\n {\n"step": 4,\n"more": {}}\n', Beat(step=4)),
-        (b'{"step": 4}\nrest of a longer one\xff"}', Beat(step=4)),
-        (b'{"step": 3}\n', Beat(step=3)),  # as a shell's echo, the example of the documentation
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (b"", Beat()), (b"\xff\xfe", Beat()), (b"[" * 4000, Beat()), (b"[1, 2]", Beat()), (b'{"step": ', Beat()),
+    (b'{"step": "4", "busy_s": true, "loss": null}', Beat()),
+    (b'{"step": 4.5, "busy_s": 1e999, "tokens_per_s": -Infinity}', Beat()),
+    (b'{"step": 1' + b"0" * 400 + b', "loss": 1}', Beat(loss=1.0)),
+    (b'{"step": 4, "loss": Infinity}', Beat(step=4, loss=math.inf)),
+    (b'\n {\n"step": 4,\n"more": {}}\n', Beat(step=4)),
+    (b'{"step": 4}\nrest of a longer one\xff"}', Beat(step=4)),
+    (b'{"step": 3}\n', Beat(step=3)),  # as a shell's echo, the example of the documentation
+])  # fmt: skip
 def test_whatever_a_program_writes_is_understood_as_far_as_it_goes(file, text, expected):
     file.write_bytes(text)
     assert read_heartbeat(file).beat == expected

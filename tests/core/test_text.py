@@ -5,27 +5,16 @@ import pytest
 from launcher.core.text import did_you_mean, near, slips
 
 OPTIONS = [
-    "--devices",
-    "--engine",
-    "--server",
-    "--set",
-    "--rank-table",
-    "--grace",
-    "--kill",
-    "--until",
-    "--hang-timeout",
-]
+    "--devices", "--engine", "--server", "--set", "--rank-table", "--grace", "--kill", "--until", "--hang-timeout",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("--device --devises", ("--devices",)),
-        ("--rank-tabel --rank_table --RANK-TABLE", ("--rank-table",)),
-        ("--hang", ("--hang-timeout",)),
-        ("--quiet --all --tail --se --verbose -q --", ()),
-    ],
-)
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("--device --devises", ("--devices",)),
+    ("--rank-tabel --rank_table --RANK-TABLE", ("--rank-table",)),
+    ("--hang", ("--hang-timeout",)),
+    ("--quiet --all --tail --se --verbose -q --", ()),
+])  # fmt: skip
 def test_a_slip_and_an_unfinished_word_are_understood(typed, meant):
     """Nothing is offered for another word, however few there are to choose from: what is offered may be typed."""
     assert {near(each, OPTIONS) for each in typed.split()} == {meant}

@@ -22,7 +22,6 @@ def _sample(tmp_path_factory):
 def test_it_is_in_the_format_that_it_stands_for(sample):
     """2,000 images for training in five files, 500 for the test; nothing else is written."""
     files = find_images(sample)
-
     assert [file.count for file in files.train] == [400] * 5
     assert files.test.count == 500
     assert sorted(sample.iterdir()) == sorted(image_sample_files(sample))
@@ -42,7 +41,6 @@ def test_no_image_occurs_twice(sample):
 def test_names_say_what_the_classes_differ_in(sample):
     """Each hue, figure and texture belongs to two classes, and no two classes are the same in all."""
     names = [name.split("-") for name in find_images(sample).classes]
-
     assert Counter(part for name in names for part in name) == dict.fromkeys((*HUES, *FIGURES, *TEXTURES), 2)
     assert len(set(map(tuple, names))) == 10
 

@@ -23,7 +23,6 @@ def refusal(path):
 def test_files_may_have_any_number_of_records(directory):
     """The size of a file tells how many; names of classes come from their own file."""
     files = find_images(directory)
-
     assert (*(file.count for file in files.train), files.test.count) == COUNTS
     assert [path.name for path in files.paths] == [
         *(f"data_batch_{number}.bin" for number in range(1, 6)),
@@ -40,7 +39,6 @@ def test_the_directory_that_the_archive_was_unpacked_in_is_enough(directory):
 def test_a_missing_file_is_named(directory, name):
     (directory / name).unlink()
     error = refusal(directory)
-
     assert str(directory) in error.message
     assert name in error.message
 
@@ -64,7 +62,6 @@ def test_a_file_that_ends_within_a_record_is_refused(directory, size):
     path = directory / "data_batch_2.bin"
     path.write_bytes(bytes(size))
     message = refusal(directory).message
-
     assert str(path) in message
     assert f"record {size // RECORD_BYTES + 1} begins at byte {size - size % RECORD_BYTES:,}" in message
     assert f"{size:,}" in message
@@ -78,7 +75,6 @@ def test_a_label_of_no_class_is_refused(directory):
     content[5 * RECORD_BYTES] = 255
     path.write_bytes(content)
     message = refusal(directory).message
-
     assert str(path) in message
     assert f"record 5 has the label 10 at byte {4 * RECORD_BYTES:,}" in message
 

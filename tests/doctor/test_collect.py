@@ -81,7 +81,7 @@ def test_a_port_is_tried_as_a_store_would_take_it():
         assert network.try_port(number).trouble == "Address already in use"
     assert network.try_port(number).trouble is None
     assert network.try_port(number).trouble is None
-    assert network.try_port(70000).trouble == "no port has this number"
+    assert network.try_port(70000).trouble == "invalid port number"
     # The end that closes a connection first keeps the port for a minute (TIME_WAIT): a store could listen there.
     with (
         socket.create_server(("127.0.0.1", number)) as listener,
@@ -188,7 +188,7 @@ def test_collecting_imports_no_torch(places):
 def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around():
     library = library_that_says("MPICH Version:      5.0.2", ["/opt/mpich/lib/libmpi.so.12"])
     open_mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}
-    trouble = "MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not go with Open MPI's mpirun: "
+    trouble = "MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not work with Open MPI's mpirun: "
     assert trouble in collecting.mpi_trouble(library, open_mpi)
     for environment in ({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "9"}, {}):
         assert collecting.mpi_trouble(library, environment) is None

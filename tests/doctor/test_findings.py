@@ -48,7 +48,7 @@ def join_not_at_all(cluster):
 
 def hang_after_the_facts(cluster):
     cluster.join_failures = {1: SILENT}
-    cluster.troubles[1] = "it answered at first, and then no more"
+    cluster.troubles[1] = "it stopped answering"
 
 
 def say_nothing(cluster):

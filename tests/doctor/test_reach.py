@@ -132,7 +132,7 @@ def test_a_program_that_says_nothing_is_a_wrong_answer():
     """The connection was made, so the way is open."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = tried(server.getsockname()[1], SHORT_S)
-    assert (found.outcome, found.trouble) == (Outcome.WRONG_ANSWER, "it says nothing")
+    assert (found.outcome, found.trouble) == (Outcome.WRONG_ANSWER, "it sends no data")
     assert found.round_trip_s is not None
 
 

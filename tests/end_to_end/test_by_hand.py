@@ -145,8 +145,8 @@ def test_a_signal_to_either_launcher_ends_both(servers, number, wish, code):
     report = servers.report()
     assert (report.cause, report.exit_code, report.attempts[0].killed) == (Cause.STOPPED, code, 0)
     asked = f"{wish.name} at server 127.0.0.{number + 1}"
-    assert f"{asked}: ending all ranks within" not in servers.said(both[number])
-    for words in (f"{asked}: ending all ranks within", f"stopped by {asked} after"):
+    assert f"{asked}: stopping all ranks within" not in servers.said(both[number])
+    for words in (f"{asked}: stopping all ranks within", f"stopped by {asked} after"):
         assert words in servers.said(both[1 - number])
     assert f" by {asked}\n" in servers.told("why")
 
@@ -156,7 +156,7 @@ def test_a_second_interrupt_kills_on_both_servers(servers):
     both = servers.both("--grace", 1000, command=servers.python(STUBBORN, READY, FOR_EVER))
     servers.wait_ready()
     both[1].send_signal(signal.SIGINT)
-    servers.wait_until(lambda: "ending all ranks" in servers.said(both[1]), "the first interrupt")
+    servers.wait_until(lambda: "stopping all ranks" in servers.said(both[1]), "the first interrupt")
     both[1].send_signal(signal.SIGINT)
     assert servers.end(*both) == [130, 130]
     assert servers.report().attempts[0].killed == 4
@@ -168,7 +168,7 @@ def test_a_killed_first_launcher_ends_the_run_everywhere(servers):
     servers.wait_ready()
     first.kill()
     assert servers.end(second) == [1]
-    lost = "error: server 127.0.0.1, whose launcher coordinated the run, is lost; ranks here: 2 by SIGTERM"
+    lost = "error: lost the coordinating launcher on server 127.0.0.1; ranks on this server: 2 by SIGTERM"
     assert lost in servers.said(second)
     servers.wait_until(lambda: not servers.ranks(), "the end of all ranks")
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
@@ -189,7 +189,7 @@ def test_a_lost_coordinator_is_blamed_and_no_rank_that_is_only_busy(servers, sus
     servers.wait_until(lambda: '"event": "RankEnded"' in told.read_text(), "the end of rank 2")
     os.kill(coordinator, signal.SIGKILL)
     assert servers.end(second) == [1]
-    assert "error: server 127.0.0.1, whose launcher coordinated the run, is lost" in servers.said(second)
+    assert "error: lost the coordinating launcher on server 127.0.0.1" in servers.said(second)
     assert "does not take part" not in servers.said(second)
 
 
@@ -225,7 +225,7 @@ def test_a_stopped_server_is_lost_after_a_while(servers, suspend):
     agent = servers.agent(1)
     suspend(agent)
     assert servers.end(first) == [1], servers.said(first)
-    assert "server 127.0.0.2 with ranks 2-3 was lost: nothing was heard of it for 6 s" in servers.said(first)
+    assert "server 127.0.0.2 with ranks 2-3 was lost: nothing was heard from it for 6 s" in servers.said(first)
     os.kill(agent, signal.SIGCONT)
     assert servers.end(second) == [1], servers.said(second)
 
@@ -263,7 +263,7 @@ def test_a_server_whose_ranks_have_ended_well_may_go(servers, whole):
     servers.wait_until(lambda: len(servers.events(RankEnded)) == 2, "the ends of its ranks")
     kill_all([second.pid, servers.agent(1)] if whole else [servers.agent(1)])
     second.wait()
-    servers.wait_until(lambda: "has gone after all its ranks had ended well" in servers.said(first), "that it has gone")
+    servers.wait_until(lambda: "left after all its ranks succeeded" in servers.said(first), "that it has gone")
     (servers.directory / "go").touch()
     assert servers.end(first) == [0], servers.said(first)
     report = servers.report()
@@ -285,4 +285,4 @@ def test_a_coordinator_that_stood_still_blames_no_server(servers):
     verdict = servers.report().verdict
     assert (verdict.culprit, verdict.server, verdict.servers) == (None, None, ())
     assert verdict.stood_still_s > 1.6
-    assert "error: the launcher's machine stood still for" in servers.said(first)
+    assert "error: the launcher's machine stalled for" in servers.said(first)

@@ -143,10 +143,10 @@ def test_a_shared_disk_that_stalls_ends_no_run(three_hosts, shared_disk, tmp_pat
         lambda: all(log.stat().st_size > size for log, size in zip(logs, sizes, strict=True)), "more", PATIENCE_S
     )
     with shared_disk.frozen():
-        wait_until(lambda: "has not answered" in said() or processes[0].poll() is not None, "its name", PATIENCE_S)
+        wait_until(lambda: "has not responded" in said() or processes[0].poll() is not None, "its name", PATIENCE_S)
         time.sleep(STALL_S)
         assert [process.poll() for process in processes] == [None] * len(processes), said()
-    wait_until(lambda: "answers again" in said(), "its end", PATIENCE_S)
+    wait_until(lambda: "responds again" in said(), "its end", PATIENCE_S)
     sizes = [log.stat().st_size for log in logs]
     wait_until(
         lambda: all(log.stat().st_size > size for log, size in zip(logs, sizes, strict=True)), "more", PATIENCE_S

@@ -155,10 +155,10 @@ def test_started_by_hand_the_first_server_reports_and_all_end_alike(cluster_of):
     ended = [process.communicate(timeout=PATIENCE_S) for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], ended
     (out, err), (second_out, second_err) = ended
-    assert "2 servers examined: nothing stands in the way of a run" in out
+    assert "2 servers examined: no problem would break a run" in out
     assert "measuring links" in err  # of what takes long one is told before
     assert second_out == ""
-    assert "server h2 has been examined; server h1 reports what was found" in second_err
+    assert "server h2 has been examined; server h1 shows the report" in second_err
     assert list(cluster.runs.iterdir()) == []
 
 

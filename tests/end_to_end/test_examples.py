@@ -106,5 +106,5 @@ def test_the_job_of_slurm_trains_its_ranks(run, tmp_path, slurm, wait_until):
     job = run(*words, extra=extra).stdout.strip()
     # sbatch --wait asks less and less often.
     wait_until(lambda: not run("squeue", "-h", f"--jobs={job}", extra=extra).stdout, "the end of the job", PATIENCE_S)
-    assert "2 ranks ended well" in (tmp_path / "job.out").read_text()
+    assert "2 ranks succeeded" in (tmp_path / "job.out").read_text()
     assert all("step 100 " in log for log in logs_of(tmp_path))

@@ -28,7 +28,6 @@ def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
     stub = stub_of_mpi4py(tmp_path / "packages", OTHER_MPI)
     env = {"ROLE_NAME": "torchrun's", "MASTER_PORT": "13451", "PYTHONPATH": str(stub)}
     done = mpirun.exec(4, *options, "--runs-dir", "runs here", "--", *SHOW, *odd, env=env)
-
     assert done.returncode == 0, done.stderr
     run = (tmp_path / "runs here" / "latest").resolve()
     assert run.name.startswith("my $(x) run-")
@@ -129,14 +128,14 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     assert mpirun.exec(2, "--name", "mine", "--", "sh", "-c", "echo line of $RANK; sleep 0.5").returncode == 0
     assert tlaunch("logs", cwd=tmp_path).stdout == "[0] line of 0\n[1] line of 1\n"
     status = tlaunch("status", cwd=tmp_path)
-    assert re.match(r"mine-\S+: ended: Open MPI, which started it .* ago, knows with which exit codes\n", status.stdout)
+    assert re.match(r"mine-\S+: ended: Open MPI started it .* ago and has its exit codes\n", status.stdout)
     assert len(re.findall(r"^ +[01] +127\.0\.0\.1 +[01] +gone +\d+ .* 10 B ", status.stdout, re.MULTILINE)) == 2
     report = tlaunch("report", cwd=tmp_path)
     assert (report.returncode, ": ended: Open MPI" in report.stdout) == (0, True)
     why = tlaunch("why", cwd=tmp_path).stdout
-    assert "  no rank has noted a failure; one that was killed" in why
+    assert "  no rank recorded a failure; killed ranks" in why
     first = tlaunch("logs", "--rank", "first-failed", cwd=tmp_path)
-    assert (first.returncode, "no rank of this run has noted a failure" in first.stderr) == (2, True)
+    assert (first.returncode, "no rank of the run recorded a failure" in first.stderr) == (2, True)
     ps = tlaunch("ps", cwd=tmp_path)
     assert (ps.returncode, ps.stdout) == (0, "")
     assert ps.stderr == "no run is active in runs; --all lists finished runs too\n"
@@ -175,7 +174,7 @@ def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpiru
     assert found == ("ValueError", "of rank 1", "fails.py:4 in <module>")
     assert "ValueError: of rank 1" in tlaunch("logs", "--errors", cwd=tmp_path).stdout
     lines = tlaunch("why", cwd=tmp_path).stdout.splitlines()
-    assert "  ranks have noted failures themselves; one that was killed, or is no Python program, notes none" in lines
+    assert "  ranks recorded failures themselves; killed ranks and programs other than Python record none" in lines
     assert "rank 1: ValueError: of rank 1, at fails.py:4 in <module>" in lines
     assert any(line.startswith("  likely: ") for line in lines)
     known = json.loads(tlaunch("why", "--json", cwd=tmp_path).stdout)
@@ -190,7 +189,7 @@ def test_output_can_be_left_to_the_engine(mpirun):
     assert sorted(re.findall(r"out of \d", done.stdout)) == ["out of 0", "out of 1"]
     assert mpirun.logs() == []
     assert (mpirun.latest / "device1" / "env.log").stat().st_size > 0
-    assert done.stderr.count("is not here; the packaged sample ") == 1
+    assert done.stderr.count("not found; using the packaged sample ") == 1
     assert "not known to be this machine" not in done.stderr
 
 
@@ -285,5 +284,5 @@ def test_without_an_engine_nothing_is_started(tmp_path):
     """The message names what would have been one."""
     done = tlaunch("exec", "--", "true", cwd=tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert "no engine has started this process" in done.stderr
+    assert "mpirun or srun did not start this process" in done.stderr
     assert "`tlaunch run` starts ranks itself" in done.stderr

@@ -105,7 +105,7 @@ def test_who_listens_on_the_first_server_s_port_names_no_directory(servers):
             connection.sendall(to_line(Welcome(proof, 1, name, 15.0)))
     assert servers.end(second) == [1]
     assert heard[0].proof != proof_of("", "aa" * 16, heard[0].nonce)
-    assert "what answers there does not know this run" in servers.said(second)
+    assert "the process at this address does not know this run" in servers.said(second)
     assert not (servers.directory / "elsewhere").exists()
 
 
@@ -113,7 +113,7 @@ def test_a_server_that_never_comes_is_named(servers):
     """After --join-timeout, in which this server's own agent comes; nothing was started."""
     first = servers.start(1, "--join-timeout", 15, command=servers.python(READY))
     assert servers.end(first) == [1]
-    assert "error: server 127.0.0.2 did not come: after 15 s (--join-timeout)" in servers.said(first)
+    assert "error: server 127.0.0.2 did not join: after 15 s (--join-timeout)" in servers.said(first)
     assert not any(servers.latest.glob("device*/train.log"))
 
 
@@ -146,7 +146,7 @@ def test_another_start_on_another_server_is_refused(servers, what):
     for process in (first, second):
         said = servers.said(process)
         assert f"error: server 127.0.0.2 was started with {told}" in said
-        assert ("hint: have the same table on every server; `tlaunch table diff`" in said) == (what == "rank table")
+        assert ("hint: copy the same table to every server; `tlaunch table diff`" in said) == (what == "rank table")
         assert "hidden" not in said
     assert servers.pids() == {}
 
@@ -197,7 +197,7 @@ def test_all_servers_may_go_on_in_the_background(servers):
     servers.wait_ready()
     (servers.directory / "go").touch()
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
-    for log, words in (("server1/console.log", "2 ranks ended well"), ("console.log", "4 ranks ended well")):
+    for log, words in (("server1/console.log", "2 ranks succeeded"), ("console.log", "4 ranks succeeded")):
         servers.wait_until(lambda log=log, words=words: words in servers.read(servers.latest / log), words)
     servers.wait_until(lambda: not servers.endpoint_open(), "the end of the coordinator")
 
@@ -208,7 +208,7 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     first = servers.start(1, command=["true"], rank_table=three)
     second = servers.start(2, command=["true"], rank_table=three)
     servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(second), "the two of them")
-    assert "waiting for server 127.0.0.3; at most 300 s in all (--join-timeout)" in servers.said(second)
+    assert "waiting for server 127.0.0.3 (at most 300 s in total, --join-timeout)" in servers.said(second)
     again = servers.start(2, command=["true"], rank_table=three)
     assert servers.end(again) == [3], servers.said(again)
     first.send_signal(signal.SIGTERM)
@@ -216,7 +216,7 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     for process in (again, first):
         assert "both say that they are server 127.0.0.2 of the rank table" in servers.said(process)
     asked = "stopped by SIGTERM at server 127.0.0.1"
-    assert f"error: the run has ended before ranks began here: {asked}\n" in servers.said(second)
+    assert f"error: the run ended before ranks started on this server: {asked}\n" in servers.said(second)
     assert f"{asked} after" in servers.said(first)
 
 

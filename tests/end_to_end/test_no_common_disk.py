@@ -105,7 +105,7 @@ def test_each_server_tells_of_a_failed_run(servers):
     assert "rank 3: ValueError: boom" in told("status", heads.root)
     runs = ("--runs-dir", others.root.parent)
     status = told("status", *runs)
-    assert "only this server's part, ranks 2-3" in status
+    assert "only this server's part is shown, ranks 2-3" in status
     assert "rank 3: ValueError: boom" in status
     assert [rank["global_rank"] for rank in json.loads(told("status", *runs, "--json"))["each"]] == [2, 3]
     assert "rank 3: ValueError: boom" in told("why", *runs)
@@ -117,8 +117,8 @@ def test_another_server_names_no_file_that_is_not_there(servers):
     """Nor a process, nor restarts that nobody made; where the log of a rank of the first server is, all of them say."""
     *_, (first, second) = run_by_hand(servers, 1, failing=0)
     assert "log of rank 0: " in first
-    elsewhere = "log of rank 0: on server 127.0.0.1, which has the logs of all ranks"
-    assert f"{elsewhere}\nranks here: 2 by SIGTERM" in second
+    elsewhere = "log of rank 0: on server 127.0.0.1, with the logs of all ranks"
+    assert f"{elsewhere}\nranks on this server: 2 by SIGTERM" in second
     assert "  server 127.0.0.1, device 0\n" in second or "  server 127.0.0.1, device 0, exit code 1\n" in second
     assert elsewhere in told("why", run_dir(servers, 2).root)
 

@@ -55,7 +55,6 @@ def test_another_layout_goes_on(whole, small_text, tmp_path):
     ours, log = train(tmp_path, small_text, "--devices", 4, "--pp", 2, "--micro-batches", 2, "--resume", oldest)
     assert ours == {step: loss for step, loss in losses.items() if step > (1, STEPS - 6)}
     assert f"resumed: {oldest}, after step {STEPS - 6}" in log
-
     more = ("--devices", 1, "--set", f"train.steps={STEPS + 2}")
     by_name, _ = train(runs_dir, small_text, "--resume", run.name, *more)
     by_itself, log = train(runs_dir, small_text, "--resume", "auto", *more, "--set", f"train.steps={STEPS + 4}")
@@ -115,7 +114,6 @@ def test_a_restart_goes_on(whole, small_text, tmp_path, wait_until):
         process.kill()
     log = (run / "device0" / "train.log").read_text()
     found = losses_in(log)
-
     assert process.returncode == 0, said
     assert re.search(r"^resumed: .*/checkpoints/step-\d+, after step \d+$", log, re.MULTILINE)
     assert {step: found[step] for step in losses} == losses
@@ -183,7 +181,6 @@ def test_signals_save_and_nothing_is_lost(small_text, tmp_path, wait_until):
     last = step_reached(run)
     assert checkpoints_in(saved)[0].name == f"step-{last}"
     assert all(log_of(run, rank).endswith(f"ended by SIGTERM after step {last}\n") for rank in range(2))
-
     steps = ("--set", f"train.steps={last + 3}", "--set", "train.epochs=100000")
     interrupted = run.resolve()
     ours, log = train(tmp_path, small_text, "--devices", 2, "--mp", 2, "--resume", "auto", *steps)
@@ -208,7 +205,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_as_it_is(small_text, tmp_pa
         (run / "checkpoints").write_text("no directory")
         process.send_signal(signal.SIGUSR1)
         # The next one waits for the end of the one before.
-        wait_until(lambda: process.send_signal(signal.SIGUSR1) or "; the training goes on" in log_of(run), "that")
+        wait_until(lambda: process.send_signal(signal.SIGUSR1) or "; the training continues" in log_of(run), "that")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)
     finally:

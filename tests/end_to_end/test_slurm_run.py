@@ -104,7 +104,7 @@ def test_nodes_are_the_servers_where_no_table_names_any(cluster):
     out, code = cluster.end(cluster.start("--devices", 2))
     assert code == 0, out
     assert cluster.logs() == [[f"begun {node} {device} 0 SLURM_JOB_ID"] for node in ("n1", "n2") for device in (0, 1)]
-    assert "4 ranks ended well" in out
+    assert "4 ranks succeeded" in out
     assert out.count("warning: this Slurm job has 1 CPU on n1 for 2 ranks") == out.count("CPU") == 1, out
 
 
@@ -121,7 +121,7 @@ def test_a_launcher_that_srun_starts_several_times_is_refused(cluster, command):
 def test_one_task_of_srun_may_start_all_servers(cluster):
     words = ("run", "--engine", "slurm", "--runs-dir", cluster.runs, "--devices", 1, "--", sys.executable, PROGRAM)
     done = cluster.ask("salloc", "--nodes=2", "srun", "--ntasks=1", "--overlap", *TLAUNCH, *words, "live", 0.3)
-    assert "2 ranks ended well" in done.stderr + done.stdout
+    assert "2 ranks succeeded" in done.stderr + done.stdout
 
 
 def test_ranks_are_where_the_table_wants_them(cluster):
@@ -168,7 +168,7 @@ def test_a_start_that_is_in_vain_is_not_tried_for_ever(cluster):
     os.kill(cluster.agents_on("n2")[-1], signal.SIGKILL)
     out, code = cluster.end(process)
     assert code != 0, out
-    assert "did not come: Slurm" in out
+    assert "did not join: Slurm" in out
     assert "| no more" in out
     assert calls.read_text() == "called\n" * 2
 
@@ -218,7 +218,7 @@ def test_a_rendered_script_is_handed_to_sbatch(cluster):
     assert job.isdecimal(), done
     cluster.wait_empty()
     said = (cluster.directory / f"slurm-{job}.out").read_text()
-    assert "2 ranks ended well" in said
+    assert "2 ranks succeeded" in said
     assert [path.name.partition("-t-")[2] for path in cluster.runs.glob("2*")] == [job]
 
 
@@ -227,6 +227,6 @@ def test_what_sbatch_refuses_is_told_in_its_words(cluster):
     words = ("--devices", 2, "--nodes", 99, "--submit")
     done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", "true", check=False)
     assert done.returncode == 1
-    assert "sbatch takes no such script:" in done.stderr
+    assert "sbatch refuses the script:" in done.stderr
     assert "Node count specification invalid" in done.stderr or "configuration is not available" in done.stderr
     assert not done.stdout

@@ -47,7 +47,7 @@ def test_the_ranks_of_all_servers_are_shown_together(servers):
         os.kill(agent, signal.SIGCONT)
     assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1]
     assert not told["sentence"].startswith("all ")
-    assert told["not_shown"] == {"server 127.0.0.2": "it gave no answer within 4 s"}
+    assert told["not_shown"] == {"server 127.0.0.2": "it did not answer within 4 s"}
     launchers[0].send_signal(signal.SIGTERM)
     assert servers.end(*launchers) == [143, 143]
     assert not (servers.latest / "endpoint.json").exists()

@@ -48,13 +48,11 @@ def test_the_loss_falls_and_every_rank_tells_it(run):
     lines = [STEP_LINE.findall(log) for log in logs]
     recognised = progress_text.STEP_LINE.findall(logs[0].encode())
     losses = [float(loss) for _, _, loss in lines[0]]
-
     assert [[loss for _, _, loss in found] for found in lines] == [[loss for _, _, loss in lines[0]]] * 8
     assert [int(step) for _, step, _ in lines[0]] == list(range(1, STEPS + 1))
     assert len(recognised) == STEPS  # which a terminal's progress line replaces
     assert sum(losses[-3:]) / 3 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
-
     collapsed = tlaunch("logs", "--collapse", "--runs-dir", directory.parent, cwd=ROOT, env=environment)
     shown = collapsed.stdout.splitlines()
     assert collapsed.returncode == 0, collapsed.stderr
@@ -79,7 +77,6 @@ def test_the_script_of_the_documentation_gives_the_last_validation_loss(run):
     log = (directory / "device0" / "train.log").read_text()
     [expected] = VALIDATION_LINE.findall(log)
     assert len(re.findall(r"^source: .+\nreference: .+\ntranslation: .*$", log, re.MULTILINE)) == 5
-
     assert done.returncode == 0, done.stderr
     assert len(script.splitlines()) <= 20
     assert float(re.search(r"[\d.]+", done.stdout)[0]) == pytest.approx(float(expected), abs=1e-4)
@@ -93,7 +90,6 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, small_
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     [(epoch, step, loss)] = STEP_LINE.findall((tmp_path / "latest" / "device1" / "train.log").read_text())
-
     assert (epoch, step) == ("1", "1")
     assert float(loss) == pytest.approx(9.90, abs=0.05)
 
@@ -102,7 +98,6 @@ def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, small_text):
     """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
     small = ("--data", small_text, "--set", "model.vocabulary_size=100")
     done = tlaunch("run", "--devices", 4, *small, "--runs-dir", tmp_path, cwd=ROOT)
-
     assert done.returncode == 2, done.stderr
     assert "model.vocabulary_size = 100" in done.stderr
     assert "gloo" not in done.stderr
@@ -114,7 +109,6 @@ def test_the_trainer_runs_under_torchrun(tmp_path, small_text):
     chosen = settings("train.steps=2", "train.translations=0", "data.direction=en_fr", "model.vocabulary_size=400")
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # where torchrun leaves a directory
     done = run_to_end((*command, "--data", small_text, *chosen, "--output", tmp_path / "model"), cwd=ROOT, env=env)
-
     assert done.returncode == 0, done.stderr[-4000:]
     assert [step for _, step, _ in STEP_LINE.findall(done.stdout)] == ["1", "2"]
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [

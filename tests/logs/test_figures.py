@@ -133,33 +133,10 @@ def test_the_lines_of_a_text_together_take_no_longer_than_one_may(monkeypatch):
     assert time.process_time() - before_s < 2
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "step ",
-        "1,111",
-        "loss ",
-        "e",
-        "1",
-        '" ',
-        "epoch [1]",
-        "1 ",
-        "1.1",
-        "1, ",
-        " ",
-        "e1",
-        "1e",
-        "%|",
-        "|",
-        "100%|",
-        "step 1/",
-        "epoch 1 [1/",
-        "epoch 1 [1/1 (",
-        "epoch 1 | 1/",
-        "loss: 1 [",
-        "[1, 1] loss: ",
-    ],
-)
+@pytest.mark.parametrize("piece", [
+    "step ", "1,111", "loss ", "e", "1", '" ', "epoch [1]", "1 ", "1.1", "1, ", " ", "e1", "1e", "%|", "|", "100%|",
+    "step 1/", "epoch 1 [1/", "epoch 1 [1/1 (", "epoch 1 | 1/", "loss: 1 [", "[1, 1] loss: ",
+])  # fmt: skip
 def test_no_line_takes_long(piece):
     """However it is made: a reader may meet a thousand of them."""
 

@@ -1,13 +1,11 @@
 """Lines made safe for a terminal."""
 
-import doctest
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs import terminal
 from launcher.logs.terminal import (
     certainly_printable,
     escaped,
@@ -64,10 +62,6 @@ def test_text_of_others_on_one_line():
     assert escaped(text) == "a:\\n\\t\\x1b[31mb\\x1b[2J"
     assert escaped("plain é") == "plain é"
     assert escaped("\udce9") == "\\udce9"
-
-
-def test_worked_examples_of_the_docstrings():
-    assert doctest.testmod(terminal).failed == 0
 
 
 @pytest.mark.parametrize(

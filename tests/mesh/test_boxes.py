@@ -1,22 +1,16 @@
 """Boxes of tensors, against numpy."""
 
-import doctest
 import random
 from math import prod
 
 import numpy as np
 import pytest
 
-from launcher.mesh import boxes
 from launcher.mesh.boxes import Box, bounding, boxes_of_run, full_box
 
 
 def some_shape(numbers):
     return tuple(numbers.randint(1, 5) for _ in range(numbers.randint(1, 4)))
-
-
-def test_the_examples():
-    assert doctest.testmod(boxes).failed == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -28,7 +22,6 @@ def test_a_run_is_made_of_few_boxes(seed):
         start, stop = sorted(numbers.choices(range(prod(shape) + 1), k=2))
         elements = np.arange(prod(shape)).reshape(shape)
         made = boxes_of_run(start, stop, shape)
-
         found = [element for box in made for element in elements[box.within(full_box(shape))].ravel()]
         assert found == list(range(start, stop))
         assert len(made) <= 2 * len(shape) - 1
@@ -51,7 +44,6 @@ def test_what_boxes_have_in_common(seed):
         first, second = elements[one.within(full_box(shape))], elements[other.within(full_box(shape))]
         both = set(first.ravel()) & set(second.ravel())
         common = one.common(other)
-
         assert (common is None) == (not both)
         if common is not None:
             assert set(elements[common.within(full_box(shape))].ravel()) == both

@@ -108,7 +108,6 @@ def test_equal_stages_are_idle_for_the_share_that_the_table_says(pipeline):
     """By an execution of all stages' schedules; the prediction from the costs of stages says the same."""
     _, stage_count, micro_batches, chunks = pipeline
     bubble = Fraction(stage_count - 1, chunks * micro_batches + stage_count - 1)
-
     assert idle_shares(schedules(pipeline), chunks) == [bubble] * stage_count
     predicted = busy_shares([6] * stage_count, micro_batches, chunks=chunks)
     assert predicted == pytest.approx([float(1 - bubble)] * stage_count)

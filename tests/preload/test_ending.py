@@ -255,15 +255,12 @@ def test_what_a_module_of_any_kind_holds_is_finalised(ways, ended, source):
     assert ended("train.py", modules=(*PRELOADED, "any"))
 
 
-@pytest.mark.parametrize(
-    ("source", "variables"),
-    [
-        ("", {"LD_PRELOAD": "libm.so.6"}),
-        ("import atexit; atexit.register(print, 'last')", {"PYTHONPATH": "site"}),
-        ("import threading", {"PYTHONPATH": "site"}),  # which registers nothing
-        (HELD + "one = Held('one')", {"PYTHONPATH": "site"}),
-    ],
-)
+@pytest.mark.parametrize(("source", "variables"), [
+    ("", {"LD_PRELOAD": "libm.so.6"}),
+    ("import atexit; atexit.register(print, 'last')", {"PYTHONPATH": "site"}),
+    ("import threading", {"PYTHONPATH": "site"}),  # which registers nothing
+    (HELD + "one = Held('one')", {"PYTHONPATH": "site"}),
+])  # fmt: skip
 def test_python_ends_ranks_of_a_python_with_other_needs(ways, ended, source, variables):
     (ways.cwd / "site").mkdir()
     (ways.cwd / "site" / "sitecustomize.py").write_text(source)

@@ -34,33 +34,29 @@ def test_parts_of_words_say_nothing(name):
     assert masked(name, "512") == "512"
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        # In headers and in JSON, what stands after a secret's name, and nothing else of them.
-        ("Authorization: Bearer abc.def", f"Authorization: Bearer {MASK}"),
-        ("authorization: bearer abc.def", f"authorization: bearer {MASK}"),
-        ("Authorization: abc def", f"Authorization: {MASK}"),
-        ("X-Api-Key: abc", f"X-Api-Key: {MASK}"),
-        ("X-Api-Key:abc", f"X-Api-Key:{MASK}"),
-        ("Accept: text/html\nCookie: a=b; c=d\nX: y", f"Accept: text/html\nCookie: {MASK}\nX: y"),
-        ('{"api_key": "abc", "lr": 3}', f'{{"api_key": {MASK}, "lr": 3}}'),
-        ("{'max_tokens':512,'token':'abc'}", f"{{'max_tokens':512,'token':{MASK}}}"),
-        # In a URL and in a line of shell.
-        ("http://me:pa55@proxy:3128/x", f"http://{MASK}@proxy:3128/x"),
-        ("https://ghp_tok3n@host/simple", f"https://{MASK}@host/simple"),
-        ("postgres://u:p@ss@h/db", f"postgres://{MASK}@h/db"),
-        ("https://h/x?token=abc&y=1", f"https://h/x?token={MASK}&y=1"),
-        ("s3://b/x?X-Amz-Expires=9&X-Amz-Signature=abc", f"s3://b/x?X-Amz-Expires=9&X-Amz-Signature={MASK}"),
-        ("https://a.blob/x?sv=1&sig=abc%2F#a", f"https://a.blob/x?sv=1&sig={MASK}#a"),
-        ("export HF_TOKEN=abc; python train.py", f"export HF_TOKEN={MASK}; python train.py"),
-        ("cd /x && API_KEY='a b' python t.py", f"cd /x && API_KEY={MASK} python t.py"),
-        ("python t.py --hf-token abc --lr 3", f"python t.py --hf-token {MASK} --lr 3"),
-        ('exec t --password="a b" x', f"exec t --password={MASK} x"),
-        ("login hf_ABCDEFGHIJKLMNOPQRSTUVWXYZ012345 now", f"login {MASK} now"),
-        ("x sk-proj-abcdefghijABCDEFGHIJ_1234-5", f"x {MASK}"),
-    ],
-)
+@pytest.mark.parametrize(("value", "shown"), [
+    # In headers and in JSON, what stands after a secret's name, and nothing else of them.
+    ("Authorization: Bearer abc.def", f"Authorization: Bearer {MASK}"),
+    ("authorization: bearer abc.def", f"authorization: bearer {MASK}"),
+    ("Authorization: abc def", f"Authorization: {MASK}"),
+    ("X-Api-Key: abc", f"X-Api-Key: {MASK}"), ("X-Api-Key:abc", f"X-Api-Key:{MASK}"),
+    ("Accept: text/html\nCookie: a=b; c=d\nX: y", f"Accept: text/html\nCookie: {MASK}\nX: y"),
+    ('{"api_key": "abc", "lr": 3}', f'{{"api_key": {MASK}, "lr": 3}}'),
+    ("{'max_tokens':512,'token':'abc'}", f"{{'max_tokens':512,'token':{MASK}}}"),
+    # In a URL and in a line of shell.
+    ("http://me:pa55@proxy:3128/x", f"http://{MASK}@proxy:3128/x"),
+    ("https://ghp_tok3n@host/simple", f"https://{MASK}@host/simple"),
+    ("postgres://u:p@ss@h/db", f"postgres://{MASK}@h/db"),
+    ("https://h/x?token=abc&y=1", f"https://h/x?token={MASK}&y=1"),
+    ("s3://b/x?X-Amz-Expires=9&X-Amz-Signature=abc", f"s3://b/x?X-Amz-Expires=9&X-Amz-Signature={MASK}"),
+    ("https://a.blob/x?sv=1&sig=abc%2F#a", f"https://a.blob/x?sv=1&sig={MASK}#a"),
+    ("export HF_TOKEN=abc; python train.py", f"export HF_TOKEN={MASK}; python train.py"),
+    ("cd /x && API_KEY='a b' python t.py", f"cd /x && API_KEY={MASK} python t.py"),
+    ("python t.py --hf-token abc --lr 3", f"python t.py --hf-token {MASK} --lr 3"),
+    ('exec t --password="a b" x', f"exec t --password={MASK} x"),
+    ("login hf_ABCDEFGHIJKLMNOPQRSTUVWXYZ012345 now", f"login {MASK} now"),
+    ("x sk-proj-abcdefghijABCDEFGHIJ_1234-5", f"x {MASK}"),
+])  # fmt: skip
 def test_a_secret_inside_a_value_is_masked(value, shown):
     """A record is for all who may read the logs, whether the command is split into words or stands in one."""
     assert masked("CURL_ARGUMENTS", value) == shown
@@ -68,15 +64,12 @@ def test_a_secret_inside_a_value_is_masked(value, shown):
     assert masked_argv(["sh", "-c", value]) == ("sh", "-c", shown)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "/usr/bin:/bin", "sorted(x, key=len, reverse=True)", "https://h/x?max_tokens=3&q=token", "3", "/home", "a@b:c",
-        "python t.py --max-tokens 512 --token --lr 3", "PATH=/x:$PATH; LR=3", "C:\\x", "Accept: text/html",
-        "max-tokens: 512", "/opt/token:/bin", "a: b",
-        "runs/hf_transformers_on_eight_devices_2026", "sk-learn-baseline-with-many-words-2026",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("value", [
+    "/usr/bin:/bin", "sorted(x, key=len, reverse=True)", "https://h/x?max_tokens=3&q=token", "3", "/home", "a@b:c",
+    "python t.py --max-tokens 512 --token --lr 3", "PATH=/x:$PATH; LR=3", "C:\\x", "Accept: text/html",
+    "max-tokens: 512", "/opt/token:/bin", "a: b",
+    "runs/hf_transformers_on_eight_devices_2026", "sk-learn-baseline-with-many-words-2026",
+])  # fmt: skip
 def test_other_values_are_shown(value):
     assert masked("X", value) == value
 

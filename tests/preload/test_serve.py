@@ -151,7 +151,7 @@ def test_a_variable_that_imports_read_must_be_the_same_for_all_ranks(tmp_path, n
     if pid:
         os.waitpid(pid, 0)
     assert bool(pid) == preloads
-    assert (f"ranks start one by one: {name} differs between them" in events.read_text()) != preloads
+    assert (f"ranks start one by one: they have different values of {name}" in events.read_text()) != preloads
 
 
 def test_threads_that_end_before_a_fork_are_no_danger(ways, fork_server):

@@ -50,24 +50,10 @@ def test_what_python_does_not_find_is_named(missing, target, name):
     assert missing("-m", target) == name
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "train",
-        "package.tool",
-        "package.inner",
-        "bare.tool",
-        "http.server",
-        "pytest",
-        "moving.any",
-        "compiled.x",
-        "hooked.virtual",
-        "ending",
-        "ending.sub",
-        "calling.any",
-        "os.path",
-    ],
-)
+@pytest.mark.parametrize("target", [
+    "train", "package.tool", "package.inner", "bare.tool", "http.server", "pytest", "moving.any", "compiled.x",
+    "hooked.virtual", "ending", "ending.sub", "calling.any", "os.path",
+])  # fmt: skip
 def test_what_is_there_or_may_be_is_not(missing, target):
     """A package may name other places for its modules, which only importing it would tell."""
     assert missing("-m", target) is None

@@ -22,32 +22,24 @@ def found(tmp_path):
     return error
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (b"import os\nx = (1,\ny = 2\n", 2),
-        (b"def f(:\n    pass\n", 1),
-        (b"if True:\nprint()\n", 2),
-        (b"if True:\n        x = 1\n\ty = 2\n", 3),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    (b"import os\nx = (1,\ny = 2\n", 2), (b"def f(:\n    pass\n", 1), (b"if True:\nprint()\n", 2),
+    (b"if True:\n        x = 1\n\ty = 2\n", 3),
+])  # fmt: skip
 def test_what_python_refuses_is_found_with_its_line(found, text, line):
     assert found(text).lineno == line
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "name"),
-    [
-        (b"print('well')\n", (), "program.py"),
-        (b"# -*- coding: latin-1 -*-\n# \xe4\n", (), "program.py"),
-        (b"assert (1, 'always true')\n'\\d'\n", (), "program.py"),  # warnings are the ranks' to give
-        (b"x = = 1\n", (), "program.zip"),
-        (b"x = = 1\n", ("-c", "print()"), "program.py"),
-        (b"x = = 1\n", ("-m", "program"), "program.py"),
-        (b"x = = 1\n", ("missing.py",), "program.py"),
-        (b"# \xe4\n", (), "program.py"),  # neither UTF-8 nor said to be anything else: Python will tell
-    ],
-)
+@pytest.mark.parametrize(("text", "words", "name"), [
+    (b"print('well')\n", (), "program.py"),
+    (b"# -*- coding: latin-1 -*-\n# \xe4\n", (), "program.py"),
+    (b"assert (1, 'always true')\n'\\d'\n", (), "program.py"),  # warnings are the ranks' to give
+    (b"x = = 1\n", (), "program.zip"),
+    (b"x = = 1\n", ("-c", "print()"), "program.py"),
+    (b"x = = 1\n", ("-m", "program"), "program.py"),
+    (b"x = = 1\n", ("missing.py",), "program.py"),
+    (b"# \xe4\n", (), "program.py"),  # neither UTF-8 nor said to be anything else: Python will tell
+])  # fmt: skip
 def test_what_is_sound_or_not_ours_to_judge_is_not_refused(found, text, words, name, recwarn):
     assert found(text, *words, name=name) is None
     assert not recwarn.list

@@ -336,7 +336,7 @@ def alone(case, directory, made={}):  # noqa: B006 - what it has made stays
             weights = trained_plainly(kind) if kind.is_plain else trained(kind, output)
             torch.save(weights, made[repr(kind)])
 
-        fork_ranks("alone", dp=1, mp=1, pp=1, micro_batches=1, work=work)
+        fork_ranks("alone", work)
     return torch.load(made[repr(kind)], weights_only=True)
 
 
@@ -344,14 +344,14 @@ def resumed(directory):
     """A training that ends after two steps on one layout goes on on another, to the weights of one that was not interrupted."""
     begun = directory / "begun"
     saves = {"checkpoint": api.CheckpointConfig(every_steps=2)}
-    fork_ranks("begun", dp=2, mp=1, pp=1, micro_batches=1, work=partial(trained, Case(), begun, **saves, steps=2))
+    fork_ranks("begun", partial(trained, Case(), begun, **saves, steps=2), dp=2)
 
     def work():
         weights = trained(CASES["2x2x2"], directory / "runs" / "resumed", initial=9, resume=begun / "checkpoints")
         if weights is not None:
             torch.save(weights, directory / "resumed.pt")
 
-    fork_ranks("resumed", dp=1, mp=2, pp=2, micro_batches=2, work=work)
+    fork_ranks("resumed", work, mp=2, pp=2, micro_batches=2)
 
 
 def is_refused(make, directory, **more):
@@ -458,10 +458,8 @@ def main():
     for name in names or CASES:
         case = CASES[name]
         expected = alone(case, directory)
-        fork_ranks(
-            name, dp=case.dp, mp=case.mp, pp=case.pp, micro_batches=case.micro_batches,
-            work=partial(works, name, directory),
-        )  # fmt: skip
+        axes = {axis: getattr(case, axis) for axis in ("dp", "mp", "pp", "micro_batches")}
+        fork_ranks(name, partial(works, name, directory), **axes)
         off = off_by(directory, name, expected)
         print(f"{name}: {off:.1e}", flush=True)
         assert off <= case.tolerance, name
@@ -473,9 +471,9 @@ def main():
         assert off <= TOLERANCE
         for mp, pp, make, more in REFUSED:
             work = partial(is_refused, make, directory, **more)
-            fork_ranks(make.__name__, dp=1, mp=mp, pp=pp, micro_batches=pp, work=work)
-        fork_ranks("twice", dp=2, mp=1, pp=1, micro_batches=1, work=partial(trains_twice, directory))
-        fork_ranks("copies", dp=2, mp=1, pp=1, micro_batches=1, work=partial(refused_copies, directory))
+            fork_ranks(make.__name__, work, mp=mp, pp=pp, micro_batches=pp)
+        fork_ranks("twice", partial(trains_twice, directory), dp=2)
+        fork_ranks("copies", partial(refused_copies, directory), dp=2)
 
 
 if __name__ == "__main__":

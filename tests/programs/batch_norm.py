@@ -11,14 +11,12 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed.tensor  # else each rank imports it in its first assert_close
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from torch import nn
 
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.parallel.batch_norm import SynchronisedBatchNorm, synchronise_batch_norms
 from launcher.trainer.parallel.collectives import all_reduce
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.replicated import ReplicatedTraining
 from launcher.trainer.telemetry.recording import Recorder
 from launcher.trainer.telemetry.watch import watching
@@ -104,7 +102,7 @@ def check_recorded(world):
 
 
 def all_cases():
-    with open_world(this_place(micro_batches=1), torch.device("cpu"), "auto") as world:
+    with own_world("auto") as world:
         for bounds in BOUNDS[world.dp.size]:
             for layout in (torch.contiguous_format, torch.channels_last):
                 check(world.dp, bounds, layout)
@@ -114,4 +112,4 @@ def all_cases():
 
 if __name__ == "__main__":
     for dp in BOUNDS:
-        fork_ranks(f"dp={dp}", dp=dp, mp=1, pp=1, micro_batches=1, work=all_cases)
+        fork_ranks(f"dp={dp}", all_cases, dp=dp)

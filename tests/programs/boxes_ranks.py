@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from torch import nn
 
 from launcher.checkpoint.file_layout import MODEL, OWNED, WAYS
@@ -25,12 +25,9 @@ from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
-from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.saved import gather
 
-CPU = torch.device("cpu")
 SHAPES = {"both": (8, 6), "rows": (8, 4), "columns": (3, 6, 2), "norm": (5,)}
 BUFFER = "norm.running_mean"
 STEPS, SAVED = 6, 3
@@ -72,7 +69,7 @@ def training_of(layout):
 
 def train(directory, resume=None):
     """Train to the last step, or go on from `resume`; write checkpoints of all ways, and the gathered model."""
-    with open_world(this_place(micro_batches=1), CPU) as world:
+    with own_world() as world:
         layout = world.place.layout
         placed = placements_at(layout, world.place.coordinate)
         initial, targets = tensors_of(0), tensors_of(1 + world.dp.index)
@@ -148,7 +145,7 @@ def same_state(directories):
 
 def start(directory, layout, resume=None):
     axes = {axis: getattr(layout, axis) for axis in ("dp", "mp", "pp")}
-    fork_ranks(str(layout), **axes, micro_batches=1, work=partial(train, directory, resume))
+    fork_ranks(str(layout), partial(train, directory, resume), **axes)
 
 
 def main(directory):

@@ -49,4 +49,4 @@ def ranks_work():
 
 if __name__ == "__main__":
     count = int(sys.argv[1])
-    fork_ranks("calibrated", dp=1, mp=count, pp=1, micro_batches=1, work=ranks_work)
+    fork_ranks("calibrated", ranks_work, mp=count)

@@ -61,7 +61,7 @@ def go_on(directory, whole):
     if child == 0:
         os.dup2(os.open(directory / "log", os.O_WRONLY | os.O_CREAT), 1)
         work = functools.partial(train, directory, AGAIN, whole, steps=0)
-        fork_ranks(directory.name, dp=dp, mp=mp, pp=pp, micro_batches=1, work=work)
+        fork_ranks(directory.name, work, dp=dp, mp=mp, pp=pp)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     said = (directory / "log").read_text()

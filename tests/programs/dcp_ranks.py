@@ -77,4 +77,4 @@ def load(directory):
 
 if __name__ == "__main__":
     work = {"save": save, "load": load}[sys.argv[1]]
-    fork_ranks("dcp", dp=2, mp=1, pp=1, micro_batches=1, work=functools.partial(work, Path(sys.argv[2])))
+    fork_ranks("dcp", functools.partial(work, Path(sys.argv[2])), dp=2)

@@ -9,14 +9,12 @@ import itertools
 
 import torch
 import torch.distributed.tensor  # else each rank imports it in its first assert_close
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from torch import nn
 from torch.nn import functional
 
 from launcher.trainer.parallel import head_loss as module
-from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.styles import part_bounds
-from launcher.trainer.parallel.world import open_world
 
 VOCABULARY, D_MODEL = 67, 16
 TOKENS = (0, 1, 511, 513)
@@ -66,7 +64,7 @@ def check_in_float32(group):
 
 
 def all_cases():
-    with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
+    with own_world() as world:
         check_in_float32(world.mp)
         module.CPU_BYTES, module.MIN_CHUNK_TOKENS = 1, 100  # several chunks, the last of them smaller
         for case in itertools.product(TOKENS, SMOOTHING, SCALES):
@@ -75,4 +73,4 @@ def all_cases():
 
 if __name__ == "__main__":
     for mp in (2, 4):
-        fork_ranks(f"mp={mp}", dp=1, mp=mp, pp=1, micro_batches=1, work=all_cases)
+        fork_ranks(f"mp={mp}", all_cases, mp=mp)

@@ -39,7 +39,7 @@ def start(directory, name, steps):
     dp, mp, pp, _, _ = LAYOUTS[name]
     try:
         work = functools.partial(train, directory, name, steps=steps, every=EVERY)
-        fork_ranks(name, dp=dp, mp=mp, pp=pp, micro_batches=pp, work=work)
+        fork_ranks(name, work, dp=dp, mp=mp, pp=pp, micro_batches=pp)
     except BaseException:  # noqa: BLE001 - a child must never return into its parent's code
         os._exit(1)
     os._exit(0)

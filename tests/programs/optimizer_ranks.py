@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor  # else each rank imports it in its first assert_close
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from torch import nn
 
 from launcher.recipes.load import load_settings
@@ -22,9 +22,7 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE, Group
-from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.session import NonFiniteReport, Session, rule_of
 
 CPU = torch.device("cpu")
@@ -76,7 +74,7 @@ def assert_same_everywhere(value):
 
 def ways_to_reduce():
     """In any number of groups, by an exchange, reduce_scatter or shared memory, weights are the same bit for bit."""
-    with open_world(this_place(micro_batches=2), CPU, "shared_memory") as world:
+    with own_world("shared_memory") as world:
         found = []
         backend = world.dp.ranks, world.dp.index, world.dp.handle
         for groups in (1, 2, 5, 100):
@@ -98,7 +96,7 @@ def ways_to_reduce():
 
 def a_rank_without_some_gradients():
     """Where backward does not reach a parameter on one rank, its group and all later ones wait for the step."""
-    with open_world(this_place(micro_batches=2), CPU) as world:
+    with own_world() as world:
         found = []
         for groups, *more in ((1,), (4,), (4, "parallel.gradient_accumulation_shard=true")):
             session = Session(settings_of(f"parallel.gradient_groups={groups}", *more), world)
@@ -118,7 +116,7 @@ def a_rank_without_some_gradients():
 
 def one_more_backward_pass():
     """A gradient that changes while it is summed is an error, not a wrong number."""
-    with open_world(this_place(micro_batches=1), CPU) as world:
+    with own_world() as world:
         model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
         parameters = dict(model.named_parameters())
         placed = {name: Placement.uncut(parameter.shape) for name, parameter in parameters.items()}
@@ -140,7 +138,7 @@ def poison_loss(module, arguments, output):
 
 def poisoned_steps(*switches):
     """A loss or a gradient that is not finite on one rank stops all alike, and leaves the model of the step before."""
-    with open_world(this_place(micro_batches=2), CPU) as world:
+    with own_world() as world:
         recipe = settings_of(*switches)
         untouched, session = Session(recipe, world), Session(recipe, world)
         for one in (untouched, session):
@@ -177,7 +175,7 @@ def poisoned_steps(*switches):
 
 def low_precision(switch):
     """In bfloat16 both ranks hold the same weights, and the loss falls as in float32."""
-    with open_world(this_place(micro_batches=2), CPU) as world:
+    with own_world() as world:
         losses = {}
         for precision in ("float32", "bfloat16"):
             recipe = settings_of(
@@ -196,7 +194,7 @@ def low_precision(switch):
 
 def memory():
     """In shared memory, too, ranks hold as many bytes as the formulas say."""
-    with open_world(this_place(micro_batches=1), CPU, "shared_memory") as world:
+    with own_world("shared_memory") as world:
         for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
             recipe = settings_of(f"parallel.{switch}")
             held = Session(recipe, world).optimizer.bytes_held()
@@ -205,14 +203,14 @@ def memory():
 
 
 if __name__ == "__main__":
-    fork_ranks("memory", dp=2, mp=1, pp=1, micro_batches=1, work=memory)
-    fork_ranks("ways to reduce", dp=2, mp=1, pp=1, micro_batches=2, work=ways_to_reduce)
-    fork_ranks("a rank without some gradients", dp=2, mp=1, pp=1, micro_batches=2, work=a_rank_without_some_gradients)
-    fork_ranks("one more backward pass", dp=2, mp=1, pp=1, micro_batches=1, work=one_more_backward_pass)
-    fork_ranks("poisoned steps", dp=2, mp=1, pp=2, micro_batches=2, work=poisoned_steps)
+    fork_ranks("memory", memory, dp=2)
+    fork_ranks("ways to reduce", ways_to_reduce, dp=2, micro_batches=2)
+    fork_ranks("a rank without some gradients", a_rank_without_some_gradients, dp=2, micro_batches=2)
+    fork_ranks("one more backward pass", one_more_backward_pass, dp=2)
+    fork_ranks("poisoned steps", poisoned_steps, dp=2, pp=2, micro_batches=2)
     for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
         work = partial(poisoned_steps, "parallel.gradient_groups=3", f"parallel.{switch}")
-        fork_ranks(f"poisoned steps in groups, {switch}", dp=2, mp=2, pp=1, micro_batches=2, work=work)
+        fork_ranks(f"poisoned steps in groups, {switch}", work, dp=2, mp=2, micro_batches=2)
     for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
         work = partial(low_precision, f"parallel.{switch}")
-        fork_ranks(f"low precision, {switch}", dp=2, mp=1, pp=1, micro_batches=2, work=work)
+        fork_ranks(f"low precision, {switch}", work, dp=2, micro_batches=2)

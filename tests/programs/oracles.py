@@ -9,7 +9,7 @@ import dataclasses
 import random
 
 import torch
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -25,8 +25,6 @@ from launcher.trainer.data.batches import own_micro_batches, token_count
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, PAD
 from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import Session, meta_model
 
@@ -83,7 +81,7 @@ def check(name, ours, theirs):
 
 def tensor():
     """Model parallelism against DTensor's Colwise and Rowwise styles."""
-    with open_world(this_place(micro_batches=1), CPU) as world:
+    with own_world() as world:
         session = Session(RECIPE, world)
         loss = session.accumulate_gradients(examples(), step=1)
         model = single_device_model()
@@ -99,7 +97,7 @@ def tensor():
 
 def pipeline():
     """The 1F1B engine against PipelineStage and Schedule1F1B."""
-    with open_world(this_place(micro_batches=MICRO_BATCHES), CPU) as world:
+    with own_world() as world:
         session = Session(RECIPE, world)
         theirs = copy.deepcopy(session.model)
         theirs.zero_grad(set_to_none=True)
@@ -120,7 +118,7 @@ def pipeline():
 
 def data():
     """The sharded optimizer against FSDP2 and torch.optim.AdamW."""
-    with open_world(this_place(micro_batches=1), CPU) as world:
+    with own_world() as world:
         session = Session(RECIPE, world)
         model = single_device_model()
         whole = TorchStage(model)
@@ -148,6 +146,6 @@ def data():
 
 
 if __name__ == "__main__":
-    fork_ranks("tensor", dp=1, mp=2, pp=1, micro_batches=1, work=tensor)
-    fork_ranks("pipeline", dp=1, mp=1, pp=2, micro_batches=MICRO_BATCHES, work=pipeline)
-    fork_ranks("data", dp=2, mp=1, pp=1, micro_batches=1, work=data)
+    fork_ranks("tensor", tensor, mp=2)
+    fork_ranks("pipeline", pipeline, pp=2, micro_batches=MICRO_BATCHES)
+    fork_ranks("data", data, dp=2)

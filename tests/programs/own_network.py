@@ -101,7 +101,7 @@ def not_summed():
         optimizer.step()
         cut(*inputs).backward()
         optimizer.step()
-        with pytest.raises(UsageError, match="had not been summed"):
+        with pytest.raises(UsageError, match="were not summed"):
             cut(*inputs)
 
 
@@ -250,14 +250,14 @@ def main():
     for number, case in enumerate(CASES):
         name, _, _, copies, *_ = case
         work = partial(works, case, opened=number == 1)
-        fork_ranks(name, dp=copies, mp=4 // copies, pp=1, micro_batches=1, work=work)
-    fork_ranks("not summed", dp=1, mp=2, pp=1, micro_batches=1, work=not_summed)
+        fork_ranks(name, work, dp=copies, mp=4 // copies)
+    fork_ranks("not summed", not_summed, mp=2)
     for mode, dp, mp in ((DATA, 1, 2), (AUTO, 1, 2), (HYBRID, 2, 2)):
         work = partial(accumulated, mode=mode, set_to_none=dp == 1)
-        fork_ranks("accumulated", dp=dp, mp=mp, pp=1, micro_batches=1, work=work)
+        fork_ranks("accumulated", work, dp=dp, mp=mp)
     for name, work in COMPARED:
-        fork_ranks(name, dp=2, mp=1, pp=1, micro_batches=1, work=work)
-    fork_ranks("refused", dp=1, mp=2, pp=1, micro_batches=1, work=refused)
+        fork_ranks(name, work, dp=2)
+    fork_ranks("refused", refused, mp=2)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-import torch
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
-from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.waiting import Stopwatch, Timer
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.session import Session
 
 SLOWER_S = 0.5
@@ -32,7 +29,7 @@ EXAMPLES = [Example([5, 6, 2], [6, 5, 2])] * 4
 
 def train(axis: str, directory: Path) -> None:
     settings = load_settings(TransformerSettings, None, [f"model.{setting}" for setting in SETTINGS])
-    with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
+    with own_world() as world:
         session = Session(settings, world)
         session.train_step(EXAMPLES, 1e-3, step=1)  # opens connections
         global_rank = world.place.global_rank
@@ -68,7 +65,7 @@ def be_slow(waits: Path) -> None:
 def main() -> None:
     for axis in ("dp", "mp", "pp"):
         axes = {"dp": 1, "mp": 1, "pp": 1, axis: 2}
-        fork_ranks(axis, **axes, micro_batches=1, work=partial(train, axis, Path(sys.argv[1])))
+        fork_ranks(axis, partial(train, axis, Path(sys.argv[1])), **axes)
 
 
 if __name__ == "__main__":

@@ -6,24 +6,17 @@ Then each way of saving: the checkpoint of step 8 is damaged where the way has c
 merged, and loaded in one process. Exit 0 when all are equal.
 """
 
-import contextlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
-from ranks import fork_ranks
-from safetensors.torch import load_file
+from recipe_ranks import difference, merged, model_of, train_on_ranks
 
 from launcher.checkpoint.file_layout import SLICES, WAYS
 from launcher.recipes.catalog import recipe_named
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.quickstart import Network, train
-from launcher.trainer.training_files import Files
 
-CPU = torch.device("cpu")
 RECIPE = recipe_named("quickstart")
 TUTORIAL = ("strategies.matmul=[[2, 4], [4, 1]]",)
 CASES = {
@@ -36,24 +29,10 @@ CASES = {
 TOLERANCE = 1e-12
 
 
-def trained(settings, files, log):
-    """Train as one rank, whose lines are in the log."""
-    place = this_place(micro_batches=1)
-    with log.open("w") as lines, contextlib.redirect_stdout(lines), open_world(place, CPU, "auto") as world:
-        train(RECIPE.load(None, ["train.precision=float64", *settings]), world, files)
-
-
-def on_ranks(name, directory, settings, *, ranks, copies=1, resume=None):
-    """Train on so many ranks; the directory gets the model, checkpoints and the log of rank 0."""
-    directory.mkdir()
-
-    def work():
-        place = this_place(micro_batches=1)
-        log = directory / f"log{place.global_rank}"
-        files = Files(output=directory / "model", checkpoints=directory / "checkpoints", resume=resume)
-        trained(settings, files, log)
-
-    fork_ranks(name, dp=copies, mp=ranks // copies, pp=1, micro_batches=1, work=work)
+def on_ranks(name, directory, settings, *, ranks, **more):
+    train_on_ranks(
+        name, directory, train, RECIPE.load(None, ["train.precision=float64", *settings]), ranks=ranks, **more
+    )
 
 
 def losses_of(directory):
@@ -61,14 +40,10 @@ def losses_of(directory):
     return [float(loss) for loss in re.findall(r"loss is ([0-9.]+)", text)]
 
 
-def model_of(directory):
-    return load_file(directory / "model" / "model.safetensors")
-
-
-def difference(ours, theirs):
-    """The largest difference of weights, as a share of the largest weight."""
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max()) for name in theirs)
+def check(name, directory, weights):
+    off = difference(model_of(directory), weights)
+    print(f"{name}: {off:.1e}", flush=True)
+    assert off <= TOLERANCE, name
 
 
 def main(directory):
@@ -81,40 +56,26 @@ def main(directory):
         where = directory / f"case{number}"
         on_ranks(name, where, settings, ranks=ranks, copies=copies)
         assert losses_of(where) == losses, name
-        off = difference(model_of(where), weights)
-        print(f"{name}: {off:.1e}", flush=True)
-        assert off <= TOLERANCE, name
+        check(name, where, weights)
     for way in WAYS:
         saved_and_recovered(directory / way, way, weights)
 
 
 def saved_and_recovered(where, way, weights):
     """Save in a way on 8 ranks, damage a copy, go on on 4 ranks, merge, and compute a loss in one process."""
-    where.mkdir()
     saving = (*TUTORIAL, "checkpoint.every_steps=8", f"checkpoint.files={way}")
     on_ranks(f"{way}, saved", where / "saved", saving, ranks=8)
-    checkpoint = where / "saved" / "checkpoints" / "step-8"
+    checkpoint, resumed = where / "saved" / "checkpoints" / "step-8", where / "resumed"
     if way == SLICES:  # ranks 0 and 4 hold the same quarter of the first weight
         (checkpoint / "rank4.safetensors").write_bytes(b"")
-    on_ranks(
-        f"{way}, gone on from", where / "resumed", ("strategies.matmul=[[1, 4], [4, 1]]",), ranks=4, resume=checkpoint
-    )
-    assert "after step 8" in (where / "resumed" / "log0").read_text()
-    off = difference(model_of(where / "resumed"), weights)
-    print(f"{way}: {off:.1e}", flush=True)
-    assert off <= TOLERANCE, way
-    merged = load_file(_merged(where / "saved" / "checkpoints" / "step-20", where))
-    assert all(torch.equal(merged[name], tensor) for name, tensor in model_of(where / "saved").items()), way
+    on_ranks(f"{way}, gone on from", resumed, ("strategies.matmul=[[1, 4], [4, 1]]",), ranks=4, resume=checkpoint)
+    assert "after step 8" in (resumed / "log0").read_text()
+    check(way, resumed, weights)
+    tensors = merged(where / "saved" / "checkpoints" / "step-20", where / "merged")
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in model_of(where / "saved").items()), way
     network = Network(32, 16, 16).to(torch.float64)
-    network.load_state_dict(merged)
+    network.load_state_dict(tensors)
     assert network(torch.rand(16, 32, dtype=torch.float64), torch.rand(16, 16, dtype=torch.float64)).isfinite()
-
-
-def _merged(checkpoint, where):
-    """Return the file of weights that `tlaunch ckpt merge` makes of a checkpoint."""
-    command = [sys.executable, "-m", "launcher", "ckpt", "merge", checkpoint, "--output", where / "merged"]
-    subprocess.run(command, check=True, capture_output=True)
-    return where / "merged" / "model.safetensors"
 
 
 if __name__ == "__main__":

@@ -6,17 +6,27 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # else each rank imports it in its first backward pass
 
 from launcher.core import env
 from launcher.supervise.port import hold_port
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import World, open_world
 
 TIMEOUT_S = 240
 
 
-def fork_ranks(name: str, *, dp: int, mp: int, pp: int, micro_batches: int, work: Callable[[], None]) -> None:
+def own_world(*transport: str) -> AbstractContextManager[World]:
+    """Open the world of this rank, on the CPU."""
+    return open_world(this_place(micro_batches=1), torch.device("cpu"), *transport)
+
+
+def fork_ranks(
+    name: str, work: Callable[[], None], *, dp: int = 1, mp: int = 1, pp: int = 1, micro_batches: int = 1
+) -> None:
     """Run `work` in every rank and wait for all; the first that fails ends the others and this process."""
     held = hold_port()  # until the end: others on this machine are given free ports all the time
     shared = {

@@ -11,17 +11,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from train_layouts import SETTINGS, batches
 
 from launcher.core.run_dir import strategy_name
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.parallel import collectives
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.plan import gives_parts
 from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.session import Session
@@ -77,7 +74,7 @@ def count_calls(counts):
 def train(name, chosen, directory):
     settings = [f"{key}={value}" for key, value in SETTINGS.items()]
     settings = load_settings(TransformerSettings, None, [*settings, *chosen])
-    with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
+    with own_world(settings.parallel.transport) as world:
         rank = world.place.global_rank
         session = Session(settings, world)
         recorded = RecordedModel("transformer", session.model, session.placements, gives_parts(session.model))
@@ -101,7 +98,7 @@ def main():
     directory = Path(sys.argv[1])
     for name, (axes, chosen) in ROWS.items():
         (directory / name).mkdir(parents=True)
-        fork_ranks(name, **axes, work=functools.partial(train, name, chosen, directory))
+        fork_ranks(name, functools.partial(train, name, chosen, directory), **axes)
 
 
 if __name__ == "__main__":

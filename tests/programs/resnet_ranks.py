@@ -11,9 +11,7 @@ step on images of 224 pixels. Exit 0 when all are equal.
 More steps would compare rounding: batch norms of so few images make it a hundred times larger in each.
 """
 
-import contextlib
 import shutil
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # else each rank imports it where it makes an optimizer of torch
 from ranks import fork_ranks
+from recipe_ranks import difference, merged, model_of, train_on_ranks
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
@@ -32,15 +31,11 @@ from launcher.recipes.catalog import recipe_named
 from launcher.trainer.data.images import ImageOrder, ImageSet, ImageShape, Shard, training_batches, validation_batches
 from launcher.trainer.model import resnet
 from launcher.trainer.model.resnet import initial_weight, resnet50, set_initial_weights
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.resnet50 import train
-from launcher.trainer.training_files import Files
 
 sys.path.append(str(Path(__file__).parents[2]))
 from tests.images import write_images
 
-CPU = torch.device("cpu")
 RECIPE = recipe_named("resnet50")
 BATCH, RATE, SEED = 16, 0.01, 1
 COUNTS = (9, 3, 12, 2, 6, 7)  # images of each file: two batches, and a test set that no number of ranks divides
@@ -98,12 +93,8 @@ CASES = {
     "hybrid, 2 copies of 1 rank": Case(HYBRID, 2, 2, rounds=(HALVES,)),
 }
 SHARE = ("data parallel, 2 ranks", "hybrid, 2 copies of 2 ranks")
-SMALL = (
-    (2, 32),
-    (1, 64),
-    (2, 64),
-    (1, 128),
-)  # blocks and width of each stage: downsampled without a stride, and with one, or not
+# Blocks and width of each stage: downsampled without a stride, and with one, or not.
+SMALL = ((2, 32), (1, 64), (2, 64), (1, 128))
 
 
 # --- what is expected: a plain loop ---
@@ -167,31 +158,9 @@ def _validated(model, test, shape):
 
 
 def on_ranks(name, directory, data, case, settings=(), *, resume=None):
-    """Train on so many ranks; the directory gets the model, checkpoints and the log of rank 0."""
-    directory.mkdir(parents=True)
     given = RECIPE.load(None, [*COMMON, *case.settings, *settings])
-
-    def work():
-        place = this_place(micro_batches=case.micro_batches)
-        files = Files(data=data, output=directory / "model", checkpoints=directory / "checkpoints", resume=resume)
-        log = directory / f"log{place.global_rank}"
-        opening = open_world(place, CPU, given.parallel.transport)
-        with log.open("w") as lines, contextlib.redirect_stdout(lines), opening as world:
-            train(given, world, files)
-
-    copies, ranks = case.copies, case.ranks
-    fork_ranks(name, dp=copies, mp=ranks // copies, pp=1, micro_batches=case.micro_batches, work=work)
-
-
-def model_of(directory):
-    return load_file(directory / "model" / "model.safetensors")
-
-
-def difference(found, wanted):
-    """Return the largest difference as a share of the largest element, of the tensor for which that is the largest."""
-    assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
-    scale = {name: float(tensor.abs().max()) for name, tensor in wanted.items()}
-    return max(float((found[name].double() - wanted[name].double()).abs().max()) / (scale[name] or 1) for name in found)
+    axes = {"ranks": case.ranks, "copies": case.copies, "micro_batches": case.micro_batches}
+    train_on_ranks(name, directory, train, given, data=data, resume=resume, **axes)
 
 
 def gradients_of(model):
@@ -218,7 +187,7 @@ class Proof:
         if key not in self._expected:
             path = self._directory / f"expected{len(self._expected)}.safetensors"
             work = partial(expected, self.data, case, steps, self._size, path)
-            fork_ranks("a plain loop", dp=1, mp=1, pp=1, micro_batches=1, work=work)
+            fork_ranks("a plain loop", work)
             self._expected[key] = path
         with safe_open(self._expected[key], "pt") as file:
             return load_file(self._expected[key]), file.metadata()["lines"].split("\n")
@@ -248,22 +217,15 @@ class Proof:
         resumed = self._directory / "resumed"
         on_ranks(f"{name}, gone on from by {other}", resumed, self.data, CASES[other], ["train.steps=2"], resume=first)
         assert "after step 1" in (resumed / "log0").read_text(), name
-        merged = load_file(_merged(second, self._directory / "merged"))
-        found = {"trained": model_of(where), "resumed": model_of(resumed), "merged": merged}
+        made = merged(second, self._directory / "merged")
+        found = {"trained": model_of(where), "resumed": model_of(resumed), "merged": made}
         off = {each: difference(tensors, wanted) for each, tensors in found.items()}
         print(f"{name}, gone on from by {other}: {off}", flush=True)
         assert max(off.values()) <= TOLERANCE, name
-        assert difference(merged, found["trained"]) == 0, name
-        fork_ranks("one process", dp=1, mp=1, pp=1, micro_batches=1, work=partial(_loaded, merged, found["trained"]))
+        assert difference(made, found["trained"]) == 0, name
+        fork_ranks("one process", partial(_loaded, made, found["trained"]))
         for directory in (where, resumed, self._directory / "merged"):
             shutil.rmtree(directory)
-
-
-def _merged(checkpoint, output):
-    """Return the file of weights that `tlaunch ckpt merge` makes of a checkpoint."""
-    command = [sys.executable, "-m", "launcher", "ckpt", "merge", checkpoint, "--output", output]
-    subprocess.run(command, check=True, capture_output=True)
-    return output / "model.safetensors"
 
 
 def _loaded(merged, trained):

@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from train_layouts import SETTINGS, batches
 
 from launcher.checkpoint.file_layout import OWNED, WAYS
@@ -28,8 +27,6 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
 from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.transformer import learning_rate_at
 from launcher.trainer.session import Session, meta_model
 
@@ -70,7 +67,7 @@ def train(directory, name, resume=None, *, steps=STEPS, every=SAVED):
     *_, precision, switches = LAYOUTS[name]
     given = [f"{key}={value}" for key, value in SETTINGS.items()]
     settings = load_settings(TransformerSettings, None, [*given, f"train.precision={precision}", *switches])
-    with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
+    with own_world(settings.parallel.transport) as world:
         session = Session(settings, world)
         shapes = {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
         facts = dataclasses.asdict(settings)
@@ -157,7 +154,7 @@ def start(directory, name, resume=None):
     directory.mkdir(parents=True)
     dp, mp, pp, _, _ = LAYOUTS[name]
     work = functools.partial(train, directory, name, resume)
-    fork_ranks(directory.name, dp=dp, mp=mp, pp=pp, micro_batches=pp, work=work)
+    fork_ranks(directory.name, work, dp=dp, mp=mp, pp=pp, micro_batches=pp)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor  # else each rank imports it in its first assert_close
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 
 from launcher.core.errors import UsageError
 from launcher.trainer.parallel import collectives
@@ -39,7 +39,7 @@ DRAWN = 99_991  # numbers of a rank, which repeat; a prime, so that no slot and 
 
 def opened():
     """The world of a check whose ranks are all copies of each other, and its only group."""
-    return open_world(this_place(micro_batches=1), CPU, "shared_memory")
+    return own_world("shared_memory")
 
 
 @cache
@@ -155,7 +155,7 @@ def shared():
 
 def refused():
     """What one rank lacks is told on all of them alike; nothing is left of the attempt, nor of one that succeeds."""
-    with open_world(this_place(micro_batches=1), CPU) as world:
+    with own_world() as world:
         arguments = (world.dp.ranks, world.dp.index, world.dp.handle, PATIENCE)
         dist.barrier()
         before = descriptors()
@@ -205,7 +205,7 @@ def none_left():
 
 def apart():
     """Ranks that do not see each other's sockets share nothing, whatever their hosts are called."""
-    with open_world(this_place(micro_batches=1), CPU) as world:
+    with own_world() as world:
         dist.barrier()
         left = torch.tensor(int(world.dp.index != 1 or leave_the_network()))
         dist.all_reduce(left, op=dist.ReduceOp.MIN)
@@ -260,7 +260,7 @@ CHECKS = {
 def main(names):
     for name in names:
         if os.fork() == 0:
-            fork_ranks(name, dp=int(name.split()[1]), mp=1, pp=1, micro_batches=1, work=CHECKS[name])
+            fork_ranks(name, CHECKS[name], dp=int(name.split()[1]))
             os._exit(0)
         if os.wait()[1] == 0:
             print(f"ok {name}", flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from parity import Row
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 from safetensors.torch import save_file
 
 from launcher.recipes.load import load_settings
@@ -22,8 +22,6 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel import head_loss
 from launcher.trainer.parallel.collectives import all_reduce
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.transformer import learning_rate_at
 from launcher.trainer.saved import gather
 from launcher.trainer.session import Session, placements_at
@@ -68,14 +66,14 @@ def batches(count: int) -> list[list[Example]]:
 def train_on_ranks(row: Row, steps: int, directory: Path) -> None:
     """Write <name>.json (the loss of every step), <name>.gradients and <name>.weights (safetensors, gathered)."""
     axes = {axis: getattr(row, axis) for axis in ("dp", "mp", "pp", "micro_batches")}
-    fork_ranks(row.name, **axes, work=functools.partial(train, row, steps, directory))
+    fork_ranks(row.name, functools.partial(train, row, steps, directory), **axes)
 
 
 def train(row: Row, steps: int, directory: Path) -> None:
     settings = [f"{key}={value}" for key, value in SETTINGS.items()]
     settings += [f"train.precision={row.precision}", *row.settings, *row.numbers]
     settings = load_settings(TransformerSettings, None, settings)
-    with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
+    with own_world(settings.parallel.transport) as world:
         session = Session(settings, world)
         trained = batches(steps)
         session.accumulate_gradients(trained[0], step=1)

@@ -11,13 +11,10 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import torch
-from ranks import fork_ranks
+from ranks import fork_ranks, own_world
 
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.trainer.parallel import world as world_module
-from launcher.trainer.parallel.place import this_place
-from launcher.trainer.parallel.world import open_world
 
 TIMEOUT_S = 5.0
 world_module.GROUP_TIMEOUT = timedelta(seconds=TIMEOUT_S)
@@ -37,7 +34,7 @@ CASES = {
 
 
 def run(case: str, directory: Path) -> None:
-    with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
+    with own_world() as world:
         try:
             world.while_others_wait(CASES[case].get(world.place.global_rank))
         except TlaunchError as error:
@@ -49,4 +46,4 @@ def run(case: str, directory: Path) -> None:
 
 if __name__ == "__main__":
     for name in CASES:
-        fork_ranks(name, dp=3, mp=1, pp=1, micro_batches=1, work=partial(run, name, Path(sys.argv[1])))
+        fork_ranks(name, partial(run, name, Path(sys.argv[1])), dp=3)

@@ -37,9 +37,7 @@ HARDWARE = {Format.V1_2: ("a3",), Format.CLOUD: ("910",), Format.V2_0: ("a5",)}
 CHIP_INFOS = {"910": "910", "910B": "a2", "910_93": "a3", "310P3": "300i"}
 
 # What HCCL refuses and tlaunch lets pass, with the reason.
-ALLOWED = {
-    "CheckSingleServerComm: not on the same plane": "HCCL_INTRA_ROCE_ENABLE=1 lifts it: a warning, RT428",
-}
+ALLOWED = {"CheckSingleServerComm: not on the same plane": "HCCL_INTRA_ROCE_ENABLE=1 lifts it: a warning, RT428"}
 
 
 def chips(report, chip):

@@ -117,15 +117,10 @@ def test_each_chip_takes_or_refuses(name, report):
             assert len(ranks) == count * devices - ("s1/device" in changes)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "code"),
-    [
-        ("d1.1/device_ip", "192.1.0.1", "RT332"),
-        ("s1/server_id", "10.0.0.1", "RT314"),
-        ("d1.1/device_id", "0", "RT323"),
-        ("d1.1/rank_id", "0", "RT302"),
-    ],
-)
+@pytest.mark.parametrize(("path", "value", "code"), [
+    ("d1.1/device_ip", "192.1.0.1", "RT332"), ("s1/server_id", "10.0.0.1", "RT314"), ("d1.1/device_id", "0", "RT323"),
+    ("d1.1/rank_id", "0", "RT302"),
+])  # fmt: skip
 def test_what_is_written_twice_is_refused_on_all_hardware(path, value, code, report):
     """One address, name, id or rank in two places is a slip of the hand, also where HCCL is not used."""
     found = report(servers(2, 2).make({path: value}), chip="none")

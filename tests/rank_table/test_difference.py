@@ -75,12 +75,9 @@ def test_kinds_have_pointers_in_the_order_of_the_first_file():
     before = {"gone": 1, "list": [1, 2], "same": 0, "kept": {"x": "1"}}
     after = {"kept": {"x": "2"}, "list": [1, 3, 4], "same": 0, "new": 5}
     assert kinds(before, after) == [
-        (Kind.REMOVED, "/gone"),
-        (Kind.CHANGED, "/list/1"),
-        (Kind.ADDED, "/list/2"),
-        (Kind.CHANGED, "/kept/x"),
+        (Kind.REMOVED, "/gone"), (Kind.CHANGED, "/list/1"), (Kind.ADDED, "/list/2"), (Kind.CHANGED, "/kept/x"),
         (Kind.ADDED, "/new"),
-    ]
+    ]  # fmt: skip
 
 
 def test_lists_in_another_order_are_one_difference():

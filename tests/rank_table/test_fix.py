@@ -140,8 +140,7 @@ def test_text_that_leaves_a_doubt_is_left_alone(name):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("[..., /* more */ 1]", "[..., 1]"), ("[1/**/2]", "[1, 2]"), ("[1/**/...]", "[1 ...]")],
+    ("before", "after"), [("[..., /* more */ 1]", "[..., 1]"), ("[1/**/2]", "[1, 2]"), ("[1/**/...]", "[1 ...]")]
 )
 def test_certain_repairs_are_made_beside_doubtful_ones(before, after):
     """An ellipsis stays where it is, and the comment beside it goes; what a comment kept apart stays apart."""
@@ -200,8 +199,7 @@ def test_number_that_needs_a_person_is_left_alone(written):
 
 
 @pytest.mark.parametrize(
-    ("key", "written"),
-    [("rank_id", "7"), ("device_id", "0"), ("device_ip", "1.2"), ("device_ip", "192.1.0.1")],
+    ("key", "written"), [("rank_id", "7"), ("device_id", "0"), ("device_ip", "1.2"), ("device_ip", "192.1.0.1")]
 )
 def test_ranks_ids_and_addresses_are_never_changed(key, written):
     """What is used twice or out of range needs a decision by a person."""
@@ -479,19 +477,14 @@ def test_lost_server_is_not_hidden_by_other_repairs():
     assert not fixed.report.valid
 
 
-@pytest.mark.parametrize(
-    ("code", "table", "short", "wrong"),
-    [
-        ("RT371", ranks(1, 2), "rank_count", 3),
-        ("RT601", lab(1, 2), "group_count", "2"),
-        ("RT602", lab(1, 2), "g0/instance_count", "3"),
-        ("RT603", lab(1, 2), "g0/device_num", "3"),
-        ("RT604", lab(1, 2), "g0/server_num", "2"),
-        ("RT412", lab(1, 2), "para_plane_nic_num", "3"),
-        ("RT602", cloud(1, 2), "g0/instance_count", "3"),
-        ("RT603", cloud(1, 2), "g0/device_count", "3"),
-    ],
-)
+@pytest.mark.parametrize(("code", "table", "short", "wrong"), [
+    ("RT371", ranks(1, 2), "rank_count", 3), ("RT601", lab(1, 2), "group_count", "2"),
+    ("RT602", lab(1, 2), "g0/instance_count", "3"),
+    ("RT603", lab(1, 2), "g0/device_num", "3"), ("RT604", lab(1, 2), "g0/server_num", "2"),
+    ("RT412", lab(1, 2), "para_plane_nic_num", "3"),
+    ("RT602", cloud(1, 2), "g0/instance_count", "3"),
+    ("RT603", cloud(1, 2), "g0/device_count", "3"),
+])  # fmt: skip
 def test_every_count_that_differs_is_only_offered(code, table, short, wrong):
     """What repeats the length of a list is the only witness of an entry that was lost, in whatever format."""
     broken = table.make({short: wrong})

@@ -89,13 +89,10 @@ def test_related_file_is_named_and_checked_no_further(form, report):
     assert (found.servers, found.devices) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("document", "remove", "add"),
-    [
-        (DOCUMENTS["several clusters"][0], "cluster_list", {}),
-        (DOCUMENTS["one device's links"][0], None, {"server_list": SERVERS}),
-    ],
-)
+@pytest.mark.parametrize(("document", "remove", "add"), [
+    (DOCUMENTS["several clusters"][0], "cluster_list", {}),
+    (DOCUMENTS["one device's links"][0], None, {"server_list": SERVERS}),
+])  # fmt: skip
 def test_hint_that_makes_a_related_file_a_table_is_right(document, remove, add, report):
     """Leaving out, or adding, the key that the hint names gives a rank table that HCCL reads."""
     table = {"status": "completed", "server_count": "1", **document, **add}

@@ -28,23 +28,11 @@ def test_lines_start_where_a_list_of_all_lines_says(pieces, data):
     assert lines.start(number) == starts[number - 1]
 
 
-@pytest.mark.parametrize(
-    ("before", "removed", "after"),
-    [
-        ("a x b", "x", "a b"),
-        ("a x", "x", "a"),
-        ("x a", "x", "a"),
-        ("  x  a", "x", "  a"),
-        ("a\n  x  \nb", "x", "a\nb"),
-        ("a\r\n  x\r\nb", "x", "a\r\nb"),
-        ("a\n  x", "x", "a\n"),
-        ("a x\r\nb", "x", "a\r\nb"),
-        ("axb", "x", "a b"),
-        ("[x]", "x", "[]"),
-        ("[x a]", "x", "[a]"),
-        ("x", "x", ""),
-    ],
-)
+@pytest.mark.parametrize(("before", "removed", "after"), [
+    ("a x b", "x", "a b"), ("a x", "x", "a"), ("x a", "x", "a"), ("  x  a", "x", "  a"), ("a\n  x  \nb", "x", "a\nb"),
+    ("a\r\n  x\r\nb", "x", "a\r\nb"), ("a\n  x", "x", "a\n"), ("a x\r\nb", "x", "a\r\nb"), ("axb", "x", "a b"),
+    ("[x]", "x", "[]"), ("[x a]", "x", "[a]"), ("x", "x", ""),
+])  # fmt: skip
 def test_removal_takes_the_blanks_that_only_it_needed(before, removed, after):
     """Nothing odd is left where something was: no blank at the end of a line, no empty line, no joined words."""
     at = before.index(removed)

@@ -260,7 +260,7 @@ def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
     """Reading never waits for ever."""
     monkeypatch.setattr("launcher.rank_table.table_reader.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "table.json")
-    with pytest.raises(UnreadableError, match="no data came within"):
+    with pytest.raises(UnreadableError, match="no data arrived within"):
         load_cluster(tmp_path / "table.json")
 
 
@@ -273,14 +273,11 @@ def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch, device):
         load_cluster(tmp_path / "table.json")
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "column", "word"),
-    [
-        ('"device_ip": "192.1.27.6", "rank', '"device_ip": "192.1.27.6, "rank', 43, "do not pair up"),
-        ('"device_id": "0"', '"device_id": 0"', 25, "opening quote"),
-        ('"device_id": "0"', '"device_id: "0"', 12, "do not pair up"),
-    ],
-)
+@pytest.mark.parametrize(("right", "wrong", "column", "word"), [
+    ('"device_ip": "192.1.27.6", "rank', '"device_ip": "192.1.27.6, "rank', 43, "do not pair up"),
+    ('"device_id": "0"', '"device_id": 0"', 25, "opening quote"),
+    ('"device_id": "0"', '"device_id: "0"', 12, "do not pair up"),
+])  # fmt: skip
 def test_a_missing_quote_is_shown_where_it_is_missing(right, wrong, column, word, report):
     """A quote left out inside a line is diagnosed at the string that it belongs to, not at the next key."""
     text = '{"version": "1.0", "status": "completed", "server_count": "1", "server_list": [{"server_id": "a", "device": [\n'

@@ -434,14 +434,11 @@ def test_every_rule_has_a_case():
     assert checked - ELSEWHERE <= {one.code for one in CASES}
 
 
-@pytest.mark.parametrize(
-    ("written", "number"),
-    [
-        *(("0", 0), ("7", 7), ("007", 7), (" +7", 7), ("\t7", 7), ("7x", 7), ("0" * 5000 + "7", 7)),
-        *((str(2**32 - 1), 2**32 - 1), (str(2**32), None), ("9" * 5000, None)),
-        *(("", None), ("-1", None), ("x7", None), ("+ 7", None), ("\N{ARABIC-INDIC DIGIT SEVEN}", None)),
-    ],
-)
+@pytest.mark.parametrize(("written", "number"), [
+    *(("0", 0), ("7", 7), ("007", 7), (" +7", 7), ("\t7", 7), ("7x", 7), ("0" * 5000 + "7", 7)),
+    *((str(2**32 - 1), 2**32 - 1), (str(2**32), None), ("9" * 5000, None)),
+    *(("", None), ("-1", None), ("x7", None), ("+ 7", None), ("\N{ARABIC-INDIC DIGIT SEVEN}", None)),
+])  # fmt: skip
 def test_numbers_are_read_as_hccl_reads_them(written, number):
     """Blanks, a plus and zeros before a number and text after it are skipped; nothing beyond 32 bits is read."""
     assert read_decimal(written) == number
@@ -470,13 +467,10 @@ def test_second_use_names_the_line_of_the_first(report):
     assert problem.message.endswith(f"first on line {first}")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"d0.1/device_ip": value} for value in ("", DROP)),
-        *({"s0/server_id": name, "d0.1/device_ip": "127.0.0.1"} for name in ("127.0.0.1", "localhost")),
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    *({"d0.1/device_ip": value} for value in ("", DROP)),
+    *({"s0/server_id": name, "d0.1/device_ip": "127.0.0.1"} for name in ("127.0.0.1", "localhost")),
+])  # fmt: skip
 def test_single_server_needs_no_address(changes, report):
     """On one server device_ip may be unset, and is so in the records; a loopback name or address misleads no rank."""
     found = report(servers(1, 2).make(changes))

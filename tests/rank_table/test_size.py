@@ -84,15 +84,11 @@ def test_link_stays_a_link(tmp_path):
     assert target.read_bytes() == b"new"
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "reason"),
-    [
-        (lambda path: path.write_bytes(b"theirs"), UnreadableError, "changed meanwhile"),
-        (lambda path: None, UnreadableError, "cannot be replaced"),
-        (os.mkfifo, UsageError, "not a regular file"),
-    ],
-    ids=["changed", "gone", "pipe"],
-)
+@pytest.mark.parametrize(("make", "error", "reason"), [
+    (lambda path: path.write_bytes(b"theirs"), UnreadableError, "changed by another program"),
+    (lambda path: None, UnreadableError, "cannot be replaced"),
+    (os.mkfifo, UsageError, "not a regular file"),
+], ids=["changed", "gone", "pipe"])  # fmt: skip
 def test_what_is_not_the_file_that_was_read_is_left_alone(make, error, reason, tmp_path):
     """What another process wrote is not lost, a file that is gone not made again, and a pipe is no file."""
     path = tmp_path / "table.json"

@@ -13,37 +13,29 @@ def of_devices(key, value, servers, devices=2):
     return {f"d{server}.{device}/{key}": value for server in range(servers) for device in range(devices)}
 
 
-def test_super_pods_become_records(report):
-    """Servers know their super pod, and devices their number in it, as written."""
+@pytest.mark.parametrize(("table", "codes", "super_pods"), [
+    (pods().make(), [], ["0", "0", "1", "1"]),
+    (pods(2, 1, 2).make({"p0/server_list": lambda old: [*old, {"server_id": "10.0.0.2"}]}), ["RT421"], ["0", "1"]),
+    (pods(0, 4).make(of_devices("super_device_id", DROP, 4)), [], [None] * 4),
+    (pods(1, 3, 2).make(of_devices("device_ip", DROP, 3)), [], ["0"] * 3),
+], ids=["two", "the last one that names a server", "none is asked for", "a single one needs no device_ip"])  # fmt: skip
+def test_servers_know_their_super_pod(table, codes, super_pods, report):
+    """As HCCL reads the list, which a v1.2 table may leave out."""
+    found = report(table)
+    assert [problem.code for problem in found.problems] == codes
+    assert [server.super_pod_id for server in found.cluster.servers] == super_pods
+
+
+def test_devices_know_their_number_in_a_super_pod(report):
     found = report(pods().make())
     assert (found.format, found.servers, found.devices) == (Format.V1_2, 4, 8)
-    assert [server.super_pod_id for server in found.cluster.servers] == ["0", "0", "1", "1"]
     assert [one.super_device_id for one in found.cluster.servers[3].devices] == ["2", "3"]
-
-
-def test_server_of_two_super_pods_is_in_the_last(report):
-    """HCCL takes the last super pod that names a server, and so do the records."""
-    found = report(pods(2, 1, 2).make({"p0/server_list": lambda old: [*old, {"server_id": "10.0.0.2"}]}))
-    assert [problem.code for problem in found.problems] == ["RT421"]
-    assert [server.super_pod_id for server in found.cluster.servers] == ["0", "1"]
 
 
 def test_two_super_pods_without_names_get_different_ones(report):
     """Following both hints does not give two super pods one name."""
     problems = report(pods().make({"p0/super_pod_id": "", "p1/super_pod_id": ""})).problems
     assert [problem.hint.split('"')[1] for problem in problems] == ["0", "1"]
-
-
-def test_single_super_pod_needs_no_device_ip(report):
-    """Inside one super pod devices do not talk over their network cards."""
-    assert report(pods(1, 3, 2).make(of_devices("device_ip", DROP, 3))).problems == ()
-
-
-def test_without_super_pods_nothing_is_asked_for(report):
-    """A v1.2 table may leave super_pod_list and super_device_id out."""
-    found = report(pods(0, 4).make(of_devices("super_device_id", DROP, 4)))
-    assert found.problems == ()
-    assert [server.super_pod_id for server in found.cluster.servers] == [None] * 4
 
 
 @pytest.mark.parametrize("chip", ["910", "a2", "300i"])

@@ -11,34 +11,24 @@ from launcher.recipes.transformer.transformer_checks import check_data, check_la
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 
-@pytest.mark.parametrize(
-    ("settings", "layout", "message", "hint"),
-    [
-        ([], Layout(mp=3), "model.heads = 8 is not divisible by mp = 3", "N = 1, 2, 4, 8"),
-        (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 is not divisible by mp = 4", "1, 2"),
-        (["model.d_model=100"], Layout(), "model.d_model = 100 is not divisible by model.heads = 8", "96 or 104"),
-        ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers, and a head", "at most `--pp 5`"),
-        (
-            ["parallel.schedule=interleaved", "parallel.interleave=3"],
-            Layout(pp=2, micro_batches=2),
-            "pp = 2 stages of 3 chunks are more than the model's parts: the model has 2 encoder + 2 decoder = 4 layers, and a head",
-            "at most `--pp 1`",
-        ),
-        (
-            ["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
-            Layout(pp=2, micro_batches=2),
-            "parallel.stages = [2, 2] has 2 stages, but pp = 2 of 2 chunks",
-            "give 4 numbers",
-        ),
-        (
-            ["parallel.schedule=interleaved", "parallel.interleave=2"],
-            Layout(pp=2, micro_batches=3),
-            "micro_batches = 3 is not divisible by pp = 2",
-            "2 or 4",
-        ),
-        (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "layout", "message", "hint"), [
+    ([], Layout(mp=3), "model.heads = 8 is not divisible by mp = 3", "N = 1, 2, 4, 8"),
+    (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 is not divisible by mp = 4", "1, 2"),
+    (["model.d_model=100"], Layout(), "model.d_model = 100 is not divisible by model.heads = 8", "96 or 104"),
+    ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers, and a head", "at most `--pp 5`"),
+    (
+        ["parallel.schedule=interleaved", "parallel.interleave=3"],
+        Layout(pp=2, micro_batches=2),
+        "pp = 2 stages of 3 chunks are more than the model's parts: the model has 2 encoder + 2 decoder = 4 layers, and a head",
+        "at most `--pp 1`",
+    ),
+    (["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
+        Layout(pp=2, micro_batches=2), "parallel.stages = [2, 2] has 2 stages, but pp = 2 of 2 chunks",
+        "give 4 numbers"),
+    (["parallel.schedule=interleaved", "parallel.interleave=2"], Layout(pp=2, micro_batches=3),
+        "micro_batches = 3 is not divisible by pp = 2", "2 or 4"),
+    (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
+])  # fmt: skip
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
         check_layout(load_settings(TransformerSettings, None, settings), layout)
@@ -46,25 +36,16 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     assert hint in refusal.value.hint
 
 
-@pytest.mark.parametrize(
-    ("settings", "message", "hint"),
-    [
-        (["train.clip_norm=1e-320"], "reduces every gradient to nothing", "or 0"),
-        (["parallel.interleave=2"], "parallel.schedule = 1f1b does not fit parallel.interleave = 2", "interleaved"),
-        (
-            ["parallel.schedule=interleaved"],
-            "parallel.schedule = interleaved does not fit parallel.interleave = 1",
-            "or leave out both",
-        ),
-        (["parallel.recompute_layers=[0, 4]"], "[0, 4] has 4, but the model has 2 encoder + 2 decoder", "from 0 to 3"),
-        (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "true covers all layers", "recompute=false"),
-        (
-            ["parallel.gradient_accumulation_shard=true", "parallel.optimizer_shard=false"],
-            "a rank that updates all weights needs all gradients",
-            "optimizer_shard=true",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message", "hint"), [
+    (["train.clip_norm=1e-320"], "reduces every gradient to nothing", "or 0"),
+    (["parallel.interleave=2"], "parallel.schedule = 1f1b does not fit parallel.interleave = 2", "interleaved"),
+    (["parallel.schedule=interleaved"], "parallel.schedule = interleaved does not fit parallel.interleave = 1",
+        "or leave out both"),
+    (["parallel.recompute_layers=[0, 4]"], "[0, 4] has 4, but the model has 2 encoder + 2 decoder", "from 0 to 3"),
+    (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "true covers all layers", "recompute=false"),
+    (["parallel.gradient_accumulation_shard=true", "parallel.optimizer_shard=false"],
+        "a rank that updates all weights needs all gradients", "optimizer_shard=true"),
+])  # fmt: skip
 def test_switches_that_exclude_each_other_are_refused(settings, message, hint):
     with pytest.raises(UsageError) as refusal:
         check_layout(load_settings(TransformerSettings, None, settings), Layout())
@@ -86,18 +67,12 @@ def test_a_layout_that_fits_is_accepted(layout):
     assert check_layout(load_settings(TransformerSettings, None), layout) is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "message", "hint"),
-    [
-        (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
-        (
-            ["train.minimum_rate=1", "train.schedule=cosine"],
-            "train.minimum_rate = 1 is above",
-            "at most `--set train.minimum_rate=0.003`",
-        ),
-        (["train.early_stopping=3"], "train.early_stopping = 3 counts validations", "--set train.validate_every=N"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message", "hint"), [
+    (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
+    (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above",
+        "at most `--set train.minimum_rate=0.003`"),
+    (["train.early_stopping=3"], "train.early_stopping = 3 counts validations", "--set train.validate_every=N"),
+])  # fmt: skip
 def test_settings_without_effect_are_refused(settings, message, hint):
     with pytest.raises(UsageError) as refusal:
         check_layout(load_settings(TransformerSettings, None, settings), Layout())

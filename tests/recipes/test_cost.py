@@ -17,16 +17,11 @@ def layer_counts(settings, pp):
     return [(len(stage.encoder_layers), len(stage.decoder_layers)) for stage in pipeline_stages(settings, pp)]
 
 
-@pytest.mark.parametrize(
-    ("vocabulary_size", "pp", "counts"),
-    [
-        (10_000, 2, [(4, 3), (0, 1)]),
-        (100, 2, [(4, 1), (0, 3)]),
-        (60_000, 2, [(4, 4), (0, 0)]),
-        (60_000, 4, [(4, 0), (0, 2), (0, 2), (0, 0)]),
-        (10, 9, [(1, 0)] * 4 + [(0, 1)] * 4 + [(0, 0)]),
-    ],
-)
+@pytest.mark.parametrize(("vocabulary_size", "pp", "counts"), [
+    (10_000, 2, [(4, 3), (0, 1)]), (100, 2, [(4, 1), (0, 3)]), (60_000, 2, [(4, 4), (0, 0)]),
+    (60_000, 4, [(4, 0), (0, 2), (0, 2), (0, 0)]),
+    (10, 9, [(1, 0)] * 4 + [(0, 1)] * 4 + [(0, 0)]),
+])  # fmt: skip
 def test_a_larger_head_leaves_fewer_layers_to_the_last_stage(vocabulary_size, pp, counts):
     """None, in the end; a stage may hold layers of one kind alone."""
     sizes = f"model.vocabulary_size={vocabulary_size}", "model.heads=4", "model.feed_forward_dim=256"
@@ -53,19 +48,11 @@ def test_stages_by_hand_are_taken_as_they_are():
     assert layer_counts(settings_of(2, 3, "parallel.stages=[5, 0]"), 2) == [(2, 3), (0, 0)]
 
 
-@pytest.mark.parametrize(
-    ("stages", "pp", "message", "hint"),
-    [
-        ("[2, 2]", 4, "parallel.stages = [2, 2] has 2 stages, but pp = 4", "--pp 2"),
-        (
-            "[2, 3]",
-            2,
-            "parallel.stages = [2, 3] has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers",
-            "[]",
-        ),
-        ("[]", 6, "pp = 6 stages are more than the model's parts", "at most `--pp 5`"),
-    ],
-)
+@pytest.mark.parametrize(("stages", "pp", "message", "hint"), [
+    ("[2, 2]", 4, "parallel.stages = [2, 2] has 2 stages, but pp = 4", "--pp 2"),
+    ("[2, 3]", 2, "parallel.stages = [2, 3] has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers", "[]"),
+    ("[]", 6, "pp = 6 stages are more than the model's parts", "at most `--pp 5`"),
+])  # fmt: skip
 def test_stages_that_do_not_fit_are_refused(stages, pp, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
         pipeline_stages(settings_of(2, 2, f"parallel.stages={stages}"), pp)

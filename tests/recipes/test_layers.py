@@ -47,19 +47,15 @@ def test_a_function_may_choose_recomputed_layers_and_fusion():
             network.recompute()
 
     found = settings_by(choose, 1, 3, "mine", 2)
-
     assert calls == [(0, 0, "mine", 1), (0, 1, "mine", 3), (1, 1, "mine", 3), (2, 1, "mine", 3)]
     assert found == LayerSettings(stages=(), recompute_layers=(0, 1), gradient_groups=2)
 
 
-@pytest.mark.parametrize(
-    ("stage_of_layer", "pp", "message", "hint"),
-    [
-        ([0, 2], 2, "layer 1 is on stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
-        ([-1, 0], 2, "layer 0 is on stage -1", "0 or more"),
-        ([1, 0], 2, "layer 1 is on stage 0, but the previous layer is on stage 1", "in ascending order"),
-    ],
-)
+@pytest.mark.parametrize(("stage_of_layer", "pp", "message", "hint"), [
+    ([0, 2], 2, "layer 1 is on stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
+    ([-1, 0], 2, "layer 0 is on stage -1", "0 or more"),
+    ([1, 0], 2, "layer 1 is on stage 0, but the previous layer is on stage 1", "in ascending order"),
+])  # fmt: skip
 def test_stages_that_do_not_fit_are_refused(stage_of_layer, pp, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
         layers_per_stage(stage_of_layer, pp)
@@ -90,7 +86,6 @@ def test_stages_that_leave_ranks_idle_are_taken_with_a_warning():
     assert "% of each step; with stages balanced by cost (parallel.stages = [])" in warning
     [warning] = told([2, 0, 2], Layout(pp=3, micro_batches=4))
     assert "leaves stage 1 nothing to compute" in warning
-
     assert told([3, 1], layout) == told([], layout) == told([4], Layout()) == ()
 
 

@@ -58,7 +58,6 @@ def test_the_tutorial_is_found_by_its_name_from_any_directory():
 def test_the_recipe_for_multi30k_fits_layouts(layout):
     """It is found by its name, too."""
     settings = load_settings(TransformerSettings, "recipes/transformer/multi30k.toml")
-
     assert check_layout(settings, layout) is None
     assert (settings.model.share, settings.train.batch_tokens) == ("all", 4096)
 
@@ -74,33 +73,22 @@ def test_an_unknown_file_lists_the_packaged_ones():
     assert "recipes/transformer/tutorial.toml" in error.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "hint"),
-    [
-        ("[model]\nd_modl = 3\n", "my.toml:2: unknown setting model.d_modl", "did you mean model.d_model?"),
-        ("[train]\ndropout = 0.1\n", "my.toml:2: unknown setting train.dropout", "did you mean model.dropout?"),
-        ("[train]\ndroput = 0.1\n", "my.toml:2: unknown setting train.droput", "did you mean model.dropout?"),
-        ("dropout = 0.1\n", "my.toml:1: unknown setting dropout", "did you mean model.dropout?"),
-        ("[train]\nzounds = 1\n", "my.toml:2: unknown setting train.zounds", "known settings: "),
-        ("[train]\n\nseed = 1\nsteps = -1\n", "my.toml:4: train.steps is -1, which is below 0", "train.steps: "),
-        ("[model]\nheads = '8'\n", 'my.toml:2: model.heads is "8", but must be an integer', "the default is"),
-        ("[model]\nheads = true\n", "my.toml:2: model.heads is true, but must be an integer", "the default is"),
-        (
-            "[parallel]\nrecompute = 1\n",
-            "my.toml:2: parallel.recompute is 1, but must be true or false",
-            "the default is",
-        ),
-        (
-            "[parallel]\nstages = [1, 'a']\n",
-            'stages is [1, "a"], but must be a list of integers',
-            "the default is",
-        ),
-        ("[parallel]\nstages = [3, -1]\n", "my.toml:2: parallel.stages is [3, -1], which is below 0 in -1", "layers"),
-        ("model.dropout = 1.0\n", "my.toml:1: model.dropout is 1.0, which is not below 1", "model.dropout: "),
-        ("[train]\nlearning_rate = nan\n", "my.toml:2: train.learning_rate is nan, which is not finite", "step size"),
-        ("[train]\nprecision = 'half'\n", 'my.toml:2: train.precision is "half", which is not one of', "float32"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message", "hint"), [
+    ("[model]\nd_modl = 3\n", "my.toml:2: unknown setting model.d_modl", "did you mean model.d_model?"),
+    ("[train]\ndropout = 0.1\n", "my.toml:2: unknown setting train.dropout", "did you mean model.dropout?"),
+    ("[train]\ndroput = 0.1\n", "my.toml:2: unknown setting train.droput", "did you mean model.dropout?"),
+    ("dropout = 0.1\n", "my.toml:1: unknown setting dropout", "did you mean model.dropout?"),
+    ("[train]\nzounds = 1\n", "my.toml:2: unknown setting train.zounds", "known settings: "),
+    ("[train]\n\nseed = 1\nsteps = -1\n", "my.toml:4: train.steps is -1, which is below 0", "train.steps: "),
+    ("[model]\nheads = '8'\n", 'my.toml:2: model.heads is "8", but must be an integer', "the default is"),
+    ("[model]\nheads = true\n", "my.toml:2: model.heads is true, but must be an integer", "the default is"),
+    ("[parallel]\nrecompute = 1\n", "my.toml:2: parallel.recompute is 1, but must be true or false", "the default is"),
+    ("[parallel]\nstages = [1, 'a']\n", 'stages is [1, "a"], but must be a list of integers', "the default is"),
+    ("[parallel]\nstages = [3, -1]\n", "my.toml:2: parallel.stages is [3, -1], which is below 0 in -1", "layers"),
+    ("model.dropout = 1.0\n", "my.toml:1: model.dropout is 1.0, which is not below 1", "model.dropout: "),
+    ("[train]\nlearning_rate = nan\n", "my.toml:2: train.learning_rate is nan, which is not finite", "step size"),
+    ("[train]\nprecision = 'half'\n", 'my.toml:2: train.precision is "half", which is not one of', "float32"),
+])  # fmt: skip
 def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
     """File, line, what was read, why it is wrong, what to write."""
     with pytest.raises(UsageError) as error:

@@ -50,27 +50,24 @@ def test_what_is_no_strategy_is_refused(written):
         settings_of(f"strategies.matmul={written}")
 
 
-@pytest.mark.parametrize(
-    ("settings", "layout"),
-    {
-        "an operator that is none": (["strategies.matmull=[[1,1],[1,1]]"], Layout(dp=2)),
-        "a dim that cannot be divided": (["strategies.matmul2=[[1,3],[3,1]]"], Layout(dp=3)),
-        "stages": ([], Layout(pp=2)),
-        "micro batches": ([], Layout(micro_batches=2)),
-        "several devices that stand alone": (["parallel.mode=stand_alone"], Layout(dp=2)),
-        "model parallelism outside of hybrid": ([], Layout(dp=2, mp=2)),
-        "strategies in data parallel": (["parallel.mode=data_parallel", "strategies.relu=[[2,1]]"], Layout(dp=2)),
-        "copies that do not divide the batch": (["parallel.mode=hybrid_parallel"], Layout(dp=3, mp=2)),
-        "copies of one device that are to be cut": (
-            ["parallel.mode=hybrid_parallel", "strategies.matmul=[[2,4],[4,1]]"],
-            Layout(dp=8),
-        ),
-        "more parts than a copy has devices": (
-            ["parallel.mode=hybrid_parallel", "strategies.relu=[[2,2]]"],
-            Layout(dp=2, mp=2),
-        ),
-    }.values(),
-)
+@pytest.mark.parametrize(("settings", "layout"), {
+    "an operator that is none": (["strategies.matmull=[[1,1],[1,1]]"], Layout(dp=2)),
+    "a dim that cannot be divided": (["strategies.matmul2=[[1,3],[3,1]]"], Layout(dp=3)),
+    "stages": ([], Layout(pp=2)),
+    "micro batches": ([], Layout(micro_batches=2)),
+    "several devices that stand alone": (["parallel.mode=stand_alone"], Layout(dp=2)),
+    "model parallelism outside of hybrid": ([], Layout(dp=2, mp=2)),
+    "strategies in data parallel": (["parallel.mode=data_parallel", "strategies.relu=[[2,1]]"], Layout(dp=2)),
+    "copies that do not divide the batch": (["parallel.mode=hybrid_parallel"], Layout(dp=3, mp=2)),
+    "copies of one device that are to be cut": (
+        ["parallel.mode=hybrid_parallel", "strategies.matmul=[[2,4],[4,1]]"],
+        Layout(dp=8),
+    ),
+    "more parts than a copy has devices": (
+        ["parallel.mode=hybrid_parallel", "strategies.relu=[[2,2]]"],
+        Layout(dp=2, mp=2),
+    ),
+}.values())  # fmt: skip
 def test_what_does_not_fit_is_refused(settings, layout, snapshot):
     with pytest.raises((RefusedLayoutError, UsageError)) as caught:
         checked(settings_of(*settings), layout)

@@ -37,19 +37,15 @@ def course(run_dir):
     return {each.step: each.loss for each in found.steps}
 
 
-@pytest.mark.parametrize(
-    ("attempts", "expected"),
-    [
-        ([], {}),
-        ([[1, 2, 3]], {1: 0.0, 2: 0.0, 3: 0.0}),
-        ([[1, 2, 3], [3, 4]], {1: 0.0, 2: 0.0, 3: 0.1, 4: 0.1}),
-        ([[1, 2, 3], [4]], {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.1}),  # nothing was computed again
-        ([[1, 2, 3], [1]], {1: 0.1}),  # it began anew, and what was reached before is lost
-        ([[1, 2, 3, 4, 5], [4, 5, 6], [3, 4]], {1: 0.0, 2: 0.0, 3: 0.2, 4: 0.2}),
-        ([[1, 2], [], [2, 3]], {1: 0.0, 2: 0.2, 3: 0.2}),  # one failed before its first step
-        ([[10, 20, 30], [24, 34]], {10: 0.0, 20: 0.0, 24: 0.1, 34: 0.1}),  # means of several steps
-    ],
-)
+@pytest.mark.parametrize(("attempts", "expected"), [
+    ([], {}), ([[1, 2, 3]], {1: 0.0, 2: 0.0, 3: 0.0}),
+    ([[1, 2, 3], [3, 4]], {1: 0.0, 2: 0.0, 3: 0.1, 4: 0.1}),
+    ([[1, 2, 3], [4]], {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.1}),  # nothing was computed again
+    ([[1, 2, 3], [1]], {1: 0.1}),  # it began anew, and what was reached before is lost
+    ([[1, 2, 3, 4, 5], [4, 5, 6], [3, 4]], {1: 0.0, 2: 0.0, 3: 0.2, 4: 0.2}),
+    ([[1, 2], [], [2, 3]], {1: 0.0, 2: 0.2, 3: 0.2}),  # one failed before its first step
+    ([[10, 20, 30], [24, 34]], {10: 0.0, 20: 0.0, 24: 0.1, 34: 0.1}),  # means of several steps
+])  # fmt: skip
 def test_steps_of_several_attempts_count_once(tmp_path, attempts, expected):
     """As the last one computed them."""
     assert course(record(tmp_path, "a", attempts)) == expected

@@ -101,14 +101,10 @@ QUICKSTART = b"".join(b"loss: %d.5  [%d/192]\n" % (epoch, sample) for epoch in (
 MNIST = b"".join(b"Train Epoch: %d [%d/128 (50%%)]\tLoss: 2.5\n" % (epoch, n) for epoch in (1, 2) for n in (0, 64))
 
 
-@pytest.mark.parametrize(
-    ("text", "samples", "at_least"),
-    [
-        (QUICKSTART, [64, 128, 192, 256, 320, 384], False),
-        (MNIST, [0, 64, 64, 128], True),
-        (MNIST[: len(MNIST) // 2], [0, 64], False),
-    ],
-)
+@pytest.mark.parametrize(("text", "samples", "at_least"), [
+    (QUICKSTART, [64, 128, 192, 256, 320, 384], False),
+    (MNIST, [0, 64, 64, 128], True), (MNIST[: len(MNIST) // 2], [0, 64], False),
+])  # fmt: skip
 def test_samples_of_epochs_go_on_and_are_called_so(tmp_path, text, samples, at_least):
     """Whether lines tell the epoch or not. They are more where an epoch was not printed to its end."""
     run_dir = run_of(tmp_path, text)

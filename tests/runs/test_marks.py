@@ -14,33 +14,26 @@ BLAMED = Verdict(3, Confidence.CERTAIN, "rank 3", (FAILURE,))
 NOBODY = Verdict(None, Confidence.UNSURE, "nobody stands out")
 
 
-@pytest.mark.parametrize(
-    ("event", "mark"),
-    [
-        (Slow(2, 1.25, 0.5, 5), Mark(50, "slow", "1.25 s a step for 5 steps, the others 0.5 s", 2)),
-        (Hung((4,), 30.0), Mark(50, "hung", "no progress for 30 s: rank 4", 4)),
-        (Hung((0, 1, 2, 5), 30.0), Mark(50, "hung", "no progress for 30 s: ranks 0-2,5")),
-        (Judged(NOBODY), Mark(50, "failure", "nobody stands out")),
-        (Stopping(Cause.FAILED, 1.0), Mark(50, "stopping", "every rank is ended: failed")),
-        (
-            Stopping(Cause.FAILED, 1.0, restarts=True),
-            Mark(50, "stopping", "every rank is ended, to be started again: failed"),
-        ),
-        (
-            Stopping(Cause.STOPPED, 1.0, signal.SIGINT),
-            Mark(50, "stopping", "every rank is ended: asked for by SIGINT"),
-        ),
-        (
-            Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h2\n"),
-            Mark(50, "stopping", "every rank is ended: asked for by SIGTERM at server h2"),
-        ),
-        (Stopping(Cause.STOPPED, 1.0, 63), Mark(50, "stopping", "every rank is ended: asked for by signal 63")),
-        (AttemptStarted(1, 29500), Mark(50, "restart", "attempt 1")),
-        (Paused(), Mark(50, "paused", "every rank is stopped")),
-        (Continued(), Mark(50, "continued", "every rank continues")),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("event", "mark"), [
+    (Slow(2, 1.25, 0.5, 5), Mark(50, "slow", "1.25 s a step for 5 steps, the others 0.5 s", 2)),
+    (Hung((4,), 30.0), Mark(50, "hung", "no progress for 30 s: rank 4", 4)),
+    (Hung((0, 1, 2, 5), 30.0), Mark(50, "hung", "no progress for 30 s: ranks 0-2,5")),
+    (Judged(NOBODY), Mark(50, "failure", "nobody stands out")),
+    (Stopping(Cause.FAILED, 1.0), Mark(50, "stopping", "every rank is ended: failed")),
+    (
+        Stopping(Cause.FAILED, 1.0, restarts=True),
+        Mark(50, "stopping", "every rank is ended, to be started again: failed"),
+    ),
+    (Stopping(Cause.STOPPED, 1.0, signal.SIGINT), Mark(50, "stopping", "every rank is ended: asked for by SIGINT")),
+    (
+        Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h2\n"),
+        Mark(50, "stopping", "every rank is ended: asked for by SIGTERM at server h2"),
+    ),
+    (Stopping(Cause.STOPPED, 1.0, 63), Mark(50, "stopping", "every rank is ended: asked for by signal 63")),
+    (AttemptStarted(1, 29500), Mark(50, "restart", "attempt 1")),
+    (Paused(), Mark(50, "paused", "every rank is stopped")),
+    (Continued(), Mark(50, "continued", "every rank continues")),
+], ids=repr)  # fmt: skip
 def test_events_in_words(event, mark):
     assert list(marks_of_event(event, 50)) == [mark]
 

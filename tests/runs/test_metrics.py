@@ -36,43 +36,36 @@ CHECK = Validation(1, 0, 4, 3.0)
 SAVED = Saved(1, 0, 4, "model")
 
 
-@pytest.mark.parametrize(
-    ("told", "records", "wrong"),
-    [
-        # What was measured decides which records a line holds: nulls do not, nor what may stand beside a validation.
-        ('"loss": 2, "validation_loss": 3', (STEP, CHECK), None),
-        ('"loss": 2, "validation_loss": null, "saved": null', (STEP,), None),
-        ('"loss": null, "validation_loss": 3, "perplexity": null', (CHECK,), None),
-        ('"epoch": 2, "learning_rate": 0.1, "validation_loss": 3', (CHECK,), None),
-        ('"loss": 2, "perplexity": 3, "saved": "model"', (STEP, Validation(1, 0, 4, None, 3.0), SAVED), None),
-        ('"loss": null, "saved": "model"', (SAVED,), None),
-        # A loss that is not finite is told from none, however it is written.
-        ('"loss": NaN, "validation_loss": 3', (NAN_STEP, CHECK), None),
-        ('"loss": null, "validation_loss": null', (NAN_STEP,), None),
-        ('"loss": -Infinity, "epoch": null', (NAN_STEP,), None),
-        ('"validation_loss": 1e999', (Validation(1, 0, 4, math.nan),), None),
-        ('"epoch": 1', (StepMetrics(1, 0, 4, epoch=1),), None),
-        # A later version may write more, and another program less.
-        ('"loss": 2, "gradient_norm": 1.5', (STEP,), None),
-        ('"accuracy": 30.1', (), None),
-        ('"validation_loss": 3, "bleu": 30.1', (Validation(1, 0, 4, 3.0, None, 30.1),), None),
-        ('"stage_busy": [0.5, 1]', (StageShares(1, 0, 4, (0.5, 1.0)),), None),
-        ('"stage_busy": [0.5, null]', (), None),
-        # The others of a line count although one value is of a wrong type.
-        ('"loss": "5"', (NO_STEP,), 'loss "5", which is not a number'),
-        ('"loss": 2, "tokens_per_s": [1]', (STEP,), "tokens_per_s [1], which is not a number"),
-        (
-            '"loss": 2, "validation_loss": true',
-            (STEP, Validation(1, 0, 4)),
-            "validation_loss true, which is not a number",
-        ),
-        ('"perplexity": "high"', (Validation(1, 0, 4),), 'perplexity "high", which is not a number'),
-        ('"loss": 2, "memory_bytes": 7e7', (STEP,), "memory_bytes 70000000.0, which is not an integer"),
-        ('"loss": 2, "stage_busy": 0.5', (STEP,), "stage_busy 0.5, which is not a list of numbers"),
-        ('"epoch": 1e400, "loss": 2', (STEP,), "epoch Infinity, which is not an integer"),
-        ('"loss": 2, "saved": 1', (STEP,), "saved 1, which is not a string"),
-    ],
-)
+@pytest.mark.parametrize(("told", "records", "wrong"), [
+    # What was measured decides which records a line holds: nulls do not, nor what may stand beside a validation.
+    ('"loss": 2, "validation_loss": 3', (STEP, CHECK), None),
+    ('"loss": 2, "validation_loss": null, "saved": null', (STEP,), None),
+    ('"loss": null, "validation_loss": 3, "perplexity": null', (CHECK,), None),
+    ('"epoch": 2, "learning_rate": 0.1, "validation_loss": 3', (CHECK,), None),
+    ('"loss": 2, "perplexity": 3, "saved": "model"', (STEP, Validation(1, 0, 4, None, 3.0), SAVED), None),
+    ('"loss": null, "saved": "model"', (SAVED,), None),
+    # A loss that is not finite is told from none, however it is written.
+    ('"loss": NaN, "validation_loss": 3', (NAN_STEP, CHECK), None),
+    ('"loss": null, "validation_loss": null', (NAN_STEP,), None),
+    ('"loss": -Infinity, "epoch": null', (NAN_STEP,), None),
+    ('"validation_loss": 1e999', (Validation(1, 0, 4, math.nan),), None),
+    ('"epoch": 1', (StepMetrics(1, 0, 4, epoch=1),), None),
+    # A later version may write more, and another program less.
+    ('"loss": 2, "gradient_norm": 1.5', (STEP,), None),
+    ('"accuracy": 30.1', (), None),
+    ('"validation_loss": 3, "bleu": 30.1', (Validation(1, 0, 4, 3.0, None, 30.1),), None),
+    ('"stage_busy": [0.5, 1]', (StageShares(1, 0, 4, (0.5, 1.0)),), None),
+    ('"stage_busy": [0.5, null]', (), None),
+    # The others of a line count although one value is of a wrong type.
+    ('"loss": "5"', (NO_STEP,), 'loss "5", which is not a number'),
+    ('"loss": 2, "tokens_per_s": [1]', (STEP,), "tokens_per_s [1], which is not a number"),
+    ('"loss": 2, "validation_loss": true', (STEP, Validation(1, 0, 4)), "validation_loss true, which is not a number"),
+    ('"perplexity": "high"', (Validation(1, 0, 4),), 'perplexity "high", which is not a number'),
+    ('"loss": 2, "memory_bytes": 7e7', (STEP,), "memory_bytes 70000000.0, which is not an integer"),
+    ('"loss": 2, "stage_busy": 0.5', (STEP,), "stage_busy 0.5, which is not a list of numbers"),
+    ('"epoch": 1e400, "loss": 2', (STEP,), "epoch Infinity, which is not an integer"),
+    ('"loss": 2, "saved": 1', (STEP,), "saved 1, which is not a string"),
+])  # fmt: skip
 def test_the_records_of_a_line(told, records, wrong):
     found = from_line(f'{{"schema": 1, "time_ns": 1, "attempt": 0, "step": 4, {told}}}'.encode())
     assert found == (records, wrong and f"has {wrong}")
@@ -151,24 +144,19 @@ def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(file, replaced,
     assert reader.read() == steps(9)
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ('{"step": 1, "loss": 5}', "has no schema"),
-        ('{"schema": 2, "step": 1}', "has schema 2, not 1"),
-        ('{"schema": "1"}', 'has schema "1", not 1'),
-        ('{"schema": 1, "time_ns": 1, "attempt": 0, "loss": 5}', "has no step"),
-        ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1.0}', "has step 1.0, which is not an integer"),
-        ('{"schema": 1, "time_ns": 1, "attempt": null, "step": 1}', "has attempt null, which is not an integer"),
-        ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": true}', "has step true, which is not an integer"),
-        ('{"schema": 1, "time_ns": 1%s, "attempt": 0, "step": 1}' % ("0" * 30), "has a number that is too large"),
-        ("[1]", "is not a JSON object"),
-        ("loss=5", "is not JSON"),
-        ("\udcff\udcfe\0", "is not JSON"),
-        ("[" * 20_000, "is not JSON"),
-        ("7" * MAX_LINE_BYTES, "is longer than 65,536 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("line", "why"), [
+    ('{"step": 1, "loss": 5}', "has no schema"),
+    ('{"schema": 2, "step": 1}', "has schema 2, not 1"),
+    ('{"schema": "1"}', 'has schema "1", not 1'),
+    ('{"schema": 1, "time_ns": 1, "attempt": 0, "loss": 5}', "has no step"),
+    ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1.0}', "has step 1.0, which is not an integer"),
+    ('{"schema": 1, "time_ns": 1, "attempt": null, "step": 1}', "has attempt null, which is not an integer"),
+    ('{"schema": 1, "time_ns": 1, "attempt": 0, "step": true}', "has step true, which is not an integer"),
+    ('{"schema": 1, "time_ns": 1%s, "attempt": 0, "step": 1}' % ("0" * 30), "has a number that is too large"),
+    ("[1]", "is not a JSON object"), ("loss=5", "is not JSON"), ("\udcff\udcfe\0", "is not JSON"),
+    ("[" * 20_000, "is not JSON"),
+    ("7" * MAX_LINE_BYTES, "is longer than 65,536 bytes"),
+])  # fmt: skip
 def test_a_strange_line_is_passed_over_and_told(file, line, why):
     file.write_bytes(
         to_line(*steps(1)) + b"\n" + line.encode(errors="surrogateescape") + b"\nrubbish\n" + to_line(*steps(2))
@@ -214,8 +202,8 @@ def test_why_a_file_cannot_be_read(file):
     assert (reader.read(), reader.found, reader.unreadable) == ([], False, "Is a directory")
     file.rmdir()
     os.mkfifo(file)
-    assert (reader.read(), reader.found, reader.unreadable) == ([], False, "it is no regular file")
-    assert read_metrics(file).unreadable == "it is no regular file"
+    assert (reader.read(), reader.found, reader.unreadable) == ([], False, "it is not a regular file")
+    assert read_metrics(file).unreadable == "it is not a regular file"
     file.unlink()
     file.symlink_to("/dev/zero")
     assert (reader.read(), reader.found) == ([], False)

@@ -1,5 +1,6 @@
 """Events folded into what is known of a run."""
 
+import gc
 import time
 
 import pytest
@@ -28,40 +29,29 @@ def told_by(*words, rank_count=None):
     return progress
 
 
-@pytest.mark.parametrize(
-    ("took", "state"),
-    [
-        ([], State.STARTING),
-        ([AttemptStarted(0, 1)], State.STARTING),
-        ([AttemptStarted(0, 1), events.Preloading(3, ("torch",))], State.PRELOADING),
-        ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Preloaded(0.1)], State.STARTING),
-        ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Trouble("unsafe"), RankStarted(0, 5)], State.RUNNING),
-        ([events.Preloading(3, ()), RankStarted(0, 5), AttemptStarted(1, 2)], State.RESTARTING),
-        ([RankStarted(0, 5), events.Paused()], State.PAUSED),
-        ([RankStarted(0, 5), events.Paused(), events.Continued()], State.RUNNING),
-        ([RankStarted(0, 5), events.Paused(), Stopping(Cause.STOPPED, 1)], State.ENDING),
-        ([RankStarted(0, 5), RankEnded(0, 5, 0), events.Leftovers(1)], State.ENDING),
-        ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True)], State.RESTARTING),
-        ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True), AttemptStarted(1, 2)], State.RESTARTING),
-        ([AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
-    ],
-)
+@pytest.mark.parametrize(("took", "state"), [
+    ([], State.STARTING), ([AttemptStarted(0, 1)], State.STARTING),
+    ([AttemptStarted(0, 1), events.Preloading(3, ("torch",))], State.PRELOADING),
+    ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Preloaded(0.1)], State.STARTING),
+    ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Trouble("unsafe"), RankStarted(0, 5)], State.RUNNING),
+    ([events.Preloading(3, ()), RankStarted(0, 5), AttemptStarted(1, 2)], State.RESTARTING),
+    ([RankStarted(0, 5), events.Paused()], State.PAUSED),
+    ([RankStarted(0, 5), events.Paused(), events.Continued()], State.RUNNING),
+    ([RankStarted(0, 5), events.Paused(), Stopping(Cause.STOPPED, 1)], State.ENDING),
+    ([RankStarted(0, 5), RankEnded(0, 5, 0), events.Leftovers(1)], State.ENDING),
+    ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True)], State.RESTARTING),
+    ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True), AttemptStarted(1, 2)], State.RESTARTING),
+    ([AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
+])  # fmt: skip
 def test_the_state_follows_from_the_events(took, state):
     """Each event leads where its name says, and a preloading that was given up is over with the first rank."""
     assert told(STARTED, *took).state is state
 
 
-@pytest.mark.parametrize(
-    ("cause", "state"),
-    [
-        (Cause.FINISHED, State.FINISHED),
-        (Cause.FAILED, State.FAILED),
-        (Cause.HUNG, State.HUNG),
-        (Cause.STOPPED, State.STOPPED),
-        (Cause.HEAD_LOST, State.LOST),
-        (Cause.AGENT_LOST, State.LOST),
-    ],
-)
+@pytest.mark.parametrize(("cause", "state"), [
+    (Cause.FINISHED, State.FINISHED), (Cause.FAILED, State.FAILED), (Cause.HUNG, State.HUNG),
+    (Cause.STOPPED, State.STOPPED), (Cause.HEAD_LOST, State.LOST), (Cause.AGENT_LOST, State.LOST),
+])  # fmt: skip
 def test_the_last_word_decides(cause, state):
     """After it a run is over, whatever was said before."""
     progress = told(STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1), events.AgentEnded(cause, 9))
@@ -159,22 +149,23 @@ def test_a_run_that_did_not_begin_says_why():
     assert (over.state, over.not_begun, over.exit_code) == (State.FAILED, refused, 3)
 
 
-@pytest.mark.parametrize(
-    "event_of",
-    [
-        lambda number: AttemptStarted(number, 1),
-        lambda number: events.Unkillable((number,)),
-        lambda number: RankStarted(number, 5),
-    ],
-    ids=["attempts", "unkillable", "ranks"],
-)
+@pytest.mark.parametrize("event_of", [
+    lambda number: AttemptStarted(number, 1), lambda number: events.Unkillable((number,)),
+    lambda number: RankStarted(number, 5),
+], ids=["attempts", "unkillable", "ranks"])  # fmt: skip
 def test_time_grows_in_proportion_to_the_events(event_of):
     """Anybody may have written the events; time that grows with their square keeps `status` busy for minutes."""
 
     def passed_s(count):
+        stamped = [TimestampedEvent(number, 0, event_of(number)) for number in range(count)]
+        progress = Progress()
+        gc.disable()  # its work grows faster than the number of objects
         began_s = time.process_time()
-        told(*map(event_of, range(count)))
-        return time.process_time() - began_s
+        for one in stamped:
+            progress.take(one)
+        passed_s = time.process_time() - began_s
+        gc.enable()
+        return passed_s
 
     few_s = min(passed_s(1_000) for _ in range(3))
-    assert passed_s(64_000) < 160 * few_s  # 64 in proportion
+    assert min(passed_s(64_000) for _ in range(2)) < 200 * few_s  # 64 in proportion

@@ -255,22 +255,18 @@ def started(attempt, offset=0):
     return AttemptStarted(attempt, 29500), RankStarted(0, 1, 0, offset)
 
 
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
-        ([*started(0), *started(1, 100 + len(MARK))], [(0, 0), (100, 1)]),
-        # Of a log that was emptied the former attempts are gone: offsets count from its new beginning, and what stands
-        # there is the last one's that wrote before.
-        (
-            [*started(0), *started(1, 1000), *started(2, 40 + len(MARK)), *started(3, 80 + len(MARK))],
-            [(0, 1), (40, 2), (80, 3)],
-        ),
-        ([*started(0), *started(1, 1000), *started(2, len(MARK))], [(0, 2)]),
-        # An attempt that wrote nothing has no part.
-        ([*started(0), *started(1, len(MARK))], [(0, 1)]),
-    ],
-    ids=["its mark", "emptied", "emptied and silent", "silent"],
-)
+@pytest.mark.parametrize(("events", "expected"), [
+    ([*started(0), *started(1, 100 + len(MARK))], [(0, 0), (100, 1)]),
+    # Of a log that was emptied the former attempts are gone: offsets count from its new beginning, and what stands
+    # there is the last one's that wrote before.
+    (
+        [*started(0), *started(1, 1000), *started(2, 40 + len(MARK)), *started(3, 80 + len(MARK))],
+        [(0, 1), (40, 2), (80, 3)],
+    ),
+    ([*started(0), *started(1, 1000), *started(2, len(MARK))], [(0, 2)]),
+    # An attempt that wrote nothing has no part.
+    ([*started(0), *started(1, len(MARK))], [(0, 1)]),
+], ids=["its mark", "emptied", "emptied and silent", "silent"])  # fmt: skip
 def test_an_attempt_begins_with_its_mark(events, expected):
     starts = AttemptStarts()
     for event in events:

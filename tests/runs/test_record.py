@@ -127,17 +127,13 @@ def test_a_directory_called_latest_is_left_alone(tmp_path):
     assert names(tmp_path) == ["latest", "one"]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "directory here: it is not a directory"),
-        (
-            lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]),
-            "fill the run directory: Not a directory",
-        ),
-    ],
-    ids=["by the launcher", "by its ranks"],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "directory here: it is not a directory"),
+    (
+        lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]),
+        "fill the run directory: Not a directory",
+    ),
+], ids=["by the launcher", "by its ranks"])  # fmt: skip
 def test_a_file_in_the_way_is_called_so(tmp_path, make, words):
     (tmp_path / "file").touch()
     with pytest.raises(UnreadableError, match=words):
@@ -186,15 +182,11 @@ def test_each_server_has_a_whole_record_of_its_own(tmp_path):
     assert json.loads((spec.run_dir / "run.json").read_text())["name"] == "one"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"master_port": 2}, "MASTER_PORT 2, the first has 1\\n"),
-        ({"layout": Layout(dp=RANKS // 2, mp=2)}, "mp=2 .*the first has dp=16 mp=1"),
-        ({"cluster": Cluster.local(RANKS + 1)}, "table"),
-    ],
-    ids=["port", "layout", "table"],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"master_port": 2}, "MASTER_PORT 2, the first has 1\\n"),
+    ({"layout": Layout(dp=RANKS // 2, mp=2)}, "mp=2 .*the first has dp=16 mp=1"),
+    ({"cluster": Cluster.local(RANKS + 1)}, "table"),
+], ids=["port", "layout", "table"])  # fmt: skip
 @pytest.mark.parametrize("second", [1, 8], ids=["same server", "another server"])
 def test_ranks_that_were_started_differently_are_refused(tmp_path, changes, words, second):
     """Wherever they are; the first one's record stays."""
@@ -251,19 +243,16 @@ def test_an_older_record_can_be_read(tmp_path):
     assert (recorded.places, recorded.grace_s, recorded.max_restarts) == ((), 4.0, 0)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "[]", "{}", '{"ranks": [1]}', '{"ranks": 3}', '{"ranks": [], "grace_s": "x"}', "\0", "[" * 100_000),
-        *(
-            f'{{"ranks": [], "supervision": {{"{name}": {value}}}}}'
-            for name in ("max_restarts", "grace_s")
-            for value in ("1e999", "NaN", '"x"', "[]", "9" * 400)
-        ),
-        '{"ranks": [], "engine": 3}',
-        '{"ranks": [], "supervision": {"elastic": {"x": 1}}, "cluster": {"servers": [{"server_id": 1, "devices": [{}]}]}}',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    *("", "[]", "{}", '{"ranks": [1]}', '{"ranks": 3}', '{"ranks": [], "grace_s": "x"}', "\0", "[" * 100_000),
+    *(
+        f'{{"ranks": [], "supervision": {{"{name}": {value}}}}}'
+        for name in ("max_restarts", "grace_s")
+        for value in ("1e999", "NaN", '"x"', "[]", "9" * 400)
+    ),
+    '{"ranks": [], "engine": 3}',
+    '{"ranks": [], "supervision": {"elastic": {"x": 1}}, "cluster": {"servers": [{"server_id": 1, "devices": [{}]}]}}',
+])  # fmt: skip
 def test_anything_else_is_unreadable(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(UnreadableError, match="not a run record"):

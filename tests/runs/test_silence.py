@@ -33,18 +33,15 @@ def silent(run_dir, count, beats_ns=None, started_ns=None):
     return set(SilenceReader(run_dir).look(beats_ns, started_ns or {}).silent_s)
 
 
-@pytest.mark.parametrize(
-    ("ago_s", "pauses_s", "expected"),
-    [
-        (60, [2] * 20, True),  # it wrote every two seconds
-        (12, [2] * 20, False),  # too short a time
-        (60, [30] * 10, False),  # it writes every half a minute
-        (60, [2] * 10 + [40] + [2] * 10, False),  # and has paused before
-        (60, [1] * 3, False),  # some lines at the start say nothing of its pace
-        (3600, [1] * 12, False),
-        (3600, [60] * 10, True),
-    ],
-)
+@pytest.mark.parametrize(("ago_s", "pauses_s", "expected"), [
+    (60, [2] * 20, True),  # it wrote every two seconds
+    (12, [2] * 20, False),  # too short a time
+    (60, [30] * 10, False),  # it writes every half a minute
+    (60, [2] * 10 + [40] + [2] * 10, False),  # and has paused before
+    (60, [1] * 3, False),  # some lines at the start say nothing of its pace
+    (3600, [1] * 12, False),
+    (3600, [60] * 10, True),
+])  # fmt: skip
 def test_a_rank_is_measured_by_its_own_pauses(run_dir, ago_s, pauses_s, expected):
     written(run_dir, 0, ago_s, pauses_s)
     assert silent(run_dir, 1) == ({0} if expected else set())

@@ -221,14 +221,10 @@ def test_ranks_of_an_engine_are_seen_to_run_and_to_end(tmp_path):
     assert runs_going_on(tmp_path) == ()
 
 
-@pytest.mark.parametrize(
-    ("change", "expected", "rank"),
-    [
-        ({"boot": "before"}, State.ENDED, RankState.GONE),
-        ({"host": "another"}, State.UNWATCHED, RankState.UNWATCHED),
-    ],
-    ids=["before the last start", "another machine"],
-)
+@pytest.mark.parametrize(("change", "expected", "rank"), [
+    ({"boot": "before"}, State.ENDED, RankState.GONE),
+    ({"host": "another"}, State.UNWATCHED, RankState.UNWATCHED),
+], ids=["before the last start", "another machine"])  # fmt: skip
 def test_of_an_engines_ranks_elsewhere_nothing_is_claimed(tmp_path, change, expected, rank):
     """What ran here before the machine's last start runs no more; what runs elsewhere may."""
     run_dir = make_of_engine(tmp_path / "a")

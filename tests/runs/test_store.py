@@ -87,18 +87,11 @@ def test_runs_before_the_latest_are_counted_by_their_beginnings(runs_dir):
         find_run(runs_dir, "latest~3")
 
 
-@pytest.mark.parametrize(
-    ("reference", "expected"),
-    [
-        ("train", "20260105-000000-train"),
-        ("train-2", "20260104-000000-train-2"),
-        ("a", "20260101-000000-a"),
-        ("20260102", "20260102-000000-b"),
-        ("20260103-0", "20260103-000000-long-name"),
-        ("long", "20260103-000000-long-name"),
-        ("job-4", "job-4711"),
-    ],
-)
+@pytest.mark.parametrize(("reference", "expected"), [
+    ("train", "20260105-000000-train"), ("train-2", "20260104-000000-train-2"), ("a", "20260101-000000-a"),
+    ("20260102", "20260102-000000-b"), ("20260103-0", "20260103-000000-long-name"),
+    ("long", "20260103-000000-long-name"), ("job-4", "job-4711"),
+])  # fmt: skip
 def test_a_name_given_to_it_or_a_unique_beginning_mean_a_run(runs_dir, reference, expected):
     """Of several runs that were given a name, one of them as the second in one second, the newest."""
     begin(

@@ -162,15 +162,11 @@ def test_times_that_cannot_be_are_not_believed(tmp_path):
     assert timeline(run_dir, [validation]).marks[0].time_ns <= time.time_ns()
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        [(10, AgentStarted(replace(me(), host="another"), None, 1))],
-        [],  # it has not said a word
-        [(10, AgentStarted(someone_gone(), me(), 1))],  # its head ends what is left, and writes the report
-    ],
-    ids=["of another machine", "without an agent", "of a head alone"],
-)
+@pytest.mark.parametrize("told", [
+    [(10, AgentStarted(replace(me(), host="another"), None, 1))],
+    [],  # it has not said a word
+    [(10, AgentStarted(someone_gone(), me(), 1))],  # its head ends what is left, and writes the report
+], ids=["of another machine", "without an agent", "of a head alone"])  # fmt: skip
 def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, told):
     found = timeline(make(tmp_path, *told, (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))), ())
     assert (found.ended_ns, found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, None, ["running"])

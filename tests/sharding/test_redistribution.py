@@ -13,13 +13,8 @@ from .test_layout import layouts
 
 SHAPE = (24, 48, 24)
 PAIRS = [
-    ((2, 2, 2), (2, 2, 2)),
-    ((2, 4), (4, 2)),
-    ((8,), (2, 4)),
-    ((4, 2, 1), (2, 1, 4)),
-    ((2, 3), (3, 2)),
-    ((6,), (2, 3)),
-]
+    ((2, 2, 2), (2, 2, 2)), ((2, 4), (4, 2)), ((8,), (2, 4)), ((4, 2, 1), (2, 1, 4)), ((2, 3), (3, 2)), ((6,), (2, 3)),
+]  # fmt: skip
 
 
 def elements(box):
@@ -55,17 +50,14 @@ def test_nothing_is_done_for_the_same_layout(found):
     assert steps_between(found, found) == ()
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "kinds"),
-    [
-        (((), ()), ((0,), (1, 2)), ["slice", "slice"]),
-        (((0,), ()), ((), (0,)), ["all_to_all"]),
-        (((0, 1, 2), ()), ((), (0, 1, 2)), ["all_to_all"]),
-        (((0,), ()), ((), ()), ["all_gather"]),
-        (((0, 1), (2,)), ((), (2,)), ["all_gather"]),
-        (((0,), ()), ((), (0, 1)), ["all_to_all", "slice"]),
-    ],
-)
+@pytest.mark.parametrize(("source", "target", "kinds"), [
+    (((), ()), ((0,), (1, 2)), ["slice", "slice"]),
+    (((0,), ()), ((), (0,)), ["all_to_all"]),
+    (((0, 1, 2), ()), ((), (0, 1, 2)), ["all_to_all"]),
+    (((0,), ()), ((), ()), ["all_gather"]),
+    (((0, 1), (2,)), ((), (2,)), ["all_gather"]),
+    (((0,), ()), ((), (0, 1)), ["all_to_all", "slice"]),
+])  # fmt: skip
 def test_the_cheapest_steps_are_taken(source, target, kinds):
     devices = (2, 2, 2)
     found = steps_between(TensorLayout(devices, source), TensorLayout(devices, target))

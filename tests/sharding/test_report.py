@@ -37,14 +37,9 @@ def test_the_tutorials_listing():
         ("relu", "slice", (4, 5, 6, 7), 8 * 4 * 4),
     ]
     assert [(edge.source, edge.target, edge.steps) for edge in report.edges] == [
-        ("x", "matmul", ()),
-        ("matmul", "relu", ("slice",)),
-        ("relu", "matmul2", ()),
-        ("matmul2", "sub", ("slice",)),
-        ("label", "sub", ()),
-        ("sub", "square", ()),
-        ("square", "mean", ()),
-    ]
+        ("x", "matmul", ()), ("matmul", "relu", ("slice",)), ("relu", "matmul2", ()), ("matmul2", "sub", ("slice",)),
+        ("label", "sub", ()), ("sub", "square", ()), ("square", "mean", ()),
+    ]  # fmt: skip
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.data())
@@ -71,26 +66,21 @@ def damaged(change):
     return json.dumps(found)
 
 
-@pytest.mark.parametrize(
-    "content",
-    {
-        "half of it": report_text(report_of(3))[:900],
-        "no JSON": "\x00",
-        "another encoding": "\xff",
-        "a list": "[]",
-        "no operators": damaged(lambda found: found.pop("operators")),
-        "a rank that does not exist": damaged(lambda found: found.update(rank=8)),
-        "an unknown phase": damaged(lambda found: found["collectives"][0].update(phase="sideways")),
-        "another rank's group": damaged(lambda found: found["collectives"][0].update(group=[4, 5])),
-        "ranks beyond all": damaged(lambda found: found["collectives"][0].update(group=[3, 9])),
-        "fewer bytes than none": damaged(lambda found: found["collectives"][0].update(bytes=-1)),
-        "one name twice": damaged(lambda found: found["operators"].append(found["operators"][0])),
-        "an edge to nowhere": damaged(lambda found: found["edges"][0].update(target="nobody")),
-        "an edge to no input": damaged(lambda found: found["edges"][0].update(input=2)),
-        "a layout of other dims": damaged(lambda found: found["operators"][1]["output"].update(cuts=[2])),
-        "no parts": damaged(lambda found: found["operators"][1]["output"].update(cuts=[2, 0])),
-    }.values(),
-)
+@pytest.mark.parametrize("content", {
+    "half of it": report_text(report_of(3))[:900],
+    "no JSON": "\x00", "another encoding": "\xff", "a list": "[]",
+    "no operators": damaged(lambda found: found.pop("operators")),
+    "a rank that does not exist": damaged(lambda found: found.update(rank=8)),
+    "an unknown phase": damaged(lambda found: found["collectives"][0].update(phase="sideways")),
+    "another rank's group": damaged(lambda found: found["collectives"][0].update(group=[4, 5])),
+    "ranks beyond all": damaged(lambda found: found["collectives"][0].update(group=[3, 9])),
+    "fewer bytes than none": damaged(lambda found: found["collectives"][0].update(bytes=-1)),
+    "one name twice": damaged(lambda found: found["operators"].append(found["operators"][0])),
+    "an edge to nowhere": damaged(lambda found: found["edges"][0].update(target="nobody")),
+    "an edge to no input": damaged(lambda found: found["edges"][0].update(input=2)),
+    "a layout of other dims": damaged(lambda found: found["operators"][1]["output"].update(cuts=[2])),
+    "no parts": damaged(lambda found: found["operators"][1]["output"].update(cuts=[2, 0])),
+}.values())  # fmt: skip
 def test_a_damaged_report_is_refused_by_its_name(tmp_path, content):
     path = tmp_path / "rank3.json"
     path.write_bytes(content.encode("latin-1"))

@@ -25,18 +25,13 @@ def test_ranks_that_are_left_over_stand_in_a_last_axis():
     assert (found.devices, found.output.cuts, found.output.free_axes) == ((2, 1, 2, 2), (2, 2), (3,))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "ranks"),
-    {
-        "more parts than devices": (((4, 4), (4, 1)), 8),
-        "a dim that cannot be divided": (((3, 1), (1, 1)), 6),
-        "one index in two ways": (((2, 4), (2, 1)), 8),
-        "too few inputs": (((2, 4),), 8),
-        "too few dims": (((2,), (4, 1)), 8),
-        "no parts": (((0, 1), (1, 1)), 8),
-        "devices that cannot be divided": (((4, 1), (1, 1)), 6),
-    }.values(),
-)
+@pytest.mark.parametrize(("strategy", "ranks"), {
+    "more parts than devices": (((4, 4), (4, 1)), 8),
+    "a dim that cannot be divided": (((3, 1), (1, 1)), 6),
+    "one index in two ways": (((2, 4), (2, 1)), 8),
+    "too few inputs": (((2, 4),), 8), "too few dims": (((2,), (4, 1)), 8), "no parts": (((0, 1), (1, 1)), 8),
+    "devices that cannot be divided": (((4, 1), (1, 1)), 6),
+}.values())  # fmt: skip
 def test_one_that_does_not_fit_is_refused_with_its_numbers(strategy, ranks, snapshot):
     with pytest.raises(UsageError) as caught:
         cutting_of(MATMUL, strategy, ranks, "matmul")

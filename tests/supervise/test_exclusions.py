@@ -2,14 +2,15 @@
 
 import os
 import resource
-import signal
 
 import pytest
 
 from launcher.core.events import DevicesChanged
 from launcher.supervise.exclusions import Exclusions
+from tests.conftest import file_size_limit
 from tests.servers import server
 
+FAILED = DevicesChanged((0,), (), "its rank failed 2 times")
 SERVERS = (server("10.0.0.1", 0), server("10.0.0.2", 2))
 
 
@@ -55,16 +56,10 @@ def test_what_could_not_be_added_is_added_later(file):
     """Each look tries again, and meanwhile the device stays left out whatever the file says."""
     path, read, reported = file
     path.write_bytes(b"10.0.0.1/1\n# \xff\n")
-    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    read.note(FAILED)
     path.write_text("10.0.0.1/1\n")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
-    try:
+    with file_size_limit(0):
         assert frozenset({0, 1}) in looks(read)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
     assert path.read_text() == "10.0.0.1/1\n"
     assert frozenset({0, 1}) in looks(read)
     assert path.read_text() == "10.0.0.1/1\n10.0.0.1/0  # its rank failed 2 times\n"
@@ -82,7 +77,7 @@ def test_a_file_that_the_run_writes_anew_names_all_that_is_left_out(file):
     path, read, _ = file
     path.unlink()
     assert looks(read) == [None] * 3
-    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    read.note(FAILED)
     assert path.read_text() == "10.0.0.2/1\n10.0.0.1/0  # its rank failed 2 times\n"
 
 
@@ -116,7 +111,7 @@ def test_what_is_no_file_is_told_and_not_waited_for(file, make):
     make(path)
     assert looks(read) == [None] * 3
     assert len(reported) == 1
-    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    read.note(FAILED)
 
 
 def test_a_link_counts_once_it_leads_to_a_file(file):
@@ -144,7 +139,7 @@ def test_what_the_run_gives_up_itself_is_added(file):
     path.write_text("# mine\n10.0.0.2/1\n")
     assert looks(read)[1] == frozenset({3})
     read.note(DevicesChanged((3,), (), "asked for", asked_for=True))
-    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    read.note(FAILED)
     assert path.read_text() == "# mine\n10.0.0.2/1\n10.0.0.1/0  # its rank failed 2 times\n"
     assert looks(read) == [None] * 3
 
@@ -153,7 +148,7 @@ def test_what_a_person_writes_at_that_moment_counts_all_the_same(file):
     """It is read with what the run has added."""
     path, read, _ = file
     path.write_text("10.0.0.2\n")
-    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    read.note(FAILED)
     assert looks(read)[1] == frozenset({0, 2, 3})
 
 
@@ -161,6 +156,6 @@ def test_a_file_that_cannot_be_read_is_not_replaced(file):
     """A person would lose what it says."""
     path, read, reported = file
     path.write_bytes(b"10.0.0.1/1\n# \xff\n")
-    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    read.note(FAILED)
     assert path.read_bytes() == b"10.0.0.1/1\n# \xff\n"
     assert len(reported) == 1

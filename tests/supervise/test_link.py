@@ -46,7 +46,7 @@ def test_a_question_is_answered_and_everything_else_handed_on(pair):
     other.send(Ping(7))
     other.send(BeginAttempt(1, 2))
     assert take(link) == [BeginAttempt(1, 2)]
-    link.tell("line\n")
+    link.report("line\n")
     link.send(SignalReceived(2, 0))
     link.say_farewell((5,), 3)
     messages = other.wait_for(time.monotonic() + PATIENCE_S)
@@ -66,7 +66,7 @@ def test_a_coordinator_that_leaves_is_lost_after_its_last_message(pair):
     take(link)
     assert link.lost == "the connection was closed"
     assert (link.timeout_s, link.take()) == (0.0, [])
-    link.tell("line")
+    link.report("line")
     link.say_farewell((), 0)
 
 
@@ -85,11 +85,11 @@ def test_last_messages_arrive_though_nothing_can_be_sent_any_more(pair):
     other.send(Finish(Cause.STOPPED, 143))
     other._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     link._channel._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-    link.tell("unread\n" * 10)
+    link.report("unread\n" * 10)
     other.close()
     taken = take(link)
     while link.lost is None:
-        link.tell("more\n")
+        link.report("more\n")
         taken += link.take()
     assert taken == [Finish(Cause.STOPPED, 143)]
     assert link.lost == "the connection was closed"

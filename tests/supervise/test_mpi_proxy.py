@@ -85,8 +85,8 @@ def test_a_member_waits_for_the_end_of_its_rank(members, start):
     assert members.descriptors_of(1) == ()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         process.send_signal(number)
-    members.tell_end(1, -signal.SIGSEGV)
-    members.tell_end(1, 0)
+    members.report_end(1, -signal.SIGSEGV)
+    members.report_end(1, 0)
     assert said(process) == "-11"
     assert select.select([members], [], [], PATIENCE_S)[0]
     assert members.step() == []
@@ -106,7 +106,7 @@ def test_the_engine_is_reached_by_the_descriptor_that_was_handed_over(members, s
         rank = 'import os; os.write(int(os.environ["PMI_FD"]), b"cmd=init")'
         subprocess.run([sys.executable, "-c", rank], env=environment, pass_fds=[descriptor], check=True, timeout=60)
         assert engine.recv(100) == b"cmd=init"
-        members.tell_end(0, 0)
+        members.report_end(0, 0)
         assert said(process) == "0"
         engine.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -122,7 +122,7 @@ def test_a_killed_member_and_a_lost_agent_are_noticed(members, start):
     killed.kill()
     assert hear(members, 1) == [MemberLeft(0)]
     assert members.environment_of(0)["NAME"]
-    members.tell_end(0, 0)
+    members.report_end(0, 0)
     members.close()
     assert said(alone) == "None"
 
@@ -173,7 +173,7 @@ def test_other_users_are_kept_out(name, members):
 
 def test_a_member_without_an_agent(name):
     former = {number: signal.getsignal(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}}
-    with pytest.raises(TlaunchError, match="no agent of this server listens"):
+    with pytest.raises(TlaunchError, match="no agent is listening on this server"):
         hand_over(name, {}, 0, patience_s=0)
     for number, handler in former.items():
         if handler is not None:

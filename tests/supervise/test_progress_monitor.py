@@ -295,15 +295,11 @@ def test_a_rank_that_waits_for_a_core_is_not_slow(slow_ranks, deed, pid):
     assert slow_ranks(deed, pid=pid) == []
 
 
-@pytest.mark.parametrize(
-    ("step_of", "busy_s", "slow"),
-    [
-        (lambda look: look * 10**6, 0.14, [0]),  # it has waited for almost nothing in each of these steps
-        (lambda look: 100 - look, 0.125, []),  # its count begins anew: nothing is known of the wait
-        (lambda _look: 7, 0.14, []),  # the same step, told again
-    ],
-    ids=["many", "backwards", "same"],
-)
+@pytest.mark.parametrize(("step_of", "busy_s", "slow"), [
+    (lambda look: look * 10**6, 0.14, [0]),  # it has waited for almost nothing in each of these steps
+    (lambda look: 100 - look, 0.125, []),  # its count begins anew: nothing is known of the wait
+    (lambda _look: 7, 0.14, []),  # the same step, told again
+], ids=["many", "backwards", "same"])  # fmt: skip
 def test_what_a_rank_waits_is_that_of_each_of_its_steps(slow_ranks, step_of, busy_s, slow):
     assert slow_ranks("spin", step_of, busy_s) == slow
 

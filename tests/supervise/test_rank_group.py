@@ -1,7 +1,6 @@
 """What one attempt leaves in the logs of its ranks for the next one."""
 
 import os
-import resource
 import signal
 import sys
 from contextlib import ExitStack, closing
@@ -19,6 +18,7 @@ from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler
 from launcher.supervise.spawner import Spawner, StartRequest
 from launcher.supervise.tree import RunGroup
+from tests.conftest import file_size_limit
 
 RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
 
@@ -39,14 +39,9 @@ def _make(tmp_path):
             inherited = dict(inherited)
             spawner = made.enter_context(closing(Spawner(spec, [rank], inherited, event_log)))
             rank_group = RankGroup(
-                [rank],
-                run_dir,
-                number,
-                {"TLAUNCH_ATTEMPT": str(number)},
-                inherited=inherited,
-                spawner=spawner,
-                event_log=event_log,
-            )
+                [rank], run_dir, number, {"TLAUNCH_ATTEMPT": str(number)},
+                inherited=inherited, spawner=spawner, event_log=event_log,
+            )  # fmt: skip
             return made.enter_context(closing(rank_group)), spawner
 
         yield make
@@ -75,14 +70,8 @@ def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(make
     log = RunDir(tmp_path).train_log(0)
     log.write_text("ValueError: of the last attempt\n")
     size = log.stat().st_size
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
+    with file_size_limit(size):
         assert make(1)[0].log_offsets == {0: size}
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
     assert log.stat().st_size == size
 
 

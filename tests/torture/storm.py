@@ -43,18 +43,8 @@ SIGNALS = tuple(
     for name in ["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT", "ABRT", "SEGV"]
 )
 COMMANDS = (
-    "ps",
-    "why",
-    "status",
-    "report",
-    "logs",
-    "stacks",
-    "prune --keep 0 -y",
-    "stop",
-    "stop",
-    "stop",
-    "stop --kill",
-)
+    "ps", "why", "status", "report", "logs", "stacks", "prune --keep 0 -y", "stop", "stop", "stop", "stop --kill",
+)  # fmt: skip
 READERS = ("ps", "why", "status", "report", "logs")
 CONSOLES = ("rank0", "all", "collapse", "status", "none")
 

@@ -1,6 +1,18 @@
 """What TensorBoard makes of the trainer's event files, and torch on a busy machine."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+
+
+def run_program(name, *arguments):
+    """Run `tests/programs/NAME`, which has to succeed; return what it prints."""
+    argv = [sys.executable, Path(__file__).parents[1] / "programs" / name, *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-4000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -92,3 +104,19 @@ def read_own():
         return {kind: {name: found[number] for name, found in tensors.items()} for number, kind in enumerate(KINDS)}
 
     return read
+
+
+def written(state, like, output, step=None):
+    """Write a state that was read from files of another tool as a checkpoint; return its path."""
+    from launcher.checkpoint.index import read_index
+    from launcher.trainer.checkpoint.foreign.progress import Progress
+    from launcher.trainer.checkpoint.foreign.state import check_fits, write_checkpoint
+
+    index = read_index(like)
+    check_fits(state, index, like)
+    write_checkpoint(output, state, index, like, step or state.step(), Progress())
+    return output
+
+
+def same_state(one, other):
+    return all((one[kind][name] == other[kind][name]).all() for kind in one for name in one[kind])

@@ -29,7 +29,6 @@ def test_no_more_are_made_than_have_a_place(wait_until):
     next(items)
     wait_until(lambda: len(made) == 4, "one item more")
     items.close()
-
     assert len(made) == 4
 
 

@@ -1,17 +1,10 @@
 """Parameters that are cut along two dims over the model-parallel ranks, some of which hold the same part."""
 
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
 import torch
 
 from launcher.mesh.boxes import Box
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.placement import Placement
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "boxes_ranks.py"
 
 
 def test_a_part_is_a_box_of_the_whole():
@@ -20,17 +13,8 @@ def test_a_part_is_a_box_of_the_whole():
     part = Placement(full.shape, Box((4, 3), (4, 3)), copies=2)
     assert torch.equal(part.part_of(full), full[4:8, 3:6])
     assert part.shape == (4, 3)
-
     last = Group(ranks=(0, 1, 2), index=2)
     assert Placement.uncut((), last) == Placement(torch.Size(()), Box((), ()), copies=3, is_first=False)
     assert Placement.uncut((2, 3)) == Placement(torch.Size((2, 3)), Box((0, 0), (2, 3)))
     assert Placement.cut((2, 6), 1, 4, 6).box == Box((0, 4), (2, 2))
     assert torch.equal(Placement.uncut(()).part_of(torch.tensor(7)), torch.tensor(7))
-
-
-@pytest.mark.distributed
-def test_boxes_are_trained_saved_and_divided_anew_on_any_layout(tmp_path):
-    """As one process trains them with torch.optim.SGD, with the whole gradient's norm; every way of files holds the same bits."""
-    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr[-4000:]

@@ -7,11 +7,7 @@ import math
 import os
 import random
 import re
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -39,30 +35,24 @@ from launcher.checkpoint.same_settings import differing_settings
 from launcher.checkpoint.strategy_file import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout
-from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session, meta_model
+from tests.checkpoints import flip
+from tests.conftest import file_size_limit
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "resumed.py"
+from .conftest import run_program
+from .transformers import alone, transformer_settings
+
 SIZES = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "model.dropout=0.3"]
 
 
-def alone():
-    place = place_from_environment({}, micro_batches=1)
-    return World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
-
-
 def settings_of(*more):
-    return load_settings(TransformerSettings, None, [*SIZES, "train.precision=float64", *more])
+    return transformer_settings(*SIZES, "train.precision=float64", *more)
 
 
 def training_of(settings, **other):
@@ -117,7 +107,6 @@ def resumed(directory, **other):
 def test_a_training_goes_on_bit_by_bit(directory):
     """With dropout, and the moments and the number of steps of the optimizer."""
     session, found, losses = resumed(directory)
-
     assert found == (directory / name_of(6), 6)
     assert train(session, [7, 8]) == losses
 
@@ -131,7 +120,6 @@ def test_the_newest_are_kept(tmp_path):
     for step in (1, 2, 3, 10):
         writer.save(step, session.optimizer)
     writer.finish()
-
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-10", "step-3"]
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -148,7 +136,6 @@ def test_the_best_is_kept_besides_the_newest(tmp_path):
         assert [path.name for path in checkpoints_in(tmp_path)] == [name_of(max(losses)), "step-2"]
     writer.save(7, session.optimizer, validation_loss=1.5)
     writer.finish()
-
     assert [read_index(path).validation_loss for path in checkpoints_in(tmp_path)] == [1.5]
     assert best_of(readable(checkpoints_in(tmp_path))) == tmp_path / "step-7"
 
@@ -159,7 +146,6 @@ def test_an_index_of_an_older_version_has_no_validation(directory):
     del content["validation_loss"]
     text = json.dumps(content)
     path.write_text(f'{{"sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "index": {text}}}\n')
-
     assert read_index(path.parent).validation_loss is None
     assert best_of(readable(checkpoints_in(directory))) is None
 
@@ -171,7 +157,6 @@ def test_a_step_that_comes_again_replaces_its_checkpoint(directory):
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
     writer.save(6, session.optimizer)
     writer.finish()
-
     assert read_index(directory / name_of(6)).step == 6
 
 
@@ -185,19 +170,12 @@ def test_the_copy_is_of_one_step(tmp_path):
     train(session, [1, 2])
     writer.finish()
     found = load_file(tmp_path / name_of(1) / "rank0.safetensors")
-
     for name, expected in weights.items():
         assert torch.equal(found[f"weight/{name}"], expected)
 
 
 def files_of(checkpoint):
     return sorted(path.name for path in checkpoint.iterdir())
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 DAMAGES = {
@@ -216,7 +194,6 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(directory, name, d
     assert files_of(newest) == ["index.json", "rank0.safetensors", "strategy.json", "tokenizer.model"]
     DAMAGES[damage](newest / name)
     session, found, losses = resumed(directory)
-
     assert found == (directory / name_of(4), 4)
     assert train(session, [5, 6]) == losses[:2]
     assert str(newest) in (told := capfd.readouterr().out)
@@ -245,7 +222,6 @@ def test_a_copy_serves(copied, name, damage, capfd):
     newest = copied / name_of(6)
     DAMAGES[damage](newest / name)
     session, found, losses = resumed(copied)
-
     assert found == (newest, 6)
     assert train(session, [7, 8]) == losses
     [line] = [line for line in capfd.readouterr().out.splitlines() if str(newest / name) in line]
@@ -257,7 +233,6 @@ def test_without_any_copy_left_an_older_one_is_taken(copied, capfd):
     for name in ("rank0.safetensors", "rank1.safetensors"):
         flip(copied / name_of(6) / name)
     _, found, _ = resumed(copied)
-
     assert found == (copied / name_of(4), 4)
     assert "is not used" in capfd.readouterr().out
 
@@ -273,7 +248,6 @@ def test_one_file_has_the_names_of_the_model(tmp_path):
     names = dict(session.model.named_parameters())
     found = load_file(tmp_path / name_of(1) / "model.safetensors")
     restore(lambda: candidates_at(tmp_path), training_of(settings), again.optimizer, world)
-
     assert set(found) == {f"{kind}/{name}" for kind in KINDS for name in names}
     assert all(torch.equal(found[f"weight/{name}"], value) for name, value in names.items())
     assert train(again, [2]) == train(session, [2])
@@ -295,7 +269,6 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
     """It would replace what a person may yet repair. Without any there is nothing to lose."""
     for path in checkpoints_in(directory):
         flip(path / INDEX)
-
     with pytest.raises(UnreadableError, match="no checkpoint is usable"):
         resumed(directory)
     settings = settings_of()
@@ -305,7 +278,6 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
 def test_a_damaged_one_that_was_named_names_the_others(directory):
     """Their directory is what takes the newest whole one."""
     flip(directory / name_of(6) / "rank0.safetensors")
-
     with pytest.raises(UnreadableError, match=r"rank0\.safetensors is damaged") as raised:
         resumed(directory / name_of(6))
     assert f"resume from {directory} " in raised.value.hint
@@ -321,23 +293,13 @@ def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=2)
     writer.save(3, session.optimizer)
     assert writer.finish() == 3
-
     assert [path.name for path in checkpoints_in(directory)] == ["step-3", "step-2"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"step": -5},
-        {"dtype": "BF16"},
-        {"shapes": {}},
-        {"files": {}},
-        {"settings": {"model": [1]}},
-        {"schema": "1"},
-        *({"box": box} for box in (((10**9, 0), (1, 16)), ((0, 0), (-67, -16)), ((0,), (1072,)), ((0, 0), (66, 16)))),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("change", [
+    {"step": -5}, {"dtype": "BF16"}, {"shapes": {}}, {"files": {}}, {"settings": {"model": [1]}}, {"schema": "1"},
+    *({"box": box} for box in (((10**9, 0), (1, 16)), ((0, 0), (-67, -16)), ((0,), (1072,)), ((0, 0), (66, 16)))),
+], ids=str)  # fmt: skip
 def test_an_index_that_cannot_be_is_damaged(directory, change):
     """Though its digest is right."""
     path = directory / name_of(6) / INDEX
@@ -347,7 +309,6 @@ def test_an_index_that_cannot_be_is_damaged(directory, change):
         next(each for each in boxes if each["name"] == "head.weight")["box"] = {"start": box[0], "size": box[1]}
     text = json.dumps({**content, **change})
     path.write_text(f'{{"sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "index": {text}}}\n')
-
     with pytest.raises(UnreadableError):
         read_index(path.parent)
 
@@ -358,7 +319,6 @@ def test_files_of_others_stay(tmp_path):
     for path in others:
         path.mkdir()
     CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
-
     assert sorted(tmp_path.iterdir()) == others
 
 
@@ -375,7 +335,6 @@ def test_what_cannot_be_removed_fails_no_checkpoint(directory):
         on_unremoved=told.append,
     )
     writer.save(7, session.optimizer)
-
     assert writer.finish() == 7
     assert [error.filename for error in told] == [str(directory)]
     assert read_index(moved / name_of(7)).step == 7
@@ -418,7 +377,6 @@ def test_nothing_stays_of_a_writer_that_was_killed_at_its_beginning(tmp_path, mo
     monkeypatch.undo()
     assert len(list(tmp_path.iterdir())) == 1
     CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
-
     assert list(tmp_path.iterdir()) == []
 
 
@@ -431,7 +389,6 @@ def test_narrow_weights_are_kept_as_the_optimizer_has_them(tmp_path):
     writer.save(2, session.optimizer)
     writer.finish()
     restore(lambda: candidates_at(tmp_path), training_of(settings), again.optimizer, world)
-
     assert train(again, [3, 4]) == train(session, [3, 4])
 
 
@@ -445,34 +402,23 @@ def test_another_training_is_refused(directory, other, kind):
         resumed(directory, **other)
 
 
-@pytest.mark.parametrize(
-    ("setting", "differs"),
-    [
-        ("model.d_model=32", "model.d_model"),
-        ("train.seed=2", "train.seed"),
-        ("train.batch_size=7", "train.batch_size"),
-        ("data.target_length=9", "data.target_length"),
-        ("model.dropout=0", None),
-        ("train.learning_rate=1", None),
-        ("parallel.gradient_groups=3", None),
-        ("train.precision=float32", "train.precision"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "differs"), [
+    ("model.d_model=32", "model.d_model"), ("train.seed=2", "train.seed"), ("train.batch_size=7", "train.batch_size"),
+    ("data.target_length=9", "data.target_length"),
+    ("model.dropout=0", None), ("train.learning_rate=1", None), ("parallel.gradient_groups=3", None),
+    ("train.precision=float32", "train.precision"),
+])  # fmt: skip
 def test_what_must_be_the_same(directory, setting, differs):
     index = read_index(directory / name_of(6))
     found = [name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)))]
-
     assert found == ([] if differs is None else [differs])
 
 
-@pytest.mark.parametrize(
-    ("setting", "differs"),
-    [
-        ("model.norm=post", "model.norm"),
-        ("model.scale_embedding=true", "model.scale_embedding"),
-        ("train.seed=1", None),
-    ],
-)
+@pytest.mark.parametrize(("setting", "differs"), [
+    ("model.norm=post", "model.norm"),
+    ("model.scale_embedding=true", "model.scale_embedding"),
+    ("train.seed=1", None),
+])  # fmt: skip
 def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory, setting, differs):
     index = read_index(directory / name_of(6))
     older = {name: value for name, value in index.settings["model"].items() if name not in {"norm", "scale_embedding"}}
@@ -481,7 +427,6 @@ def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory,
     found = [
         name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)), defaults=defaults)
     ]
-
     assert found == ([] if differs is None else [differs])
 
 
@@ -499,7 +444,6 @@ def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normal
     )
     training, optimizer = training_of(settings), Session(settings, world).optimizer
     assert restore(lambda: [older], training, optimizer, world) == (older, 6)
-
     other = dataclasses.replace(training, tokenizer=b"another")
     with pytest.raises(UsageError, match="different tokenizer") as refusal:
         restore(lambda: [older], other, optimizer, world)
@@ -512,8 +456,7 @@ def test_a_switch_is_told_as_it_is_set(directory):
     session = Session(settings, world)
     with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(this run: true\)") as refusal:
         restore(lambda: candidates_at(directory), training_of(settings), session.optimizer, world)
-
-    [_, _, setting, *_] = refusal.value.hint.replace(",", " ").split()
+    [_, setting, *_] = refusal.value.hint.replace(",", " ").split()
     assert settings_of(setting) == settings_of()
 
 
@@ -526,7 +469,6 @@ def test_another_precision_must_be_asked_for(directory):
     asked = training_of(settings, named=frozenset({"train.precision"}))
     restore(lambda: candidates_at(directory), asked, session.optimizer, world)
     narrow, losses = train(session, [7, 8]), json.loads((directory.parent / "losses.json").read_text())[6:]
-
     assert narrow == pytest.approx(losses, rel=1e-5)
     assert narrow != losses
 
@@ -540,17 +482,10 @@ def test_a_full_disk_loses_nothing(directory):
     """The one that cannot be written is told; those before it stay, and nothing of it."""
     session, _, _ = resumed(directory)
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # a write beyond it fails, as on a disk without room
-    try:
+    with file_size_limit(4096):
         writer.save(7, session.optimizer)
         with pytest.raises(TlaunchError, match="step 7"):
             writer.finish()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
-
     assert sorted(path.name for path in directory.iterdir()) == ["step-2", "step-4", "step-6"]
     writer.save(8, session.optimizer)
     assert writer.finish() == 8
@@ -599,11 +534,7 @@ def test_where_nothing_can_be_written_a_training_that_has_saved_some_goes_on():
 @pytest.mark.timeout(900)
 def test_killed_again_and_again(tmp_path):
     """By SIGKILL to all ranks at random instants, on random layouts, then on one."""
-    killed = PROGRAM.with_name("killed.py")
-    done = subprocess.run([sys.executable, killed, tmp_path / "k", "10"], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert done.stdout.count("pass") == 2
+    assert run_program("killed.py", tmp_path / "k", "10").count("pass") == 2
 
 
 @pytest.mark.distributed
@@ -611,15 +542,10 @@ def test_killed_again_and_again(tmp_path):
 @pytest.mark.parametrize("names", [("slices", "flipped"), ("full disk", "slices")], ids=" ".join)
 def test_damaged_files_and_full_disks(tmp_path, names):
     """By several ranks; `tests/programs/damaged.py` without names damages the files of all four ways in all ways."""
-    program = PROGRAM.with_name("damaged.py")
-    done = subprocess.run(
-        [sys.executable, program, tmp_path / "d", *names], capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    if "skipped" in done.stdout:
-        pytest.skip(done.stdout)
-    assert "pass" in done.stdout
+    said = run_program("damaged.py", tmp_path / "d", *names)
+    if "skipped" in said:
+        pytest.skip(said)
+    assert "pass" in said
 
 
 @pytest.mark.distributed
@@ -629,8 +555,4 @@ def test_damaged_files_and_full_disks(tmp_path, names):
 )
 def test_layouts_go_on_from_each_others_checkpoints(tmp_path, names):
     """`tests/programs/resumed.py` without names compares all of them, in all four ways of saving."""
-    argv = [sys.executable, PROGRAM, tmp_path / "trained", *names]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    assert done.stdout.count("pass") == 9
+    assert run_program("resumed.py", tmp_path / "trained", *names).count("pass") == 9

@@ -57,7 +57,6 @@ def test_one_file_of_several(tmp_path, monkeypatch, seed, dtype):
     tensors = tensors_of(SHAPES, dtype)
     parts = written(tmp_path, tensors, some_parts(random.Random(seed), SHAPES, ranks=3), dtype)
     file = assemble(tmp_path / "model.safetensors", parts, dtype, reversed(SHAPES))
-
     content = (tmp_path / "model.safetensors").read_bytes()
     assert (file.size, file.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     assert [box.name for box in file.boxes] == list(reversed(SHAPES))

@@ -15,9 +15,7 @@ from launcher.core.records import Layout
 from launcher.corpus.dataset import read_pairs
 from launcher.corpus.sample import PACKED, SIZES
 from launcher.mesh.coordinates import coordinate_of
-from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_checks import check_layout
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data import order
 from launcher.trainer.data.batches import (
     global_batches,
@@ -30,6 +28,8 @@ from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import Example, TokenizedPairs, tokenize
 from launcher.trainer.model.transformer import BEGIN, END, PAD
 from launcher.trainer.programs.transformer import unigram_perplexity
+
+from .transformers import transformer_settings
 
 CPU = torch.device("cpu")
 LONGEST = 9
@@ -55,7 +55,7 @@ def numbered(count):
 
 
 def train_settings(*settings):
-    return load_settings(TransformerSettings, None, [f"train.{setting}" for setting in settings]).train
+    return transformer_settings(*(f"train.{setting}" for setting in settings)).train
 
 
 def micro_batches_of_all(batch, layout):
@@ -72,7 +72,6 @@ def test_the_ranks_share_a_global_batch_without_loss(count, layout):
     batch = examples(count)
     parts = micro_batches_of_all(batch, layout)
     labels = sorted([token for token in row if token != PAD] for part in parts for row in part.labels_BT.tolist())
-
     assert [row for row in labels if row] == sorted(pair.target for pair in batch)
     assert sum(int((part.labels_BT != PAD).sum()) for part in parts) == token_count(batch)
     assert all((part.source_BS != PAD).any(dim=1).all() for part in parts)
@@ -104,7 +103,6 @@ def test_no_other_cut_of_a_global_batch_has_a_cheaper_largest_part(count, dp, mi
     real = [part for part in parts if (part.labels_BT != PAD).any()]
     lengths = [(len(pair.source), len(pair.target)) for pair in batch]
     ordered = sorted(lengths, key=lambda pair: (pair[1], pair[0] if pair[1] % 2 == 0 else -pair[0]))
-
     assert max(map(cost_of, real)) == least_cost(ordered, len(parts))
 
 
@@ -116,7 +114,6 @@ def test_all_parts_of_a_global_batch_cost_about_the_same(count, dp, micro_batche
     real = [part for part in parts if (part.labels_BT != PAD).any()]
     rows = [row for part in real for row in part.row_B.tolist()]
     costs = list(map(cost_of, parts))
-
     assert len(parts) == dp * micro_batches
     assert sorted(rows) == list(range(count))
     assert rows == [int(number) for part in real for number in part.source_BS[:, 0]]
@@ -128,14 +125,12 @@ def test_a_part_has_pairs_of_about_one_length():
     """So that less of a batch at random is padding, the more parts it is cut into."""
     layouts = [Layout(dp=dp, micro_batches=micro_batches) for dp, micro_batches in ((1, 1), (1, 4), (4, 4))]
     one, four, sixteen = (padding_share(micro_batches_of_all(numbered(256), layout)) for layout in layouts)
-
     assert sixteen < 0.75 * four < 0.75 * 0.75 * one
 
 
 def test_the_decoder_reads_what_comes_before_each_label():
     """Inputs are the labels shifted by one, behind BEGIN."""
     [batch] = own_micro_batches([Example([7, END], [8, 9, END])], Layout(), coordinate_of(0, Layout()), CPU)
-
     assert batch.target_BT.tolist() == [[BEGIN, 8, 9]]
     assert batch.labels_BT.tolist() == [[8, 9, END]]
 
@@ -144,7 +139,6 @@ def test_micro_batches_are_padded_to_their_own_longest():
     """One long sentence does not slow the other micro batches down."""
     batch = [Example([5] * 9 + [END], [5, END]), Example([6, END], [6, END])]
     short, long = own_micro_batches(batch, Layout(micro_batches=2), coordinate_of(0, Layout()), CPU)
-
     assert (long.streams_shape, short.streams_shape) == ((1, 12), (1, 4))
 
 
@@ -172,7 +166,6 @@ def test_each_epoch_visits_every_pair_once_in_its_own_order(mode, pools):
         [number for batch in batches if batch.epoch == epoch for number in numbers_of(batch)] for epoch in (1, 2)
     )
     left_out = 300 % 7 if mode == "pairs" else 0
-
     assert [batch.step_of_epoch for batch in batches] == 2 * list(range(1, len(batches) // 2 + 1))
     assert len(set(first)) == len(first) == len(second) == len(set(second)) == 300 - left_out
     assert first != second
@@ -184,7 +177,6 @@ def test_batches_of_short_and_long_pairs_come_in_any_order(pools):
     """Another one in each epoch: no learning rate always meets the same lengths."""
     batches = list(global_batches(numbered(300), train_settings("batch_tokens=40", "epochs=2")))
     first, second = ([len(batch.examples[0].target) for batch in batches if batch.epoch == epoch] for epoch in (1, 2))
-
     assert first != second
     assert first != sorted(first)
     assert second != sorted(second)
@@ -209,7 +201,6 @@ def test_batches_have_as_many_tokens_as_asked_for(count, batch_tokens):
         token_count(batch.examples) for batch in global_batches(pairs, train_settings(f"batch_tokens={batch_tokens}"))
     ]
     mean = token_count(pairs) / len(tokens)
-
     assert len(tokens) == math.ceil(token_count(pairs) / batch_tokens)
     assert all(each > 0 and abs(each - mean) <= LONGEST for each in tokens)
 
@@ -218,7 +209,7 @@ def test_batches_by_tokens_have_little_padding():
     """On the packaged sample: of the positions of 1,024-token batches, 4 % are padding, of 32 random pairs half."""
     pairs = read_pairs(PACKED)[: SIZES["train"]]
     tokenizer = Tokenizer(train_tokenizer([side for pair in pairs for side in pair], 1200))
-    pairs = tokenize(pairs, tokenizer, load_settings(TransformerSettings, None).data)
+    pairs = tokenize(pairs, tokenizer, transformer_settings().data)
 
     def padding(*settings):
         positions = tokens = 0
@@ -236,14 +227,13 @@ def test_batches_by_tokens_have_little_padding():
 def test_a_validation_takes_every_pair_once(mode):
     """In batches of the training's size; the last of a number of pairs may be smaller."""
     batches = list(validation_batches(numbered(33), train_settings(MODES[mode])))
-
     assert sorted(pair.source[0] for batch in batches for pair in batch) == list(range(33))
     assert all(len(batch) <= 7 if mode == "pairs" else token_count(batch) <= 40 + LONGEST for batch in batches)
 
 
 def test_batches_without_room_for_a_sentence_are_refused():
     """The smallest number that always leaves a pair in each batch is named."""
-    settings = load_settings(TransformerSettings, None, ["train.batch_tokens=63", "data.target_length=32"])
+    settings = transformer_settings("train.batch_tokens=63", "data.target_length=32")
     with pytest.raises(UsageError, match=r"train\.batch_tokens = 63") as error:
         check_layout(settings, Layout())
     assert "train.batch_tokens=64" in error.value.hint
@@ -258,11 +248,9 @@ class Words:
 
 def test_long_sentences_are_cut_and_keep_their_end():
     """No sequence is longer than configured, and each ends with END."""
-    config = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
-
+    config = transformer_settings("data.source_length=3", "data.target_length=2").data
     pairs = tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa"), ("aaaa aaaaa", "aaaa")], Words(), config)
     source_BS, target_BT = pairs.padded()
-
     assert list(pairs) == [Example([4, 5, END], [4, END]), Example([4, 5, END], [4, END])]
     assert (source_BS.tolist(), target_BT.tolist()) == ([[4, 5, END]] * 2, [[4, END]] * 2)
     assert pairs.cut_count() == 1
@@ -274,7 +262,6 @@ def test_a_choice_of_pairs_is_those_pairs():
     whole = numbered(20)
     pairs = TokenizedPairs.of(whole)
     places = np.array([3, 0, 5])
-
     assert [pairs[4], pairs[-1]] == [whole[4], whole[-1]]
     assert list(pairs[5:12].take(places)) == [whole[8], whole[5], whole[10]]
     assert list(pairs.take(places)[1:]) == [whole[0], whole[5]]
@@ -287,18 +274,14 @@ def test_the_unigram_model_is_the_formula():
     """Two tokens, three ids: p = (count + 1) / (total + V)."""
     valid = TokenizedPairs.of([Example([END], [4, END])])
     counts = np.array([0, 0, 0, 1, 2])
-
     assert unigram_perplexity(counts, valid, 5) == pytest.approx(math.exp(-(math.log(3 / 8) + math.log(2 / 8)) / 2))
 
 
 @pytest.mark.parametrize(("steps", "count"), [(0, 6), (5, 5), (8, 8)])
 def test_batches_run_through_the_epochs_or_the_steps(steps, count):
     """Ten pairs in batches of three give three steps an epoch; a number of steps overrides the number of epochs."""
-    config = load_settings(
-        TransformerSettings, None, ["train.batch_size=3", "train.epochs=2", f"train.steps={steps}"]
-    ).train
+    config = transformer_settings("train.batch_size=3", "train.epochs=2", f"train.steps={steps}").train
     batches = list(global_batches(examples(10), config))
-
     assert [batch.step for batch in batches] == list(range(1, count + 1))
     assert [(batch.epoch, batch.step_of_epoch) for batch in batches[2:5]] == [(1, 3), (2, 1), (2, 2)]
     assert [batch.is_last for batch in batches] == [False] * (count - 1) + [True]

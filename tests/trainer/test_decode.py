@@ -7,8 +7,6 @@ import unicodedata
 import pytest
 import torch
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.decode.beam import Search, largest, search
 from launcher.trainer.decode.cache import CachedDecoder
@@ -18,14 +16,12 @@ from launcher.trainer.model.transformer import BEGIN, END, PAD, attention_mask
 from launcher.trainer.saved import single_device_model
 from launcher.trainer.session import model_shapes
 
+from .transformers import transformer_settings
+
 VOCABULARY = 23
-SETTINGS = load_settings(
-    TransformerSettings,
-    None,
-    [
-        *(f"model.vocabulary_size={VOCABULARY}", "model.d_model=12", "model.heads=3", "model.feed_forward_dim=20"),
-        *("data.source_length=20", "data.target_length=20"),
-    ],
+SETTINGS = transformer_settings(
+    *(f"model.vocabulary_size={VOCABULARY}", "model.d_model=12", "model.heads=3", "model.feed_forward_dim=20"),
+    *("data.source_length=20", "data.target_length=20"),
 )
 SOURCES = [[5, 6, 7, END], [9, END], [4, 8, 15, 16, 22, 11, 10, END], [12, 13, END], [END], [20, 19, 18, 17, 5, END]]
 LIMITS = [12, 7, 20, 9, 4, 15]
@@ -88,9 +84,7 @@ def searched(model, source, limit, how):
 def test_a_batch_is_searched_as_one_sentence_without_cache(how, seed):
     """Padding, kept keys, sentences that leave, and the early end change neither a token nor a score."""
     model = model_of(torch.float64, seed)
-
     together = found(model, SOURCES, LIMITS, how)
-
     for source, limit, hypothesis in zip(SOURCES, LIMITS, together, strict=True):
         ids, score = searched(model, source, limit, how)
         assert hypothesis.ids == ids
@@ -101,7 +95,6 @@ def test_sentences_end_at_different_lengths():
     """What the comparison above is worth: some hypotheses end early, some at their limit, and beams find other ones than greed does."""
     model = model_of(torch.float64)
     lengths = [len(each.ids) + 1 for each in found(model, SOURCES, LIMITS, Search(5))]
-
     assert len(set(lengths)) > 2
     assert any(length < limit for length, limit in zip(lengths, LIMITS, strict=True))
     assert found(model, SOURCES, LIMITS, Search(5)) != found(model, SOURCES, LIMITS, Search(1))
@@ -110,9 +103,7 @@ def test_sentences_end_at_different_lengths():
 def test_a_batch_in_float32_has_the_tokens_of_each_sentence_alone():
     """What training leaves is float32, whose products depend a little on what else is in the batch."""
     model = model_of(torch.float32)
-
     alone = [found(model, [source], [limit], Search())[0] for source, limit in zip(SOURCES, LIMITS, strict=True)]
-
     together = found(model, SOURCES, LIMITS, Search())
     assert [each.ids for each in together] == [each.ids for each in alone]
     assert [each.score for each in together] == pytest.approx([each.score for each in alone], rel=1e-5)
@@ -121,9 +112,7 @@ def test_a_batch_in_float32_has_the_tokens_of_each_sentence_alone():
 def test_a_larger_beam_than_there_are_tokens():
     """Where fewer tokens than hypotheses can follow, all of them are looked at."""
     model = model_of(torch.float64)
-
     [hypothesis] = found(model, SOURCES[:1], [3], Search(beam=40))
-
     assert len(hypothesis.ids) < 3
     assert hypothesis.score == pytest.approx(searched(model, SOURCES[0], 3, Search(beam=40))[1], rel=1e-12)
 
@@ -132,7 +121,6 @@ def test_weights_that_are_not_numbers_end_the_search():
     """Of a model that has diverged nothing is found, within the limit."""
     model = model_of(torch.float32)
     model.head.weight.data.fill_(torch.nan)
-
     assert [each.ids for each in found(model, SOURCES, LIMITS, Search(3))] == [()] * len(SOURCES)
 
 
@@ -141,7 +129,6 @@ def test_the_largest_are_those_of_topk(width, count):
     """By blocks, beyond the last block, and where there are too few blocks."""
     values = torch.randn(7, width, generator=torch.Generator().manual_seed(width))
     values[0, -3:] = 9.0 + torch.arange(3)  # beyond the last whole block
-
     for ours, theirs in zip(largest(values, count), values.topk(count), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
@@ -150,7 +137,7 @@ def test_a_sentence_is_translated_as_training_saw_it():
     """However its characters are composed and its blanks are written; what shows nothing has an empty translation."""
     sentences = ["où est l'été", "il aime le café"]
     tokenizer = Tokenizer(train_tokenizer(sentences, 290))
-    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=290", "model.d_model=16"])
+    settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
     weights = {name: initial_weight(name, torch.Size(shape), 1) for name, shape in model_shapes(settings).items()}
     weights["head.weight"] *= 60
 
@@ -164,7 +151,6 @@ def test_a_sentence_is_translated_as_training_saw_it():
     first, *others = translated([*forms, "\u200b", "\u200d \u3000"], settings.data)
     assert first
     assert others == [first] * 4 + ["", ""]
-
     as_it_is = dataclasses.replace(settings.data, normalise=False)
     raw = translated([plain, decomposed], as_it_is)
     assert raw[0] == first
@@ -175,15 +161,13 @@ def test_sentences_are_cut_batched_and_given_back_in_order():
     """However small the batches are, each sentence has its own translation; what the model cannot read is told."""
     sentences = ["le chat noir dort", "the black cat sleeps", "un chat", "a b c d e f g h i j k l m n o p q r s t u v"]
     tokenizer = Tokenizer(train_tokenizer(sentences, 290))
-    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=290", "model.d_model=16"])
+    settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
     shapes = model_shapes(settings)
     weights = {name: initial_weight(name, torch.Size(shape), 1).double() for name, shape in shapes.items()}
     weights["head.weight"] *= 60
     translator = Translator(single_device_model(settings, weights, torch.device("cpu")), tokenizer, settings.data)
-
     together = translator.translate(sentences, Search(3))
     by_twos = translator.translate(sentences, Search(3), batch_tokens=20)
-
     assert [each.text for each in by_twos] == [each.text for each in together]
     assert len({each.text for each in together}) == len(sentences)
     assert [each.cut_tokens > 0 for each in together] == [False, False, False, True]

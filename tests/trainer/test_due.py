@@ -25,18 +25,12 @@ def steps_due(config, *, last=12, validated=()):
     return [step for step, due in found.items() if due.saves]
 
 
-@pytest.mark.parametrize(
-    ("settings", "due"),
-    [
-        ({}, []),
-        ({"every_steps": 5}, [5, 10, 12]),
-        ({"every_minutes": LONG}, [12]),
-        ({"every_steps": 6, "every_minutes": LONG}, [6, 12]),
-        ({"keep_best": True}, [4, 9, 12]),
-        ({"every_steps": 5, "keep_best": True}, [4, 5, 9, 10, 12]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("settings", "due"), [
+    ({}, []), ({"every_steps": 5}, [5, 10, 12]), ({"every_minutes": LONG}, [12]),
+    ({"every_steps": 6, "every_minutes": LONG}, [6, 12]),
+    ({"keep_best": True}, [4, 9, 12]),
+    ({"every_steps": 5, "keep_best": True}, [4, 5, 9, 10, 12]),
+], ids=str)  # fmt: skip
 def test_after_which_steps(settings, due):
     """The last one is among them wherever checkpoints are written."""
     assert steps_due(CheckpointConfig(**settings), validated=(4, 9, 12)) == due
@@ -97,15 +91,12 @@ except ValueError:
 """
 
 
-@pytest.mark.parametrize(
-    ("within", "code", "told"),
-    [
-        ("end_by_sigterm()", -signal.SIGTERM, ""),
-        ("pass", -signal.SIGTERM, ""),  # no step has ended since
-        ("raise ValueError", 0, "failed\n"),  # a peer was lost, say: that is told, and nothing is saved
-        ("signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); end_by_sigterm()", 128 + signal.SIGTERM, ""),
-    ],
-)
+@pytest.mark.parametrize(("within", "code", "told"), [
+    ("end_by_sigterm()", -signal.SIGTERM, ""),
+    ("pass", -signal.SIGTERM, ""),  # no step has ended since
+    ("raise ValueError", 0, "failed\n"),  # a peer was lost, say: that is told, and nothing is saved
+    ("signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); end_by_sigterm()", 128 + signal.SIGTERM, ""),
+])  # fmt: skip
 def test_sigterm_waits_for_the_end_of_the_step(within, code, told):
     """Then the process ends as one that has no handler."""
     done = subprocess.run(

@@ -13,17 +13,13 @@ import torch
 from launcher.checkpoint.index import STRATEGY, read_index
 from launcher.cli.commands.ckpt.conversion import CONVERTER
 from launcher.core.records import Layout
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session, meta_model
+
+from .transformers import alone, transformer_settings
 
 SETTINGS = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "train.precision=float64"]
 
@@ -35,21 +31,18 @@ def ckpt(directory, *words):
 
 def trained_from(checkpoint):
     """The losses of two steps of a training that goes on from a checkpoint."""
-    settings = load_settings(TransformerSettings, None, SETTINGS)
-    world = World(
-        place_from_environment({}, micro_batches=1), torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()
-    )
-    session = Session(settings, world)
+    settings = transformer_settings(*SETTINGS)
+    session = Session(settings, alone())
     shapes = read_index(checkpoint).shapes
     training = Training("transformer", asdict(settings), Layout(), "a text", "", shapes, b"a tokenizer")
-    assert restore(lambda: candidates_at(checkpoint), training, session.optimizer, world) == (checkpoint, 7)
+    assert restore(lambda: candidates_at(checkpoint), training, session.optimizer, session.world) == (checkpoint, 7)
     pairs = [Example([5, 6, END], [7, END]), Example([8, END], [9, 10, END])]
     return [session.train_step(pairs, 5e-3, step=step).loss for step in (8, 9)]
 
 
 @pytest.fixture(name="own")
 def _own(tmp_path, write_own):
-    model = meta_model(load_settings(TransformerSettings, None, SETTINGS))
+    model = meta_model(transformer_settings(*SETTINGS))
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     write_own(tmp_path / "own", shapes, *SETTINGS, step=7, dtype="F64")
     return tmp_path / "own"
@@ -94,7 +87,6 @@ def test_ctrl_c_ends_both_processes_silently(tmp_path, own, monkeypatch, wait_un
         said = process.communicate(timeout=60)
     finally:
         process.kill()
-
     assert (process.returncode, *said) == (130, "", "\n")
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "pid", "site"]
@@ -106,7 +98,7 @@ def test_what_is_refused_has_its_code(tmp_path, own):
     done = ckpt(tmp_path, "import", "model.ckpt", "--format", "mindspore", "--like", own, "--output", "new")
     assert (done.returncode, done.stdout) == (2, "")
     assert "model.ckpt is not a MindSpore checkpoint" in done.stderr
-    for output, told in ((own, "exists already"), ("model.bin", "end with .ckpt")):
+    for output, told in ((own, "already exists"), ("model.bin", "end with .ckpt")):
         done = ckpt(tmp_path, "export", own, "--format", "mindspore", "--output", output)
         assert (done.returncode, told in done.stderr) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.ckpt", "own"]

@@ -3,11 +3,7 @@
 import io
 import pickle
 import random
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -22,9 +18,10 @@ from launcher.core.errors import RefusedError, UnreadableError
 from launcher.trainer.checkpoint.foreign.dcp_read import read_dcp
 from launcher.trainer.checkpoint.foreign.dcp_write import write_dcp
 from launcher.trainer.checkpoint.foreign.progress import Progress
-from launcher.trainer.checkpoint.foreign.state import check_fits, write_checkpoint
+from tests.conftest import file_size_limit
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "dcp_ranks.py"
+from .conftest import run_program, same_state, written
+
 SHAPES = {"encoder.0.weight": (4, 6), "encoder.0.bias": (5,), "head.weight": (3, 2, 2)}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -36,16 +33,8 @@ def exported(own, output):
     return output
 
 
-def imported(source, like, output, step=None):
-    index = read_index(like)
-    state = read_dcp(source)
-    check_fits(state, index, like)
-    write_checkpoint(output, state, index, like, step or state.step(), Progress())
-    return output
-
-
-def same(one, other):
-    return all(np.array_equal(one[kind][name], other[kind][name]) for kind in KINDS for name in one[kind])
+def imported(source, *more, **step):
+    return written(read_dcp(source), *more, **step)
 
 
 def empty(dtype=torch.float32):
@@ -68,16 +57,8 @@ def empty(dtype=torch.float32):
 def test_a_full_disk_is_told(tmp_path, write_own):
     """And not what torch stumbles over after it; nothing is left."""
     write_own(tmp_path / "own", {"head.weight": (100, 100)})
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # a write beyond it fails, as on a disk without room
-    try:
-        with pytest.raises(OSError, match="File too large") as told:
-            exported(tmp_path / "own", tmp_path / "dcp")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
-
+    with file_size_limit(4096), pytest.raises(OSError, match="File too large") as told:
+        exported(tmp_path / "own", tmp_path / "dcp")
     assert told.value.filename == str(tmp_path / "dcp")
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
@@ -88,7 +69,6 @@ def test_torch_loads_what_is_exported(tmp_path, write_own, dtype):
     state = write_own(tmp_path / "own", SHAPES, step=7, dtype=dtype)
     found = empty(torch.float32 if dtype == "F32" else torch.float64)
     dcp.load(found, checkpoint_id=exported(tmp_path / "own", tmp_path / "dcp"))
-
     assert found["step"] == 7
     for name in SHAPES:
         theirs = found["optimizer"]["state"][name]
@@ -105,7 +85,6 @@ def test_torch_makes_one_file_of_it(tmp_path, write_own):
     state = write_own(tmp_path / "own", SHAPES, step=7)
     dcp_to_torch_save(exported(tmp_path / "own", tmp_path / "dcp"), tmp_path / "all.pt")
     found = torch.load(tmp_path / "all.pt", weights_only=True)
-
     assert found.keys() == {"model", "optimizer", "step"}
     assert np.array_equal(found["model"]["head.weight"], state["weight"]["head.weight"])
     assert found["optimizer"]["state"].keys() == SHAPES.keys()
@@ -116,31 +95,24 @@ def test_there_and_back(tmp_path, write_own, dtype, read_own):
     state = write_own(tmp_path / "own", SHAPES, step=7, dtype=dtype)
     exported(tmp_path / "own", tmp_path / "dcp")
     back = imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "step-7")
-
-    assert same(state, read_own(back))
+    assert same_state(state, read_own(back))
     assert read_index(back).step == 7
-
-
-def on_two_ranks(action, directory):
-    done = subprocess.run([sys.executable, PROGRAM, action, directory], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.mark.distributed
 def test_a_training_with_fsdp_there_and_back(tmp_path, write_own, read_own):
     """On two ranks, though rows are cut unevenly, one rank has none of some, and learning rates are pickles."""
-    on_two_ranks("save", tmp_path)
+    run_program("dcp_ranks.py", "save", tmp_path)
     weights, state = torch.load(tmp_path / "whole.pt", weights_only=True)
     write_own(tmp_path / "own", {name: tuple(tensor.shape) for name, tensor in weights.items()})
     path = imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "step-3")
     kinds = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
     expected = {kind: {name: state[name][moment] for name in weights} for kind, moment in kinds.items()}
-
-    assert same({"weight": weights, **expected}, read_own(path))
+    assert same_state({"weight": weights, **expected}, read_own(path))
     assert (tmp_path / "dcp" / "__1_0.distcp").exists()
     assert any("param_groups" in name for name in read_dcp(tmp_path / "dcp").left_out)
     exported(path, tmp_path / "again")
-    on_two_ranks("load", tmp_path)
+    run_program("dcp_ranks.py", "load", tmp_path)
 
 
 def test_weights_alone_by_their_names(tmp_path, write_own, read_own):
@@ -149,7 +121,6 @@ def test_weights_alone_by_their_names(tmp_path, write_own, read_own):
     weights = {name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in SHAPES.items()}
     dcp.save(dict(weights), checkpoint_id=tmp_path / "dcp")
     found = read_own(imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "new", step=20))
-
     assert all(np.array_equal(found["weight"][name], weights[name].float()) for name in SHAPES)
     assert not any(tensor.any() for kind in KINDS[1:] for tensor in found[kind].values())
 
@@ -162,7 +133,6 @@ def test_what_belongs_to_nothing_is_told(tmp_path, write_own):
         "step": torch.tensor(4),
     }
     dcp.save(content, checkpoint_id=tmp_path / "dcp")
-
     with pytest.raises(RefusedError, match=r"1 have unknown names: b.*1 unknown tensor: other\.c"):
         imported(tmp_path / "dcp", tmp_path / "own", tmp_path / "new")
 

@@ -15,8 +15,8 @@ from launcher.checkpoint.mindspore_export import write_mindspore
 from launcher.checkpoint.tensors import opened
 from launcher.core.errors import RefusedError, UnreadableError, UsageError
 from launcher.trainer.checkpoint.foreign.mindspore import read_mindspore
-from launcher.trainer.checkpoint.foreign.progress import Progress
-from launcher.trainer.checkpoint.foreign.state import check_fits, write_checkpoint
+
+from .conftest import same_state, written
 
 DATA = Path(__file__).parent / "data"
 PROGRAM = Path(__file__).parents[1] / "programs" / "mindspore_files.py"
@@ -31,16 +31,8 @@ def exported(own, output):
     return output
 
 
-def imported(source, like, output, step=None):
-    index = read_index(like)
-    state = read_mindspore(source)
-    check_fits(state, index, like)
-    write_checkpoint(output, state, index, like, step or state.step(), Progress())
-    return output
-
-
-def same(one, other):
-    return all(np.array_equal(one[kind][name], other[kind][name]) for kind in KINDS for name in one[kind])
+def imported(source, *more, **step):
+    return written(read_mindspore(source), *more, **step)
 
 
 def write_file(path, *values):
@@ -58,8 +50,7 @@ def test_there_and_back(tmp_path, write_own, optimizer, dtype, read_own):
     exported(tmp_path / "own", tmp_path / "model.ckpt")
     back = imported(tmp_path / "model.ckpt", tmp_path / "own", tmp_path / "step-7")
     index = read_index(back)
-
-    assert same(state, read_own(back))
+    assert same_state(state, read_own(back))
     assert (index.step, index.text, index.layout.world_size) == (7, "a text", 1)
 
 
@@ -68,7 +59,6 @@ def test_the_names_are_those_of_mindspores_optimizers(tmp_path, write_own):
     write_own(tmp_path / "own", ADAM_SHAPES, step=7)
     found = read_values(exported(tmp_path / "own", tmp_path / "model.ckpt"))
     theirs = read_values(DATA / "mindspore_adam.ckpt")
-
     assert found.keys() == theirs.keys() - {"learning_rate", "epoch_num", "note"}
     for name, value in found.items():
         assert (value.type, value.shape) == (theirs[name].type, theirs[name].shape)
@@ -81,8 +71,7 @@ def test_a_training_of_mindspore_is_imported(tmp_path, write_own, read_own):
     theirs = np.load(DATA / "mindspore_adam.npz")
     names = {"weight": "", "first_moment": "moment1.", "second_moment": "moment2."}
     expected = {kind: {name: theirs[prefix + name] for name in ADAM_SHAPES} for kind, prefix in names.items()}
-
-    assert same(expected, read_own(path))
+    assert same_state(expected, read_own(path))
     assert read_index(path).step == 3
     assert read_mindspore(DATA / "mindspore_adam.ckpt").left_out == ("learning_rate", "epoch_num", "note")
 
@@ -91,7 +80,6 @@ def test_types_of_mindspore_are_read():
     """Those that parameters may have."""
     state, theirs = read_mindspore(DATA / "mindspore_types.ckpt"), np.load(DATA / "mindspore_types.npz")
     found = {name: tensor.read() for name, tensor in state.tensors[0].items()}
-
     assert found.keys() == {"a.single", "a.b.half", "brain", "double", "whole", "scalar"}
     assert state.unknown == ["truth of Bool"]
     for name, tensor in found.items():
@@ -105,7 +93,6 @@ def test_narrow_weights_alone_become_a_checkpoint(tmp_path, write_own, read_own)
     write_own(tmp_path / "own", {"a": (2, 2)})
     half = np.array([[0.5, 1.25], [-3, 4]], np.float16)
     path = write_file(tmp_path / "model.ckpt", ("a", "Float16", half))
-
     with pytest.raises(UsageError, match="does not contain the step"):
         read_mindspore(path).step()
     found = read_own(imported(path, tmp_path / "own", tmp_path / "new", step=20))
@@ -129,7 +116,6 @@ def test_all_that_does_not_fit_is_told(tmp_path, write_own):
     )
     with pytest.raises(RefusedError) as caught:
         imported(path, tmp_path / "own", tmp_path / "new", step=1)
-
     for told in (
         "weights: 1 of 4 parameters are missing: a",
         "weights: 1 have unknown names: e",
@@ -147,7 +133,6 @@ def test_all_that_does_not_fit_is_told(tmp_path, write_own):
 def test_a_step_that_cannot_be_is_refused(tmp_path, number, kind):
     value = np.array([number], {"Int32": np.int32, "Float32": np.float32}[kind])
     state = read_mindspore(write_file(tmp_path / "model.ckpt", ("global_step", kind, value)))
-
     with pytest.raises(RefusedError, match="steps count from 1"):
         state.step()
 
@@ -158,10 +143,9 @@ def test_a_large_tensor_is_in_pieces(tmp_path, write_own, read_own, monkeypatch)
     state = write_own(tmp_path / "own", SHAPES)
     values = read_values(exported(tmp_path / "own", tmp_path / "model.ckpt"))
     back = imported(tmp_path / "model.ckpt", tmp_path / "own", tmp_path / "step-3")
-
     assert max(len(piece) for value in values.values() for piece in value.pieces) <= 40
     assert len(values["encoder.0.weight"].pieces) > 2
-    assert same(state, read_own(back))
+    assert same_state(state, read_own(back))
 
 
 def test_a_damaged_checkpoint_is_not_exported(tmp_path, write_own):
@@ -169,7 +153,6 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path, write_own):
     content = bytearray((tmp_path / "own" / "rank1.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / "own" / "rank1.safetensors").write_bytes(content)
-
     with pytest.raises(UnreadableError, match="rank1"):
         exported(tmp_path / "own", tmp_path / "model.ckpt")
     assert not (tmp_path / "model.ckpt").exists()
@@ -200,7 +183,6 @@ def test_mindspore_reads_what_is_exported(tmp_path, write_own):
     exported(tmp_path / "own", tmp_path / "model.ckpt")
     with_mindspore("read", tmp_path / "model.ckpt", tmp_path / "found.npz")
     found = np.load(tmp_path / "found.npz")
-
     for kind, prefix in zip(KINDS, ("", "moment1.", "moment2."), strict=True):
         for name, expected in state[kind].items():
             assert np.array_equal(found[prefix + name], expected)

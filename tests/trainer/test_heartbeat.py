@@ -2,12 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +14,9 @@ from launcher.core.heartbeat import Beat, read_heartbeat
 from launcher.trainer.telemetry import heartbeat as heart_module
 from launcher.trainer.telemetry.heartbeat import REST_S, HeartbeatWriter, getting_on, wait_for_long
 
+from .conftest import run_program
+
 CPU = torch.device("cpu")
-PROGRAM = Path(__file__).parents[1] / "programs" / "pulse_training.py"
 
 
 @pytest.fixture(name="file")
@@ -35,7 +33,6 @@ def step(heart, number, *, last_step=1000, seconds=0.5, busy_s=0.25, tokens=100,
 def test_a_step_is_told(file):
     """The first one at once; what is not known is left out."""
     step(HeartbeatWriter(CPU), 1, loss=2.5)
-
     assert read_heartbeat(file).beat == Beat(step=1, busy_s=0.25, loss=2.5, tokens_per_s=200.0, last_step=1000)
 
 
@@ -50,7 +47,6 @@ def test_short_steps_cost_few_writes(file, monkeypatch):
     for number in range(1, 1001):
         step(heart, number, seconds=0.001, busy_s=0.0005 if number % 2 else 0.0007, tokens=2)
     at_most = 2 + (time.monotonic() - started_s) / REST_S
-
     assert 2 <= len(written) <= at_most
     assert [written[0].step, written[-1].step] == [1, 1000]
     assert written[-1].tokens_per_s == pytest.approx(2000)
@@ -62,7 +58,6 @@ def test_on_an_accelerator_busy_time_is_not_told(file, monkeypatch):
     """Its collectives run in the background, so that the time in them is not known; its memory is."""
     monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda _: 4096, raising=False)
     step(HeartbeatWriter(torch.device("meta")), 1)  # any but the CPU
-
     assert read_heartbeat(file).beat == Beat(step=1, tokens_per_s=200.0, device_memory_bytes=4096, last_step=1000)
 
 
@@ -74,7 +69,6 @@ def test_work_between_steps_touches_the_file_now_and_then(file, monkeypatch):
     heart_module.getting_on()
     first_ns = read_heartbeat(file).time_ns
     heart_module.getting_on()
-
     assert first_ns > 0
     assert read_heartbeat(file).time_ns == first_ns
     assert read_heartbeat(file).beat.step == 3
@@ -102,7 +96,6 @@ def test_a_rank_that_waits_for_long_gets_on(file, wait_until):
     assert waiter.is_alive()
     over.set()
     waiter.join()
-
     assert file.exists()
     assert work.waited
 
@@ -113,7 +106,6 @@ def test_nothing_is_written_where_nobody_watches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     step(HeartbeatWriter(CPU), 1)
     getting_on()
-
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,9 +115,7 @@ def test_busy_time_is_that_of_the_slow_rank_only(tmp_path):
 
     It waits in collectives, or for its neighbour in the pipeline.
     """
-    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-
+    run_program("pulse_training.py", tmp_path)
     for axis in ("dp", "mp", "pp"):
         (busy_s, seconds, communication_s, bubble_s), (slow_busy_s, slow_seconds, *_) = (
             json.loads((tmp_path / f"{axis}{global_rank}.json").read_text()) for global_rank in range(2)

@@ -46,7 +46,6 @@ def test_images_are_numbered_through_all_files(sets):
     records, train, test = sets
     number_B = np.array([14, 0, 3, 2, 3, 8])
     pixels_BCHW, label_B = train.take(number_B)
-
     assert (len(train), len(test)) == (15, 7)
     assert label_B.tolist() == records[number_B, 0].tolist()
     assert (pixels_BCHW == records[number_B, 1:].reshape(-1, 3, 32, 32)).all()
@@ -57,7 +56,6 @@ def test_an_epoch_has_every_image_once_but_for_those_that_fill_no_batch():
     """In an order that is another one in each epoch and for each seed, and known without the epochs before."""
     order = ImageOrder(103, 10, seed=1)
     epochs = [np.concatenate([order.batch(epoch, index) for index in range(10)]) for epoch in range(2)]
-
     assert order.steps_per_epoch == 10
     for epoch in epochs:
         assert len(set(epoch.tolist())) == 100
@@ -105,7 +103,6 @@ def test_an_image_is_changed_differently_in_each_epoch(sets):
     _, images, _ = sets
     pixels_BCHW, _ = images.take(np.arange(15))
     first, second, again = (augmented(pixels_BCHW, np.arange(15), seed=1, epoch=epoch) for epoch in (0, 1, 0))
-
     assert (first == again).all()
     assert (first != second).any(axis=(1, 2, 3)).sum() >= 10
 
@@ -115,7 +112,6 @@ def test_images_are_moved_and_mirrored_as_drawn():
     pixels_BCHW, number_B = pixels(40), np.arange(100, 140)
     before = pixels_BCHW.copy()
     changed_BCHW = augmented(pixels_BCHW, number_B, seed=3, epoch=2)
-
     assert (pixels_BCHW == before).all()
     for image, changed, top, left, flips in zip(
         pixels_BCHW, changed_BCHW, *draws(number_B, seed=3, epoch=2), strict=True
@@ -143,7 +139,6 @@ def test_draws_are_even_and_independent():
 def test_resizing_is_bilinear_interpolation_as_torch_has_it(size):
     value_BCHW = np.random.default_rng(1).standard_normal((5, 3, 32, 32))
     expected = functional.interpolate(torch.from_numpy(value_BCHW), size=(size, size), mode="bilinear")
-
     assert np.allclose(resized(value_BCHW, size), expected.numpy(), rtol=0, atol=1e-12)
 
 
@@ -159,7 +154,6 @@ def test_images_are_normalised_to_the_type_and_size_of_the_model(dtype, size):
     expected = (torch.from_numpy(pixels_BCHW).double() / 255 - mean_C) / deviation_C
     if size != 32:
         expected = functional.interpolate(expected, size=(size, size), mode="bilinear")
-
     assert found.dtype == dtype
     assert found.shape == (2, 3, size, size)
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
@@ -182,7 +176,6 @@ def test_validation_has_every_image_once_as_it_is(sets, dp):
             for image, label in [(batch.image_BCHW[row], int(batch.label_B[row]))]
         ]
         found += [(image, label) for image, label in pairs if label != NO_LABEL]
-
     assert [label for _, label in found] == records[15:, 0].tolist()
     expected = SHAPE.normalised(records[15:, 1:].reshape(-1, 3, 32, 32))
     assert torch.equal(torch.stack([image for image, _ in found]), expected)
@@ -204,5 +197,4 @@ def test_a_linear_model_cannot_tell_the_classes_of_the_sample(tmp_path):
         optimizer.step()
     [batch] = validation_batches(test, len(test), shard=Shard(), shape=shape)
     accuracy = float((model(batch.image_BCHW.flatten(1)).argmax(dim=1) == batch.label_B).double().mean())
-
     assert 0.35 < accuracy < 0.65

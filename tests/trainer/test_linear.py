@@ -32,15 +32,12 @@ def by_onednn(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize(
-    ("capability", "processor", "is_faster"),
-    [
-        ("AVX512", "vendor_id\t: AuthenticAMD", True),
-        ("AVX512", "vendor_id\t: GenuineIntel", False),
-        ("AVX2", "vendor_id\t: AuthenticAMD", False),
-        ("AVX512", None, False),
-    ],
-)
+@pytest.mark.parametrize(("capability", "processor", "is_faster"), [
+    ("AVX512", "vendor_id\t: AuthenticAMD", True),
+    ("AVX512", "vendor_id\t: GenuineIntel", False),
+    ("AVX2", "vendor_id\t: AuthenticAMD", False),
+    ("AVX512", None, False),
+])  # fmt: skip
 def test_onednn_is_for_avx512_of_other_makers(capability, processor, is_faster, monkeypatch):
     """And for none of which nothing is known."""
 
@@ -51,7 +48,6 @@ def test_onednn_is_for_avx512_of_other_makers(capability, processor, is_faster, 
 
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(module.Path, "read_text", read_text)
-
     assert module._is_faster() == is_faster
 
 
@@ -70,7 +66,6 @@ def test_values_and_gradients_are_those_of_float64(shape, has_bias, by_onednn, m
     output, expected = linear(*ours), functional.linear(*exact)
     output.backward(upstream)
     expected.backward(upstream.double())
-
     used = "_LinearBackward" in {type(output.grad_fn).__name__, type(output.grad_fn.next_functions[0][0]).__name__}
     assert used == (by_onednn and hidden[..., 0].numel() >= SMALLEST_BLOCK)
     pairs = [(output, expected), *((mine.grad, theirs.grad) for mine, theirs in zip(ours, exact, strict=True))]
@@ -82,7 +77,6 @@ def test_values_and_gradients_are_those_of_float64(shape, has_bias, by_onednn, m
 def test_other_types_are_multiplied_by_torch(dtype):
     """Bit by bit."""
     layer, hidden = Linear(16, 6, dtype=dtype), torch.randn(128, 16, dtype=dtype)
-
     assert torch.equal(layer(hidden), functional.linear(hidden, layer.weight, layer.bias))
     assert torch.equal(product(hidden, layer.weight, rows=128), hidden @ layer.weight.t())
 
@@ -92,7 +86,6 @@ def test_blocks_are_of_few_sizes(rows, largest, smallest):
     """They follow each other, and what is left is less than the smallest of them."""
     blocks = list(row_blocks(rows, largest=largest, smallest=smallest))
     sizes = [block.stop - block.start for block in blocks]
-
     assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(rows))
     assert max(sizes, default=0) <= largest
     assert all(size in BLOCK_ROWS for size in sizes[:-1])
@@ -112,14 +105,12 @@ def test_batches_of_any_size_have_kernels_of_few_shapes(monkeypatch):
     layer = Linear(128, 256)
     for rows in range(1, 4000, 97):
         layer(torch.randn(rows, 128, requires_grad=True)).sum().backward()
-
     assert len(shapes) <= 3 * len(BLOCK_ROWS)
 
 
 def test_eight_numbers_of_rows_have_kernels_of_their_own():
     """The largest. All others are taken in blocks."""
     module.set_own_rows([0, 5, *range(301, 401)])
-
     assert list(row_blocks(400)) == [slice(0, 400)]
     assert [block.stop for block in row_blocks(400, largest=399)] == [256, 384, 400]
     assert [len(list(row_blocks(rows))) for rows in (392, 393)] == [3, 1]
@@ -131,7 +122,6 @@ def test_products_of_no_rows_have_no_kernel_of_their_own():
     module.set_own_rows([0])
     output = Linear(16, 6)(torch.empty(0, 16))
     output.sum().backward()
-
     assert output.shape == (0, 6)
 
 
@@ -141,7 +131,6 @@ def test_products_by_kernels_of_their_own_are_the_same(by_onednn):
     expected = functional.linear(hidden, layer.weight, layer.bias)
     module.set_own_rows([5])
     output = layer(hidden)
-
     assert (type(output.grad_fn).__name__ == "_LinearBackward") == by_onednn
     torch.testing.assert_close(output, expected)
 
@@ -154,7 +143,6 @@ def test_a_frozen_weight_gets_no_gradient():
     layer(hidden).sum().backward()
     assert layer.weight.grad is None
     assert hidden.grad is not None
-
     layer.weight.requires_grad_(True)
     layer(hidden.detach()).sum().backward()
     assert layer.weight.grad is not None

@@ -150,16 +150,12 @@ def test_a_server_that_sends_slowly_is_the_one_that_is_named(three_hosts, tmp_pa
 BEFORE = {"lo": 10, "eth0": 1000, "ib0": 5}
 
 
-@pytest.mark.parametrize(
-    ("after", "expected"),
-    [
-        ({"lo": 10, "eth0": 1100, "ib0": 9005}, ("ib0",)),
-        ({"lo": 10, "eth0": 8000, "ib0": 9005}, ("ib0", "eth0")),
-        ({"lo": 10, "eth0": 1100, "ib0": 5, "new0": 7000}, ("new0",)),
-        ({"lo": 10, "eth0": 1900, "ib0": 5}, ()),
-        ({}, ()),
-    ],
-)
+@pytest.mark.parametrize(("after", "expected"), [
+    ({"lo": 10, "eth0": 1100, "ib0": 9005}, ("ib0",)),
+    ({"lo": 10, "eth0": 8000, "ib0": 9005}, ("ib0", "eth0")),
+    ({"lo": 10, "eth0": 1100, "ib0": 5, "new0": 7000}, ("new0",)),
+    ({"lo": 10, "eth0": 1900, "ib0": 5}, ()), ({}, ()),
+])  # fmt: skip
 def test_what_carried_the_data_is_known_by_its_counters(after, expected):
     """The busiest first; nothing where none carried as much as was sent, as data of RDMA is counted elsewhere."""
     assert carriers(BEFORE, after, at_least=1000) == expected

@@ -20,15 +20,14 @@ from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import World
 from launcher.trainer.programs import save_loop as saving
 from launcher.trainer.programs.loop import EarlyStopping, run
 from launcher.trainer.programs.program import Program, Validated, line_of
 from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.training_files import Files
+
+from .transformers import alone
 
 STEPS_PER_EPOCH = 3
 MEAN = "running_mean"
@@ -89,8 +88,7 @@ class Line(Program):
     def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), rule=Momentum):
         self.settings, self._broken_at, self._errors = settings, broken_at, list(errors)
         self._overflows_at = overflows_at
-        place = place_from_environment({}, micro_batches=1)
-        self.world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+        self.world = alone()
         self.model = nn.Linear(1, 1).to(self.dtype)
         nn.init.zeros_(self.model.weight)
         nn.init.zeros_(self.model.bias)
@@ -185,7 +183,6 @@ def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, mon
     monkeypatch.setenv(TLAUNCH_RUN_DIR, str(tmp_path / "run"))
     (tmp_path / "run").mkdir()
     program, lines = train(settings_of(every_steps=4), output="model")
-
     told = [line for line in lines if not line.startswith("saved the checkpoint")]  # by a thread, whenever that is
     assert told[0] == "a line"
     assert [line.partition(",")[0] for line in told[1:7]] == [
@@ -193,14 +190,12 @@ def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, mon
     ]
     assert told[7].startswith("off by ")
     assert told[8:] == [f"saved {tmp_path / 'model'}", f"the slope is {program.model.weight.item():.2f}"]
-
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"model.safetensors", "config.json"}
     kept = load_file(tmp_path / "model" / "model.safetensors")
     assert all(torch.equal(kept[name], tensor) for name, tensor in program.weights().items())
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["program"] == "line"
     assert config["recipe"]["train"]["momentum"] == 0.9
-
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if record.get("loss") is not None]
     assert steps
@@ -210,7 +205,6 @@ def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, mon
     [validation] = [record for record in records if "validation_loss" in record]
     assert validation["validation_loss"] > 0
     assert validation.get("perplexity") is None
-
     assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-6", "step-4"]
     index = read_index(tmp_path / "checkpoints" / "step-6")
     assert (index.schema, index.kinds, index.buffers) == (3, ("weight", "first_moment"), {MEAN: (1,)})
@@ -221,7 +215,6 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(train, tmp_path):
     whole, _ = train(settings_of())
     train(settings_of(steps=4), checkpoints="half")
     again, lines = train(settings_of(), checkpoints="half")
-
     assert f"resumed: {tmp_path / 'half' / 'step-4'}, after step 4" in lines
     assert sum(line.startswith("epoch: ") for line in lines) == 2
     assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
@@ -247,14 +240,12 @@ def stopping(*, patience=3, **train):
 def test_a_training_ends_once_its_validation_loss_falls_no_more(train, tmp_path):
     """After so many validations in a row without a lower loss; with its model, and a checkpoint of its last step."""
     _, lines = train(stopping(every_steps=3), output="model", errors=LOSSES)
-
     assert sum(line.startswith("epoch: ") for line in lines) == 16
     assert "ended early: 3 validations in a row have no lower loss; the lowest loss is 2.500000" in lines
     assert (tmp_path / "model").exists()
     newest = read_index(checkpoints_in(tmp_path / "checkpoints")[0])
     assert (newest.step, newest.schema, newest.validation_loss) == (16, SCHEMA_OF_VALIDATIONS, 2.5)
     assert newest.validations == Validations(lowest_loss=2.5, since=3)
-
     _, more = train(stopping(), errors=LOSSES)
     assert not any(line.startswith("epoch: ") for line in more)
     assert any("nothing is left to train after step 16: ended early" in line for line in more)
@@ -275,7 +266,6 @@ def test_validations_are_counted_over_an_interruption(train, tmp_path, step, is_
         (half / INDEX).write_text(index_text(dataclasses.replace(read_index(half), validations=counting.validations)))
         losses = LOSSES[step // 2 - 1 :]
     again, lines = train(stopping(), errors=losses, checkpoints="half")
-
     assert sum(line.startswith("epoch: ") for line in lines) == 16 - step
     assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
     assert read_index(half.with_name("step-16")).validations == Validations(lowest_loss=2.5, since=3)
@@ -290,7 +280,6 @@ def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_i
     counting.missed()
     index = dataclasses.replace(read_index(best), validation_loss=None, validations=counting.validations)
     (best / INDEX).write_text(index_text(dataclasses.replace(index, schema=SCHEMA_OF_VALIDATIONS)))
-
     settings = stopping(every_steps=0, keep=1, keep_best=True, steps=8, patience=patience)
     train(settings, errors=[0.5, 0.9, 0.8, 0.7])  # of steps 3, 4, 6, 8
     assert [path.name for path in checkpoints_in(best.parent)] == ["step-8" if patience == 0 else "step-6", "step-3"]
@@ -335,14 +324,11 @@ def test_a_gradient_that_is_not_finite_ends_it(train, tmp_path):
     assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-2"]
 
 
-@pytest.mark.parametrize(
-    ("every_steps", "keep", "found"),
-    [
-        (1, 4, ["step-3", "step-2", "step-1"]),
-        (2, 4, ["step-4", "step-2"]),  # not the step before
-        (1, 1, ["step-4"]),  # the only one stays
-    ],
-)
+@pytest.mark.parametrize(("every_steps", "keep", "found"), [
+    (1, 4, ["step-3", "step-2", "step-1"]),
+    (2, 4, ["step-4", "step-2"]),  # not the step before
+    (1, 1, ["step-4"]),  # the only one stays
+])  # fmt: skip
 def test_the_checkpoint_before_a_step_that_failed_is_set_aside(train, tmp_path, every_steps, keep, found):
     """So that a restart takes an older one. It can still be named."""
     settings = settings_of(every_steps=every_steps, keep=keep)
@@ -358,15 +344,12 @@ def test_the_checkpoint_before_a_step_that_failed_is_set_aside(train, tmp_path, 
         assert f"resumed: {aside}, after step 4" in lines
 
 
-@pytest.mark.parametrize(
-    ("at", "train_settings", "kept"),
-    [
-        (4, {}, ["step-2"]),  # before a checkpoint
-        (6, {}, ["step-4", "step-2"]),  # before the last one and the model
-        (3, {"validate_every": 3}, ["step-2"]),  # before a validation
-        (6, {"every_steps": 0}, []),  # without checkpoints
-    ],
-)
+@pytest.mark.parametrize(("at", "train_settings", "kept"), [
+    (4, {}, ["step-2"]),  # before a checkpoint
+    (6, {}, ["step-4", "step-2"]),  # before the last one and the model
+    (3, {"validate_every": 3}, ["step-2"]),  # before a validation
+    (6, {"every_steps": 0}, []),  # without checkpoints
+])  # fmt: skip
 def test_weights_that_are_not_finite_are_never_kept(train, tmp_path, at, train_settings, kept):
     """Neither as a checkpoint nor as the model: the training fails, with the checkpoints of before."""
     with pytest.raises(TlaunchError, match=f"after step {at}: weights of bias are not finite"):

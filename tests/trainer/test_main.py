@@ -39,7 +39,6 @@ def test_freed_memory_is_kept_unless_the_environment_says_how(variables, keeps):
     done = subprocess.run(
         [sys.executable, "-c", STEPS], capture_output=True, text=True, check=True, env={**others, **variables}
     )
-
     assert (int(done.stdout) < 1000) == keeps
 
 
@@ -66,5 +65,4 @@ def test_glibc_keeps_its_own_thresholds_if_it_takes_none_of_ours(most_bytes, tak
     libc = OlderGlibc(most_bytes)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: libc)
     keep_freed_memory()
-
     assert libc.taken == taken

@@ -10,18 +10,15 @@ from torch.utils._pytree import tree_leaves
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
-from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.memory import rank_bytes
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.parallel.collectives import ALONE, Group
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import apply_plan, copied
-from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_of
+from launcher.trainer.session import meta_model, pipeline_stages, rule_of
+
+from .transformers import session_of, transformer_settings
 
 SIZES = ["model.vocabulary_size=501", "model.d_model=64", "model.heads=4", "model.feed_forward_dim=128"]
 SWITCHES = {
@@ -60,7 +57,7 @@ def optimizer_of(settings, layout, rank):
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_weights_gradients_and_state_take_the_bytes_that_formulas_say(switches, layout):
     """Within 2 %, on every rank: what aligns parameters, and a row of the vocabulary, are not counted in them."""
-    settings = load_settings(TransformerSettings, None, [*SIZES, *switches])
+    settings = transformer_settings(*SIZES, *switches)
     for rank in range(layout.world_size):
         held = optimizer_of(settings, layout, rank).bytes_held()
         expected = rank_bytes(settings, layout, coordinate_of(rank, layout).pp, "gloo")
@@ -93,11 +90,9 @@ class LiveBytes(TorchDispatchMode):
 
 def activations(*switches, micro_batches=1):
     """The most bytes that are made in a step of one process and alive at once: of activations, and of gradients."""
-    settings = load_settings(
-        TransformerSettings, None, [*SIZES, "model.encoder_layers=4", "model.decoder_layers=4", *switches]
+    session = session_of(
+        *SIZES, "model.encoder_layers=4", "model.decoder_layers=4", *switches, micro_batches=micro_batches
     )
-    place = place_from_environment({}, micro_batches=micro_batches)
-    session = Session(settings, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
     examples = [Example([5] * 30 + [END], [6] * 30 + [END])] * 16 * micro_batches
     session.accumulate_gradients(examples, step=1)
     with LiveBytes() as live:
@@ -110,7 +105,6 @@ def test_recompute_keeps_fewer_activations_the_more_layers_it_is_for():
     none = activations()
     some = activations("parallel.recompute_layers=[0, 2, 4, 6]")
     of_all = activations("parallel.recompute=true")
-
     print(f"activations: {none} bytes, {some / none:.2f} with half of the layers, {of_all / none:.2f} with all")
     assert of_all < 0.5 * none
     assert (none - some) / (none - of_all) == pytest.approx(0.5, abs=0.15)
@@ -121,7 +115,6 @@ def test_gpipe_keeps_the_activations_of_all_micro_batches():
     counts = (2, 4, 8)  # gradients are made by the first backward pass, and are there in later forward passes
     one_by_one = [activations(micro_batches=count) for count in counts]
     all_of_them = [activations("parallel.schedule=gpipe", micro_batches=count) for count in counts]
-
     assert one_by_one == [pytest.approx(one_by_one[0], rel=0.02)] * 3
     first, second, last = all_of_them
     assert (last - second) / (second - first) == pytest.approx(2, rel=0.02)

@@ -10,31 +10,22 @@ from launcher.checkpoint.index import name_of, read_index
 from launcher.checkpoint.model_merge import OPTIMIZER, merge
 from launcher.checkpoint.tensors import opened
 from launcher.core.records import Layout
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokenizer import train_tokenizer
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import load_model
 from launcher.trainer.session import Session, meta_model
+
+from .transformers import alone, transformer_settings
 
 SIZES = ["model.vocabulary_size=300", "model.d_model=16", "model.heads=4", "model.feed_forward_dim=32"]
 STEP = 2
 
 
 def settings_of(*more):
-    return load_settings(TransformerSettings, None, [*SIZES, *more])
-
-
-def alone():
-    place = place_from_environment({}, micro_batches=1)
-    return World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+    return transformer_settings(*SIZES, *more)
 
 
 def trained(directory, *more):
@@ -67,7 +58,6 @@ def test_a_merged_model_is_the_trainers_own(tmp_path):
     session, checkpoint = trained(tmp_path)
     output = merged(checkpoint, tmp_path / "model")
     weights = {name: parameter.detach() for name, parameter in session.model.named_parameters()}
-
     assert (output / MODEL).read_bytes() == save(weights, metadata={"format": "pt"})
     model, settings, _ = load_model(output)
     assert settings == session.settings
@@ -82,7 +72,6 @@ def test_a_training_in_bfloat16_gives_its_float32_weights(tmp_path):
     """The model that is read back has them, and computes with them; rounded they are those of the training."""
     session, checkpoint = trained(tmp_path, "train.precision=bfloat16")
     model, _, _ = load_model(merged(checkpoint, tmp_path / "model"))
-
     for name, parameter in session.model.named_parameters():
         found = model.get_parameter(name)
         assert found.dtype == torch.float32

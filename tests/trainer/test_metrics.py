@@ -65,7 +65,6 @@ def test_every_long_step_has_its_line(tmp_path, no_rest):
     metrics.validated(3, 2.0)
     metrics.saved(3, "model")
     found = read_metrics(tmp_path / "metrics.jsonl")
-
     assert [(each.step, each.loss, each.learning_rate) for each in found.steps] == [
         (1, 4.0, 0.1), (2, 2.0, 0.2), (3, 4 / 3, 0.3),
     ]  # fmt: skip
@@ -86,7 +85,6 @@ def test_short_steps_cost_few_lines(tmp_path):
         step(metrics, number, seconds=0.001, tokens=2, loss=3.0 if number % 2 else 4.0, is_last=number == 1000)
     at_most = 2 + (time.monotonic() - started_s) / REST_S
     steps = read_metrics(tmp_path / "metrics.jsonl").steps
-
     assert 2 <= len(steps) <= at_most
     assert (steps[0].step, steps[0].loss, steps[-1].step) == (1, 9.0, 1000)
     losses = [later.loss * (later.step - earlier.step) for earlier, later in pairwise(steps)]
@@ -105,7 +103,6 @@ def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
     step(metrics, 1)
     step(metrics, 2, seconds=1.0, padding_share=0.5, model_flops=1e6)
     step(metrics, 3, seconds=3.0, padding_share=0.1, model_flops=5e6, is_last=True)
-
     found = read_metrics(tmp_path / "metrics.jsonl").steps[-1]
     assert (found.step_s, found.padding_share, found.model_flops) == (2.0, pytest.approx(0.3), 3e6)
     assert (found.communication_s, found.bubble_s, found.data_s) == pytest.approx((0.4, 0.2, 0.1))
@@ -138,7 +135,6 @@ def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
     for number in range(1, 4):
         step(metrics, number, loss=number)
     metrics.validated(3, 1.0)
-
     records = MetricsReader(tmp_path / "metrics.jsonl").read()
     assert [(type(record).__name__, record.step) for record in records] == [
         ("StepMetrics", 1), ("StepMetrics", 3), ("Validation", 3),
@@ -149,18 +145,14 @@ def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
 ODD = {10: math.nan, 20: math.inf, 21: -math.inf}
 
 
-@pytest.mark.parametrize(
-    ("losses", "written"),
-    [
-        ([1.0, 2.0, 3.0], [(1, 1.0), (3, 2.5)]),
-        ([1.0, 2.0, 3.0, math.nan], [(1, 1.0), (3, 2.5), (4, math.nan)]),
-        (
-            [ODD.get(number, number) for number in range(1, 41)],
-            [(1, 1.0), (9, 5.5), (10, math.nan), (19, 15.0), (20, math.nan), (21, math.nan), (40, 31.0)],
-        ),
-    ],
-    ids=["finite", "the last", "several"],
-)
+@pytest.mark.parametrize(("losses", "written"), [
+    ([1.0, 2.0, 3.0], [(1, 1.0), (3, 2.5)]),
+    ([1.0, 2.0, 3.0, math.nan], [(1, 1.0), (3, 2.5), (4, math.nan)]),
+    (
+        [ODD.get(number, number) for number in range(1, 41)],
+        [(1, 1.0), (9, 5.5), (10, math.nan), (19, 15.0), (20, math.nan), (21, math.nan), (40, 31.0)],
+    ),
+], ids=["finite", "the last", "several"])  # fmt: skip
 def test_steps_that_wait_are_written_when_a_training_breaks_off(tmp_path, monkeypatch, losses, written):
     """Once; a loss that is no number spoils no mean and hides no steps: it stands alone, beside others too."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
@@ -221,7 +213,6 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
     metrics.validated(3, math.nan)
     metrics.stages_measured(3, [0.75, 0.5], [0.8, 0.6])
     found, shown = read_metrics(tmp_path / "metrics.jsonl"), board(tmp_path / "tensorboard")
-
     for tag, name in (
         ("loss/train", "loss"), ("step/seconds", "step_s"),
         *((f"step/{name}", name) for name in ("data_s", "compute_s", "communication_s", "bubble_s")),
@@ -253,7 +244,6 @@ def test_after_a_restart_tensorboard_shows_each_step_once(tmp_path, no_rest, sho
         step(first, number, loss=1.0)
     for number in range(3, 5):
         step(second, number, loss=2.0)
-
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
     assert shown(tmp_path)["loss/train"] == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
     assert [(each.attempt, each.step) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [
@@ -269,7 +259,6 @@ def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, shown, capfd):
     step(metrics, 2)
     (tmp_path / "metrics.jsonl").unlink()
     step(metrics, 3)
-
     assert capfd.readouterr().out == f"cannot write metrics to {tmp_path}/metrics.jsonl: No space left on device\n"
     assert [each.step for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [3]
     assert [number for number, _ in shown(tmp_path)["loss/train"]] == [1, 2, 3]
@@ -288,7 +277,6 @@ def test_a_removed_run_directory_costs_one_line_of_the_log(tmp_path, no_rest, ca
         step(metrics, number)
     metrics.validated(5, 1.0)
     metrics.saved(5, "model")
-
     why = "No such file or directory"
     assert capfd.readouterr().out == f"cannot write metrics to {run_dir}/metrics.jsonl: {why}\n"
     assert list(tmp_path.iterdir()) == []
@@ -301,7 +289,6 @@ def test_tensorboard_that_fails_is_left_alone(tmp_path, no_rest, capfd):
     step(metrics, 1)
     (tmp_path / "tensorboard").unlink()
     step(metrics, 2)
-
     assert capfd.readouterr().out == f"cannot write metrics to {tmp_path}/tensorboard: File exists\n"
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     assert len(read_metrics(tmp_path / "metrics.jsonl").steps) == 2
@@ -313,7 +300,6 @@ def test_without_tensorboard_there_are_lines_all_the_same(tmp_path, no_rest, cap
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
         monkeypatch.delitem(sys.modules, name)
     step(Metrics(under(tmp_path), CPU), 1)
-
     assert capfd.readouterr().out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -385,7 +371,6 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, 
     os.kill(wait_until(pid, "the start of rank 0")[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
-
     metrics, scalars = read_metrics(run_dir.metrics), shown(run_dir.root)
     told = timeline(run_dir, (*metrics.steps, *metrics.validations, *metrics.saved))
     steps = [each for each in metrics.steps if each.attempt == 1]
@@ -394,11 +379,9 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, 
     assert [(each.attempt, each.step, each.saved) for each in metrics.saved] == [(1, 300, "model")]
     for tag, name in (("loss/train", "loss"), ("memory_bytes",) * 2, ("learning_rate",) * 2):
         assert scalars[tag] == [(each.step, pytest.approx(getattr(each, name), rel=1e-6)) for each in steps]
-
     assert [value for *_, value in scalars["bleu"]] == [pytest.approx(each.bleu) for each in metrics.validations]
     assert metrics.validations[-1].bleu > 0
     assert metrics.validations[-1].bleu == pytest.approx(bleu_of(run_dir.model, 9), rel=1e-6)
-
     first, second = told.attempts
     assert [rank.role for rank in second.ranks] == ["well", "well"]
     assert first.ranks[0].role == "culprit"

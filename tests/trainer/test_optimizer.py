@@ -1,10 +1,7 @@
 """AdamW over flat tensors: its numbers, what belongs to whom, and what a gradient that is not finite leaves whole."""
 
 import math
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +10,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from launcher.mesh.boxes import Box, full_box
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.optimizer import adamw, momentum
 from launcher.trainer.optimizer.flat import ALIGNMENT, arrange
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
@@ -24,7 +19,8 @@ from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.programs.transformer import learning_rate_at
 from launcher.trainer.session import rule_of
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "optimizer_ranks.py"
+from .transformers import transformer_settings
+
 STEPS, LEARNING_RATE, DECAY, BETAS, EPSILON = 20, 3e-2, 0.1, (0.9, 0.98), 1e-9
 
 
@@ -34,7 +30,7 @@ def model_of(dtype=torch.float64):
 
 
 def owner_of(model, *, gradient_groups=1, rule=None, **settings):
-    config = load_settings(TransformerSettings, None, [f"train.{name}={value}" for name, value in settings.items()])
+    config = transformer_settings(*(f"train.{name}={value}" for name, value in settings.items()))
     parameters = dict(model.named_parameters())
     placed = {name: Placement.uncut(parameter.shape) for name, parameter in parameters.items()}
     return ShardedOptimizer(
@@ -54,20 +50,15 @@ def backward(model, step):
     model(inputs.to(next(model.parameters()).dtype)).square().sum().backward()
 
 
-@pytest.mark.parametrize("kernel", ["fused", "plain"])
-@pytest.mark.parametrize("clip_norm", [0, 0.5])
-def test_steps_are_those_of_torch(clip_norm, kernel, monkeypatch):
-    """Weights follow torch.optim.AdamW with decay on matrices only, gradients clipped to the norm of all of them."""
-    assert adamw.has_fused_kernel(torch.device("cpu"), torch.float64)
-    if kernel == "plain":
-        monkeypatch.setattr(adamw, "has_fused_kernel", lambda *_: False)
-    ours, theirs = model_of(), model_of()
-    optimizer = owner_of(ours, weight_decay=DECAY, clip_norm=clip_norm, gradient_groups=3)
-    groups = [
-        {"params": [parameter for parameter in theirs.parameters() if parameter.dim() > 1], "weight_decay": DECAY},
-        {"params": [parameter for parameter in theirs.parameters() if parameter.dim() == 1], "weight_decay": 0.0},
-    ]
-    reference = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
+def reference_of(model, make, decay, **options):
+    """Return torch's optimizer, with decay on matrices only."""
+    matrices, vectors = ([each for each in model.parameters() if (each.dim() > 1) == many] for many in (True, False))
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+    return make(groups, lr=LEARNING_RATE, **options)
+
+
+def trained_beside(optimizer, ours, reference, theirs, clip_norm):
+    """Train both; gradients are clipped to the norm of all of them."""
     for step in range(STEPS):
         optimizer.zero_gradients()
         backward(ours, step)
@@ -79,15 +70,52 @@ def test_steps_are_those_of_torch(clip_norm, kernel, monkeypatch):
             parameter.grad *= min(1, (clip_norm or math.inf) / expected_norm)
         reference.step()
         assert norm == pytest.approx(float(expected_norm), rel=1e-12)
+
+
+@pytest.fixture(params=["fused", "plain"])
+def kernel(request, monkeypatch):
+    for module in (adamw, momentum):
+        assert module.has_fused_kernel(torch.device("cpu"), torch.float64)
+        if request.param == "plain":
+            monkeypatch.setattr(module, "has_fused_kernel", lambda *_: False)
+
+
+@pytest.mark.parametrize("clip_norm", [0, 0.5])
+@pytest.mark.usefixtures("kernel")
+def test_steps_are_those_of_torch(clip_norm):
+    """Weights follow torch.optim.AdamW."""
+    ours, theirs = model_of(), model_of()
+    optimizer = owner_of(ours, weight_decay=DECAY, clip_norm=clip_norm, gradient_groups=3)
+    reference = reference_of(theirs, torch.optim.AdamW, DECAY, betas=BETAS, eps=EPSILON)
+    trained_beside(optimizer, ours, reference, theirs, clip_norm)
     for parameter, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", ["fused", "plain"])
-def test_adam_weight_decay_has_no_bias_correction(kernel, monkeypatch):
+@pytest.mark.parametrize("decay", [0, DECAY])
+@pytest.mark.parametrize("clip_norm", [0, 0.5])
+@pytest.mark.usefixtures("kernel")
+def test_momentum_is_that_of_torch(clip_norm, decay):
+    """Weights and moments follow torch.optim.SGD with momentum."""
+    ours, theirs = model_of(), model_of()
+    rule = momentum.Momentum(0.9, weight_decay=decay)
+    optimizer = owner_of(ours, rule=rule, clip_norm=clip_norm, gradient_groups=3)
+    reference = reference_of(theirs, torch.optim.SGD, decay, momentum=0.9)
+    trained_beside(optimizer, ours, reference, theirs, clip_norm)
+    for parameter, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=1e-14)
+    assert optimizer.kinds == ("weight", "first_moment")
+    moments = {name: reference.state[parameter]["momentum_buffer"] for name, parameter in theirs.named_parameters()}
+    for each in optimizer.owned_boxes():
+        weight, moment = each.values
+        here = each.box.within(full_box(moments[each.name].shape))
+        torch.testing.assert_close(moment, moments[each.name][here], rtol=1e-12, atol=1e-14)
+        assert torch.equal(weight, ours.get_parameter(each.name)[here])
+
+
+@pytest.mark.usefixtures("kernel")
+def test_adam_weight_decay_has_no_bias_correction():
     """The formula that MindSpore documents, written out."""
-    if kernel == "plain":
-        monkeypatch.setattr(adamw, "has_fused_kernel", lambda *_: False)
     model, reference = model_of(), model_of()
     optimizer = owner_of(model, optimizer="adam_weight_decay", weight_decay=DECAY, clip_norm=0)
     moments = [(torch.zeros_like(weight), torch.zeros_like(weight)) for weight in reference.parameters()]
@@ -176,43 +204,6 @@ def test_steps_below_the_rounding_of_bfloat16_add_up():
     assert model.weight.item() == pytest.approx(0.99, abs=0.002)
 
 
-@pytest.mark.parametrize("kernel", ["fused", "plain"])
-@pytest.mark.parametrize("decay", [0, DECAY])
-@pytest.mark.parametrize("clip_norm", [0, 0.5])
-def test_momentum_is_that_of_torch(clip_norm, decay, kernel, monkeypatch):
-    """Weights and moments follow torch.optim.SGD with momentum, with decay on matrices only."""
-    assert momentum.has_fused_kernel(torch.device("cpu"), torch.float64)
-    if kernel == "plain":
-        monkeypatch.setattr(momentum, "has_fused_kernel", lambda *_: False)
-    ours, theirs = model_of(), model_of()
-    rule = momentum.Momentum(0.9, weight_decay=decay)
-    optimizer = owner_of(ours, rule=rule, clip_norm=clip_norm, gradient_groups=3)
-    groups = [
-        {"params": [parameter for parameter in theirs.parameters() if parameter.dim() > 1], "weight_decay": decay},
-        {"params": [parameter for parameter in theirs.parameters() if parameter.dim() == 1], "weight_decay": 0.0},
-    ]
-    reference = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=0.9)
-    for step in range(STEPS):
-        optimizer.zero_gradients()
-        backward(ours, step)
-        optimizer.step(LEARNING_RATE)
-        reference.zero_grad()
-        backward(theirs, step)
-        norm = nn.utils.get_total_norm([parameter.grad for parameter in theirs.parameters()])
-        for parameter in theirs.parameters():
-            parameter.grad *= min(1, (clip_norm or math.inf) / norm)
-        reference.step()
-    for parameter, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=1e-14)
-    assert optimizer.kinds == ("weight", "first_moment")
-    moments = {name: reference.state[parameter]["momentum_buffer"] for name, parameter in theirs.named_parameters()}
-    for each in optimizer.owned_boxes():
-        weight, moment = each.values
-        here = each.box.within(full_box(moments[each.name].shape))
-        torch.testing.assert_close(moment, moments[each.name][here], rtol=1e-12, atol=1e-14)
-        assert torch.equal(weight, ours.get_parameter(each.name)[here])
-
-
 def test_momentum_in_bfloat16_keeps_its_weights_in_float32():
     """Steps below the rounding of a weight add up, as AdamW's do."""
     model = nn.Linear(1, 1).bfloat16()
@@ -284,18 +275,13 @@ def test_the_learning_rate_warms_up_and_falls():
     assert rates([1, 100], "train.warmup_steps=0") == [0.4, 0.4]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ("constant", [0.1, 0.4, 0.4, 0.4, 0.4]),
-        ("linear", [0.1, 0.4, 0.325, 0.25, 0.1]),
-        ("cosine", [0.1, 0.4, 0.25 + 0.15 * math.cos(math.pi / 4), 0.25, 0.1]),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "expected"), [
+    ("constant", [0.1, 0.4, 0.4, 0.4, 0.4]), ("linear", [0.1, 0.4, 0.325, 0.25, 0.1]),
+    ("cosine", [0.1, 0.4, 0.25 + 0.15 * math.cos(math.pi / 4), 0.25, 0.1]),
+])  # fmt: skip
 def test_the_learning_rate_falls_to_the_last_step(schedule, expected):
     """After the warm-up of each schedule, down to the minimum."""
     found = rates([1, 4, 28, 52, 100], f"train.schedule={schedule}", "train.minimum_rate=0.1")
-
     assert found == pytest.approx(expected)
     assert rates([1, 2], f"train.schedule={schedule}", "train.warmup_steps=8", last_step=2) == [0.05, 0.1]
     assert rates([1], f"train.schedule={schedule}", "train.warmup_steps=0", last_step=1)[0] in {0.0, 0.4}
@@ -303,13 +289,5 @@ def test_the_learning_rate_falls_to_the_last_step(schedule, expected):
 
 def rates(steps, *more, last_step=100):
     given = ["train.learning_rate=0.4", "train.warmup_steps=4", *more]
-    config = load_settings(TransformerSettings, None, given).train
+    config = transformer_settings(*given).train
     return [learning_rate_at(step, config, last_step) for step in steps]
-
-
-@pytest.mark.distributed
-def test_ranks_agree_whatever_the_way_of_reduction_and_stop_together():
-    """Groups, reduce_scatter, missing gradients, gradients that are not finite, bfloat16: on up to four ranks."""
-    done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr[-4000:]

@@ -18,6 +18,8 @@ from launcher.trainer.own.check import Comparison, NotComparedError, checked_div
 from launcher.trainer.own.divide import Division, divisions_to_check
 from launcher.trainer.own.trial import seen_in_a_call
 
+from .over_rows import OverRows
+
 ROWS, LENGTH, WORDS, HIDDEN = 8, 5, 11, 6
 
 
@@ -64,10 +66,6 @@ def compared(network, dp=1, micro_batches=2, **options):
     return difference(network, [divided(each, dp, micro_batches) for each in batches()], Comparison(**options))
 
 
-def ignored(net, hidden, label, mask):
-    return functional.cross_entropy(net.head(hidden).flatten(0, 1), label.where(mask > 0, -100).flatten())
-
-
 def masked(net, hidden, label, mask):
     return (net.losses(hidden, label) * mask).sum() / mask.sum()
 
@@ -81,18 +79,10 @@ def summed(net, hidden, label, _mask):
     return net.losses(hidden, label).sum() / 1000
 
 
-def root_of_a_mean(net, hidden, label, _mask):
-    return net.losses(hidden, label).mean().sqrt()
-
-
 def auxiliary(net, hidden, label, mask):
     """Add a masked term that is lost in float32."""
     squares = net.head(hidden).logsumexp(-1).square()
     return net.losses(hidden, label).mean() + 1e-7 * (squares * mask).sum() / mask.sum()
-
-
-def centred(net, hidden, label, _mask):
-    return net.losses(hidden - hidden.mean(0), label).mean()
 
 
 def batch_norm(net, hidden, label, _mask):
@@ -104,22 +94,10 @@ def contrastive(_net, hidden, _label, _mask):
     return functional.cross_entropy(rows @ rows.T, torch.arange(len(rows)))
 
 
-def neighbours(net, hidden, label, _mask):
-    return net.losses(hidden + hidden.roll(1, 0), label).mean()
-
-
 def longest(net, hidden, label, mask):
     """Cut a batch at its longest sentence."""
     length = int(mask.sum(1).max())
     return net.losses(hidden[:, :length], label[:, :length]).mean()
-
-
-def masked_with_noise(net, hidden, label, mask):
-    return masked(net, functional.dropout(hidden, 0.5, net.training), label, mask)
-
-
-def masked_in_training(net, hidden, label, mask):
-    return masked(net, hidden, label, mask) if net.training else net.losses(hidden, label).mean()
 
 
 def centred_with_dropout(net, hidden, label, _mask):
@@ -136,10 +114,6 @@ def penalty_of_gradients(net, hidden, label, mask):
     return plain(net, hidden, label, mask) + gradient.square().sum()
 
 
-def in_float32(net, hidden, label, mask):
-    return masked(net, hidden.float().double(), label, mask)
-
-
 def counting(net, hidden, label, _mask):
     net.count.add_(1)
     return net.losses(hidden, label).mean()
@@ -150,17 +124,29 @@ def averaging(net, hidden, label, _mask):
     return net.losses(hidden, label).mean()
 
 
-def refuses_doubles(net, hidden, label, mask):
-    return masked(net, hidden @ torch.ones(HIDDEN, HIDDEN, dtype=torch.float32), label, mask)
+FOUND = {
+    "ignored": lambda net, hidden, label, mask:
+        functional.cross_entropy(net.head(hidden).flatten(0, 1), label.where(mask > 0, -100).flatten()),
+    "masked": masked, "weighted": weighted, "summed": summed,
+    "root of a mean": lambda net, hidden, label, _mask: net.losses(hidden, label).mean().sqrt(),
+    "auxiliary": auxiliary,
+    "centred": lambda net, hidden, label, _mask: net.losses(hidden - hidden.mean(0), label).mean(),
+    "contrastive": contrastive,
+    "neighbours": lambda net, hidden, label, _mask: net.losses(hidden + hidden.roll(1, 0), label).mean(),
+    "longest": longest,
+    "masked with noise": lambda net, hidden, label, mask:
+        masked(net, functional.dropout(hidden, 0.5, net.training), label, mask),
+    "masked in training": lambda net, hidden, label, mask:
+        masked(net, hidden, label, mask) if net.training else net.losses(hidden, label).mean(),
+    "in float32": lambda net, hidden, label, mask: masked(net, hidden.float().double(), label, mask),
+    "counting": counting,
+    "refuses doubles": lambda net, hidden, label, mask:
+        masked(net, hidden @ torch.ones(HIDDEN, HIDDEN, dtype=torch.float32), label, mask),
+    "centred with dropout": centred_with_dropout, "penalty of gradients": penalty_of_gradients,
+}  # fmt: skip
 
 
-FOUND = [
-    ignored, masked, weighted, summed, root_of_a_mean, auxiliary, centred, contrastive, neighbours, longest, masked_with_noise,
-    masked_in_training, in_float32, counting, refuses_doubles, centred_with_dropout, penalty_of_gradients,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", FOUND)
+@pytest.mark.parametrize("kind", FOUND.values(), ids=FOUND)
 def test_a_loss_that_depends_on_the_division_is_found(kind):
     assert compared(Net(kind))
 
@@ -211,24 +197,8 @@ def by_length(net, hidden, label, mask):
     return (net.losses(hidden, label) * mask).sum() / mask.numel()
 
 
-def in_half(net, hidden, label, _mask):
-    return net.losses((hidden.bfloat16() * 3).to(hidden.dtype), label).mean()
-
-
-def dropped(net, hidden, label, _mask):
-    return net.losses(functional.dropout(net.dropout(hidden), 0.5, net.training), label).mean()
-
-
-def recurrent(net, hidden, label, _mask):
-    return net.losses(net.gru(hidden)[0], label).mean()
-
-
 def attending(net, hidden, label, _mask):
     return net.losses(net.attention(hidden, hidden, hidden)[0], label).mean()
-
-
-def recomputed(net, hidden, label, _mask):
-    return net.losses(checkpoint(torch.tanh, hidden, use_reentrant=False), label).mean()
 
 
 def cached(net, hidden, label, _mask):
@@ -236,17 +206,8 @@ def cached(net, hidden, label, _mask):
     return net.losses(hidden, label).mean()
 
 
-def doubled(net, hidden, label, _mask):
-    """Works in the type that the network had before."""
-    return net.losses(hidden @ torch.ones(HIDDEN, HIDDEN, dtype=net.dtype), label).mean()
-
-
 def penalised(net, hidden, label, _mask):
     return net.losses(hidden, label).mean() + sum(each.square().sum() for each in net.parameters())
-
-
-def by_values(net, hidden, label, _mask):
-    return net.losses(hidden, label).mean() if bool(torch.isfinite(hidden).all()) else hidden.sum()
 
 
 def chance(net, hidden, label, mask):
@@ -264,12 +225,26 @@ def functional_gradients(net, hidden, label, mask):
     return plain(net, hidden, label, mask) + slopes.square().mean()
 
 
-EQUAL = [
-    chance, attending_with_dropout, functional_gradients, plain, mean_of_rows, by_length, in_half, dropped, recurrent, attending, recomputed, cached, doubled, penalised, by_values,
-]  # fmt: skip
+EQUAL = {
+    "chance": chance, "attending with dropout": attending_with_dropout, "functional gradients": functional_gradients,
+    "plain": plain, "mean of rows": mean_of_rows, "by length": by_length,
+    "in half": lambda net, hidden, label, _mask: net.losses((hidden.bfloat16() * 3).to(hidden.dtype), label).mean(),
+    "dropped": lambda net, hidden, label, _mask:
+        net.losses(functional.dropout(net.dropout(hidden), 0.5, net.training), label).mean(),
+    "recurrent": lambda net, hidden, label, _mask: net.losses(net.gru(hidden)[0], label).mean(),
+    "attending": attending,
+    "recomputed": lambda net, hidden, label, _mask:
+        net.losses(checkpoint(torch.tanh, hidden, use_reentrant=False), label).mean(),
+    "cached": cached,
+    "doubled": lambda net, hidden, label, _mask:
+        net.losses(hidden @ torch.ones(HIDDEN, HIDDEN, dtype=net.dtype), label).mean(),
+    "penalised": penalised,
+    "by values": lambda net, hidden, label, _mask:
+        net.losses(hidden, label).mean() if bool(torch.isfinite(hidden).all()) else hidden.sum(),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", EQUAL)
+@pytest.mark.parametrize("kind", EQUAL.values(), ids=EQUAL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_mean_over_rows_is_equal(kind, dtype):
     gru = nn.GRU(HIDDEN, HIDDEN, num_layers=2, dropout=0.1, batch_first=True)
@@ -330,15 +305,10 @@ def test_complex_buffers_are_compared():
         assert "spectrum" in compared(net)
 
 
-def noisy(net, hidden, label, _mask):
-    return net.losses(hidden + torch.randn_like(hidden), label).mean()
-
-
-def of_four_rows(net, hidden, label, _mask):
-    return net.losses(hidden.view(4, LENGTH, HIDDEN), label).mean()
-
-
-@pytest.mark.parametrize("kind", [noisy, of_four_rows])
+@pytest.mark.parametrize("kind", [
+    lambda net, hidden, label, _mask: net.losses(hidden + torch.randn_like(hidden), label).mean(),
+    lambda net, hidden, label, _mask: net.losses(hidden.view(4, LENGTH, HIDDEN), label).mean(),
+], ids=["noisy", "of four rows"])  # fmt: skip
 def test_a_network_that_cannot_be_compared_is_told(kind):
     with pytest.raises(NotComparedError):
         compared(Net(kind))
@@ -354,21 +324,8 @@ def test_moved_weights_that_the_code_cannot_take_are_left_out():
     assert not compared(net)
 
 
-class _OverRows(torch.autograd.Function):
-    """Leaves a value as it is, and divides its gradient by the rows of the batch, as a hand-written backward may."""
-
-    @staticmethod
-    def forward(ctx, hidden):
-        ctx.rows = len(hidden)
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return upstream / ctx.rows
-
-
 def of_own_backward(net, hidden, label, mask):
-    return plain(net, _OverRows.apply(hidden), label, mask)
+    return plain(net, OverRows.apply(hidden), label, mask)
 
 
 def test_gradients_are_compared_on_request():
@@ -393,7 +350,7 @@ def test_a_refusal_shows_both_losses():
     )
     assert "parts_may_differ" in told.value.hint
     [remark] = checked_division(network, [division], layout="dp = 2", may_differ=True)
-    assert remark.removesuffix("; the mean over the parts is trained") in told.value.message
+    assert remark.removesuffix("; training minimises the mean over the parts") in told.value.message
 
 
 @pytest.mark.parametrize(

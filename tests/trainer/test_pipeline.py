@@ -120,7 +120,6 @@ def test_the_engine_never_deadlocks_where_sends_wait_for_their_receives(kind, ch
         return forward_only(micro_batches, stage_count=stage_count, chunks=chunks)
 
     losses, gradients = run_stages(stage_count, transport, schedule, chunks=chunks)
-
     factor = 2.0 ** (stage_count * chunks)
     assert losses == [factor * index * (index + 1) for index in range(micro_batches)]
     if backward:

@@ -6,16 +6,11 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, EncoderLayer
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.recompute import _Activations, recompute_in_backward
-from launcher.trainer.parallel.world import World
-from launcher.trainer.session import Session
+
+from .transformers import session_of, transformer_settings
 
 EXAMPLES = [Example([5, 6, 7, END], [6, 5, END]), Example([8, END], [8, 9, 10, 11, END])]
 SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model.dropout=0.3"]
@@ -23,9 +18,7 @@ SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model
 
 def session(*, recompute):
     switch = f"parallel.recompute={str(recompute).lower()}"
-    settings = load_settings(TransformerSettings, None, [*SIZES, switch])
-    place = place_from_environment({}, micro_batches=2)
-    return Session(settings, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+    return session_of(*SIZES, switch, micro_batches=2)
 
 
 def gradients(session, *, steps):
@@ -38,14 +31,13 @@ def gradients(session, *, steps):
 def test_gradients_are_bitwise_those_without_recompute():
     """With dropout and several micro batches, at first and after some steps."""
     kept, recomputed = (gradients(session(recompute=switch), steps=3) for switch in (False, True))
-
     assert kept.keys() == recomputed.keys()
     assert all(torch.equal(kept[name], recomputed[name]) for name in kept)
 
 
 @pytest.fixture(name="layer")
 def _layer():
-    layer = EncoderLayer(load_settings(TransformerSettings, None, SIZES).model).requires_grad_()
+    layer = EncoderLayer(transformer_settings(*SIZES).model).requires_grad_()
     recompute_in_backward(layer)
     return layer
 
@@ -68,7 +60,6 @@ def test_a_layer_keeps_what_it_was_called_with_until_backward(layer):
         assert not kept
         assert not activations._computed
         assert activations._inputs[0].grad_fn is None
-
         output.sum().backward()
         del activations, output
         assert not waiting()
@@ -82,7 +73,6 @@ def test_what_follows_the_last_product_is_not_computed_again(layer):
     for name in ("attention.output", "feed_forward.expand", "feed_forward.contract"):
         layer.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
     layer(torch.ones(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool)).sum().backward()
-
     first = ["attention.output", "feed_forward.expand", "feed_forward.contract"]
     assert calls == [*first, *first[:-1]]
 
@@ -91,5 +81,4 @@ def test_validation_computes_once(layer):
     """Nothing waits for a backward that will not come."""
     with torch.no_grad():
         layer(torch.ones(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
-
     assert not waiting()

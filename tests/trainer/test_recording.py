@@ -2,28 +2,20 @@
 
 import functools
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.sharding.report_set import equal_ranks, read_all
 from launcher.sharding.strategy_report import read_report
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import gives_parts
 from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
-from launcher.trainer.session import Session
 from launcher.trainer.telemetry import recording, watch
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "recorded.py"
+from .conftest import run_program
+from .transformers import session_of
+
 BESIDE = {"optimizer", "pipeline", "loss"}  # what is no operator
 
 
@@ -31,8 +23,7 @@ BESIDE = {"optimizer", "pipeline", "loss"}  # what is no operator
 def _recorded(tmp_path_factory):
     """The directory of what four ranks have recorded in several layouts."""
     directory = tmp_path_factory.mktemp("recorded")
-    done = subprocess.run([sys.executable, PROGRAM, directory], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_program("recorded.py", directory)
     return directory
 
 
@@ -198,9 +189,7 @@ def test_vocabulary_rows_that_ranks_do_not_divide(recorded):
 
 def new_session():
     sizes = ["model.vocabulary_size=100", "model.d_model=32", "model.feed_forward_dim=32", "model.dropout=0.1"]
-    place = place_from_environment({}, micro_batches=2)
-    alone = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
-    return Session(load_settings(TransformerSettings, None, [*sizes, "parallel.recompute=true"]), alone)
+    return session_of(*sizes, "parallel.recompute=true", micro_batches=2)
 
 
 def recorder_of(session, path):
@@ -281,9 +270,3 @@ def test_a_module_that_is_called_again_is_an_operator_again():
         ("mul", "mul", ["relu_1"]),
         ("softmax", "softmax", ["mul"]),
     ]
-
-
-def test_the_examples_hold():
-    import doctest
-
-    assert doctest.testmod(watch, extraglobs={"nn": torch.nn}).failed == 0

@@ -27,14 +27,10 @@ def test_a_rank_that_knows_where_to_meet_takes_its_place_from_the_engine():
     assert engine_variables({**MPICH, **MEETING}) == expected
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {}, {**MPICH, "RANK": "0"}, {**MPICH, "WORLD_SIZE": "1"}, {"PMI_RANK": "0", "PMI_SIZE": "1"},
-        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"},
-    ],
-    ids=["no engine", "RANK is set", "WORLD_SIZE is set", "one process", "a batch job's shell"],
-)  # fmt: skip
+@pytest.mark.parametrize("environment", [
+    {}, {**MPICH, "RANK": "0"}, {**MPICH, "WORLD_SIZE": "1"}, {"PMI_RANK": "0", "PMI_SIZE": "1"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"},
+], ids=["no engine", "RANK is set", "WORLD_SIZE is set", "one process", "a batch job's shell"])  # fmt: skip
 def test_whoever_says_who_a_rank_is_counts_more_than_an_engine(environment):
     """And one process alone meets nobody."""
     assert engine_variables(environment) == {}

@@ -43,7 +43,6 @@ def test_names_and_shapes_are_those_of_torchvision(theirs):
     with torch.device("meta"):
         expected = theirs(num_classes=1000).state_dict()
     found = meta_model(1000).state_dict()
-
     assert [(name, tensor.shape, tensor.dtype) for name, tensor in found.items()] == [
         (name, tensor.shape, tensor.dtype) for name, tensor in expected.items()
     ]
@@ -59,7 +58,6 @@ def test_values_and_gradients_are_those_of_torchvision(theirs, size):
     for model in (ours, expected):
         functional.cross_entropy(model(image_BCHW), torch.tensor([1, 0, 9])).backward()
         model.eval()
-
     with torch.no_grad():
         torch.testing.assert_close(ours(image_BCHW), expected(image_BCHW), rtol=1e-12, atol=1e-12)
     for (name, found), wanted in zip(ours.named_parameters(), expected.parameters(), strict=True):
@@ -85,7 +83,6 @@ def test_initial_weights_depend_on_name_shape_and_seed_alone():
     name, shape = "layer4.0.conv2.weight", torch.Size([512, 512, 3, 3])
     model = ResNet50(10)
     set_initial_weights(model, seed=3)
-
     assert torch.equal(model.get_parameter(name), initial_weight(name, shape, 3))
     assert not torch.equal(initial_weight(name, shape, 3), initial_weight(name, shape, 4))
     assert not torch.equal(initial_weight(name, shape, 3), initial_weight("layer4.1.conv2.weight", shape, 3))
@@ -100,7 +97,6 @@ def test_initial_weights_are_spread_as_torchvision_spreads_them(theirs, name, va
     torch.manual_seed(1)
     expected = theirs(num_classes=1000).get_parameter(name).detach()
     found = initial_weight(name, expected.shape, 1)
-
     for weight in (expected, found):
         assert abs(float(weight.mean())) < 5 * math.sqrt(variance / weight.numel())
         assert float(weight.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / weight.numel()))
@@ -114,7 +110,6 @@ def test_norms_start_at_one_and_biases_at_zero():
             tensor.fill_(7)
     set_initial_weights(model, seed=1)
     state = model.state_dict()
-
     assert (state["layer1.0.downsample.1.weight"] == 1).all()
     assert not any(
         state[name].any() for name in state if name.endswith((".bias", "running_mean", "num_batches_tracked"))

@@ -7,31 +7,21 @@ import pytest
 import torch
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.model.transformer import Batch
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import check_can_save, gather, load_model, save_model
-from launcher.trainer.session import Session, placements_at
+from launcher.trainer.session import placements_at
+
+from .transformers import session_of, transformer_settings
 
 SENTENCES = ["le chat noir dort", "the black cat sleeps"]
 SIZES = ["model.vocabulary_size=300", "model.d_model=16", "train.seed=5"]
-SETTINGS = load_settings(TransformerSettings, None, SIZES)
-
-
-def session_of(*more):
-    place = place_from_environment({}, micro_batches=1)
-    world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
-    return Session(load_settings(TransformerSettings, None, [*SIZES, *more]), world)
+SETTINGS = transformer_settings(*SIZES)
 
 
 @pytest.fixture(scope="module", name="session")
 def _session():
-    return session_of()
+    return session_of(*SIZES)
 
 
 @pytest.fixture(scope="module", name="tokenizer")
@@ -42,16 +32,14 @@ def _tokenizer():
 @pytest.mark.parametrize("share", ["none", "decoder", "all"])
 def test_a_model_read_back_computes_the_same(share, tokenizer, tmp_path):
     """Weights, recipe and tokenizer survive, and nothing else is left beside them."""
-    session = session_of(f"model.share={share}")
+    session = session_of(*SIZES, f"model.share={share}")
     at = partial(placements_at, session.settings, session.world.place.layout)
     weights = gather(session.world, dict(session.model.named_parameters()), at)
     facts = {"validation_loss": 1.5}
     save_model(tmp_path / "model", "transformer", weights, session.settings, tokenizer.serialized, facts)
-
     model, settings, read_tokenizer = load_model(tmp_path / "model")
     ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
     batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids, row_B=torch.arange(1))
-
     assert settings == session.settings
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]
     torch.testing.assert_close(model(batch), session.model.eval()(batch), rtol=0, atol=0)
@@ -62,12 +50,10 @@ def test_a_model_is_never_overwritten(tokenizer, tmp_path):
     """An earlier model stays whole, and no half of the new one is left."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "precious").touch()
-
     with pytest.raises(UsageError, match="never overwritten"):
         check_can_save(tmp_path / "model")
     with pytest.raises(FileExistsError):
         save_model(tmp_path / "model", "transformer", {}, SETTINGS, tokenizer.serialized, {})
-
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "precious"]
 
 
@@ -76,9 +62,7 @@ def test_a_place_that_cannot_be_written_is_found_out_early(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         check_can_save(tmp_path / "file" / "model")
-
     check_can_save(tmp_path / "model")
-
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -3,17 +3,12 @@
 import pytest
 import torch
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model import linear
 from launcher.trainer.model.linear import set_own_rows
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.place import place_from_environment
-from launcher.trainer.parallel.world import World
-from launcher.trainer.session import Session
+
+from .transformers import session_of
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +21,7 @@ def no_own_rows():
 
 def new_session():
     sizes = ["model.vocabulary_size=100", "model.d_model=128", "model.feed_forward_dim=128", "model.dropout=0.1"]
-    place = place_from_environment({}, micro_batches=1)
-    alone = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
-    return Session(load_settings(TransformerSettings, None, sizes), alone)
+    return session_of(*sizes)
 
 
 def pairs(count, *, words):
@@ -49,7 +42,6 @@ def test_a_step_does_not_depend_on_the_shapes_of_those_before_it(sizes):
     resumed = new_session()
     resumed.expect(first_steps)
     resumed.model.load_state_dict(weights)
-
     for size, theirs in zip((7, 9), expected, strict=True):
         assert all(map(torch.equal, gradients(resumed, pairs(size, words=20)), theirs))
 
@@ -65,7 +57,6 @@ def test_batches_of_one_shape_have_kernels_of_their_own():
     for sizes in ((7, 9), (7,), ()):
         session.expect([pairs(size, words=20) for size in sizes])
         assert not linear._own_rows
-
     session.expect([pairs(7, words=20), pairs(7, words=20)])
     assert linear._own_rows == {7 * 21}
     session.expect([pairs(7, words=20), pairs(7, words=20), [*pairs(6, words=20), *pairs(1, words=3)]])

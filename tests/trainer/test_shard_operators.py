@@ -13,7 +13,6 @@ from torch.nn import functional
 from launcher.mesh.boxes import full_box
 from launcher.sharding.expression import cuttings
 from launcher.trainer.own.cut.operator_graph import trace
-from launcher.trainer.own.cut.operators import record, shapes
 from launcher.trainer.own.cut.operators.record import OpContext
 
 RANKS = 4
@@ -137,10 +136,3 @@ def test_any_reshape_keeps_parts_together(factors, data):
     for way in cuttings(operator.expression, 4):
         found = assembled(traced, operator, way, {traced.inputs[0]: elements})
         assert torch.equal(found, elements.reshape(target).double())
-
-
-def test_the_examples_hold():
-    import doctest
-
-    for module in (record, shapes):
-        assert doctest.testmod(module).failed == 0

@@ -86,14 +86,9 @@ def test_the_tutorials_listing():
 def test_names_are_paths():
     """An operator has its module's path, the function's name where it is called within one, and a number where that is taken."""
     assert names(traced_body(None)) == [
-        "blocks.0.again",
-        "blocks.0.fc.matmul",
-        "blocks.0.fc.bias_add",
-        "blocks.0.again_1",
-        "blocks.0.add",
-        "blocks.0.add_1",
-        "sum",
-    ]
+        "blocks.0.again", "blocks.0.fc.matmul", "blocks.0.fc.bias_add", "blocks.0.again_1", "blocks.0.add",
+        "blocks.0.add_1", "sum",
+    ]  # fmt: skip
 
 
 def test_a_loss_changes_no_name():
@@ -307,16 +302,9 @@ def test_a_clone_is_another_tensor():
     assert product.inputs == clone.inputs
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda x: x.flatten(),
-        torch.flatten,
-        lambda x: torch.transpose(x, 0, 1),
-        lambda x: x.unsqueeze(0),
-        nn.Flatten(0),
-    ],
-)
+@pytest.mark.parametrize("view", [
+    lambda x: x.flatten(), torch.flatten, lambda x: torch.transpose(x, 0, 1), lambda x: x.unsqueeze(0), nn.Flatten(0),
+])  # fmt: skip
 def test_what_is_seen_in_another_way_is_not_changed_in_place(view):
     def body(hidden):
         other = view(hidden)

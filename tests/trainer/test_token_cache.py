@@ -14,8 +14,6 @@ import pytest
 import torch
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.corpus import open_corpus, training_sentences
 from launcher.trainer.data.token_cache import find_tokens, text_at, tokens_name, write_tokens
@@ -25,11 +23,13 @@ from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.world import open_world
 
+from .transformers import transformer_settings
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "write_tokens.py"
 PAIRS = [
     (f"le chat numéro {number} dort", f"cat number {number} sleeps" + " well" * (number % 5)) for number in range(60)
 ]
-CONFIG = load_settings(TransformerSettings, None, ["data.source_length=64", "data.target_length=64"]).data
+CONFIG = transformer_settings("data.source_length=64", "data.target_length=64").data
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,6 @@ def test_what_was_written_is_what_tokenizing_gives(path, tokenizer, monkeypatch,
         path.write_bytes(gzip.compress(path.read_bytes()))
     stored, directory = obtain(path, tokenizer)
     pairs = stored.pairs(CONFIG)
-
     assert list(pairs) == list(tokenize(PAIRS, tokenizer, CONFIG))
     assert list(stored.index.target_counts) == pairs.target_counts(tokenizer.size).tolist()
     assert stored.index.target_counts[END] == len(PAIRS)
@@ -100,7 +99,6 @@ def test_progress_is_told_from_time_to_time(path, tokenizer, monkeypatch, capsys
         re.fullmatch(rf"encoding {re.escape(str(path))}: (\d+) pairs, (\d+)%, [\d,]+ pairs/s, \d+ s left", line)
         for line in lines
     ]
-
     assert [int(found[1]) for found in told] == [20, 40, 60]
     assert [int(found[2]) for found in told] == sorted(int(found[2]) for found in told)
     assert int(told[-1][2]) == 100
@@ -109,8 +107,7 @@ def test_progress_is_told_from_time_to_time(path, tokenizer, monkeypatch, capsys
 def test_lengths_cut_what_is_read_not_what_is_kept(path, tokenizer):
     """One directory serves all settings."""
     stored, _ = obtain(path, tokenizer)
-    short = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
-
+    short = transformer_settings("data.source_length=3", "data.target_length=2").data
     assert all(
         len(pair.source) == 3 and len(pair.target) == 2 and pair.target[-1] == END for pair in stored.pairs(short)
     )
@@ -125,7 +122,6 @@ def test_a_second_start_reads_neither_text_nor_tokens_again(path, tokenizer):
     path.write_bytes(bytes(path.stat().st_size))  # in place, of the same size
     os.utime(path, (1e9, 1e9))
     again, _ = obtain(path, tokenizer)
-
     assert list(again.pairs(CONFIG)) == list(stored.pairs(CONFIG))
     assert times(directory) == before
 
@@ -139,7 +135,6 @@ def test_another_text_or_tokenizer_has_its_own_ids(path, tokenizer, change):
     else:
         tokenizer = Tokenizer(train_tokenizer(["un chat", "a cat"], 300))
     _, second = obtain(path, tokenizer)
-
     assert first != second
     assert first.is_dir()
 
@@ -177,7 +172,6 @@ def test_what_is_damaged_is_written_anew(path, tokenizer, damage, capsys):
     DAMAGES[damage](directory)
     again, directory = obtain(path, tokenizer)
     [line] = capsys.readouterr().out.splitlines()
-
     assert list(again.pairs(CONFIG)) == list(tokenize(PAIRS, tokenizer, CONFIG))
     assert line.startswith(f"{directory} is damaged and is rewritten: ")
 
@@ -188,7 +182,6 @@ def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer
     monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != path.parent and may(where, mode))
     text = text_at(path)
     write_tokens(text, tokenizer)
-
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert (cache / tokens_name(text.digest, tokenizer)).is_dir()
     assert len(find_tokens(tokens_name(text.digest, tokenizer), path.parent).pairs(CONFIG)) == len(PAIRS)
@@ -224,7 +217,6 @@ def test_of_two_processes_one_writes(path, tokenizer, tmp_path):
         process.stdin.write("go\n")
         process.stdin.flush()
     said = [process.communicate(timeout=120)[0].split() for process in both]
-
     assert [process.returncode for process in both] == [0, 0]
     assert sorted(wrote for wrote, _ in said) == ["False", "True"]
     assert {count for _, count in said} == {str(len(PAIRS))}
@@ -238,14 +230,13 @@ def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
     other = directory.with_name(".tokens-of-another-text.abcd.partial")
     shutil.copytree(left, other)
     _, again = obtain(path, tokenizer)
-
     assert again.is_dir()
     assert other.is_dir()
     assert not left.exists()
 
 
 def corpus_of(path, *settings):
-    chosen = load_settings(TransformerSettings, None, ["model.vocabulary_size=340", "train.batch_size=4", *settings])
+    chosen = transformer_settings("model.vocabulary_size=340", "train.batch_size=4", *settings)
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as world:
         return open_corpus(chosen, world, path)
 
@@ -255,7 +246,6 @@ def test_empty_and_long_pairs_are_told(path):
     write_text(path, [*PAIRS[:3], ("", "nothing"), *PAIRS[3:], ("rien", " "), ("un " * 40, "one")])
     corpus = corpus_of(path, "data.source_length=20")
     told = "\n".join(corpus.remarks)
-
     assert len(corpus.train) + len(corpus.valid) == len(PAIRS) + 1
     assert f"{path}: 2 pairs are left out because a side is empty; the first is in line 4" in told
     assert len(corpus.remarks) == 1  # the long one is held out
@@ -267,21 +257,17 @@ def test_without_a_split_the_last_pairs_are_held_out(path):
     """They count neither for the tokenizer nor for the frequencies of words, and are shown as they stand in the text."""
     write_text(path, [*PAIRS, ("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")])
     corpus = corpus_of(path, "data.target_length=2")
-
     assert (len(corpus.train), len(corpus.valid)) == (len(PAIRS), 3)
     assert corpus.tokenizer.serialized == train_tokenizer([side for pair in PAIRS for side in pair], 340)
     assert corpus.target_counts.tolist() == corpus.train.uncut().target_counts(corpus.tokenizer.size).tolist()
     assert corpus.showcase == [("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")]
 
 
-@pytest.mark.parametrize(
-    ("pairs", "settings", "message"),
-    [
-        (PAIRS[:1], (), "the only pair is held out"),
-        (PAIRS[:4], (), "3 training pairs do not fill one batch of 4"),
-        (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
-    ],
-)
+@pytest.mark.parametrize(("pairs", "settings", "message"), [
+    (PAIRS[:1], (), "the only pair is held out"),
+    (PAIRS[:4], (), "3 training pairs do not fill one batch of 4"),
+    (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
+])  # fmt: skip
 def test_too_little_text_is_refused(path, pairs, settings, message):
     """With what would do."""
     with pytest.raises(UsageError, match=message):
@@ -291,7 +277,6 @@ def test_too_little_text_is_refused(path, pairs, settings, message):
 def test_the_tokenizer_of_a_huge_text_is_trained_on_a_part(path, monkeypatch, capsys):
     """On every n-th pair, so that the same text always gives the same tokenizer; that is said."""
     monkeypatch.setattr("launcher.trainer.data.corpus.MAX_TOKENIZER_PAIRS", 25)
-
     assert list(training_sentences(path, holds_out=True)) == [side for pair in PAIRS[:57:3] for side in pair]
     assert "one pair in 3 of the 57" in capsys.readouterr().out
 
@@ -303,7 +288,6 @@ def test_of_files_only_the_chosen_pairs_are_read(path, tokenizer, monkeypatch):
     read, pread = [], os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, size, at: read.append(size) or pread(descriptor, size, at))
     chosen = pairs[10:].take(np.array([4, 5, 6, 0, 49, 1]))
-
     assert len(read) == 2 * 4
     assert list(chosen) == [whole[place] for place in (14, 15, 16, 10, 59, 11)]
     assert len(read) == 2 * 4  # they lie in memory now

@@ -20,7 +20,6 @@ def _tokenizer():
 def test_text_survives_encoding_and_decoding(tokenizer, text):
     """Characters that training never saw fall back to bytes."""
     [ids] = tokenizer.encode([text])
-
     assert tokenizer.decode([*ids, END, 9]) == text
     assert UNKNOWN not in ids
     assert not {PAD, BEGIN, END} & set(ids)
@@ -35,7 +34,6 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused():
     """The message names the setting to change."""
     with pytest.raises(UsageError, match=r"model\.vocabulary_size = 50") as error:
         train_tokenizer(SENTENCES, 50)
-
     assert "--set model.vocabulary_size" in error.value.hint
 
 
@@ -51,7 +49,6 @@ def test_the_cache_is_keyed_by_content(tmp_path):
     marked = train_tokenizer(SENTENCES, 322)
     kept_at.write_bytes(marked)
     again, _ = obtain("a", 320)
-
     assert first == train_tokenizer(SENTENCES, 320)
     assert again == marked
     assert len(list(tmp_path.iterdir())) == 3
@@ -62,7 +59,6 @@ def test_a_damaged_tokenizer_is_trained_again(size, tmp_path, capfd):
     """The file is named."""
     first, kept_at = obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path)
     kept_at.write_bytes(first[:size])
-
     assert obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path) == (first, kept_at)
     assert kept_at.read_bytes() == first
     assert f"{kept_at} is damaged and not used" in capfd.readouterr().out

@@ -17,13 +17,15 @@ from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import meta_model, model_shapes, pipeline_stages
 
+from .transformers import transformer_settings
+
 SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model.feed_forward_dim=32"]
 CPU = torch.device("cpu")
 BATCH = collate([Example([5, 6, 7, END], [8, 9, END]), Example([6, END], [7, 8, 9, 10, END])])
 
 
 def settings_of(*more):
-    return load_settings(TransformerSettings, None, [*SIZES, *more])
+    return transformer_settings(*SIZES, *more)
 
 
 def model_of(*more):
@@ -69,7 +71,6 @@ def test_norms_stand_where_torch_has_them(norm):
     encoder = [torch_layer(layer, norm_first=norm == "pre") for layer in model.encoder.values()]
     decoder = [torch_layer(layer, norm_first=norm == "pre") for layer in model.decoder.values()]
     ours_encoded, ours_decoded = model(BATCH)
-
     source_padding = BATCH.source_BS == 0
     encoded = model.source_embedding(BATCH.source_BS)
     for layer in encoder:
@@ -79,7 +80,6 @@ def test_norms_stand_where_torch_has_them(norm):
     memory = encoded if norm == "post" else model.encoder_norm(encoded)
     for layer in decoder:
         decoded = layer(decoded, memory, tgt_mask=causal, memory_key_padding_mask=source_padding, tgt_is_causal=True)
-
     torch.testing.assert_close(ours_encoded, memory, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(ours_decoded, decoded, rtol=1e-12, atol=1e-12)
     assert ("encoder_norm.weight" in dict(model.named_parameters())) == (norm == "pre")
@@ -90,7 +90,6 @@ def test_norms_stand_where_torch_has_them(norm):
 
 def test_sinusoids_are_those_of_the_paper():
     vectors = Sinusoids(9, 6)(torch.arange(9))
-
     for position in range(9):
         angles = [position / 10000 ** (2 * i / 6) for i in range(3)]
         expected = [*map(math.sin, angles), *map(math.cos, angles)]
@@ -103,7 +102,6 @@ def test_words_are_scaled_and_positions_are_not():
     embedding = Embedding(settings.model, 8)
     nn.init.normal_(embedding.word.weight)
     ids = torch.tensor([[7, 9, 3]])
-
     expected = embedding.word.weight[ids] * 4 + Sinusoids(8, 16)(torch.arange(3)).float()
     torch.testing.assert_close(embedding(ids), expected)
     assert [name for name, _ in embedding.named_parameters()] == ["word.weight"]
@@ -119,9 +117,7 @@ def test_attention_drops_weights_as_dropout_of_the_softmax_does(cross):
     mask = attention_mask(BATCH.source_BS) if cross else None
     memory = memory if cross else hidden
     draws = DropoutBits.of(torch.arange(2), 5, seed=1, step=1)
-
     found = attention(hidden, memory, mask=mask, causal=not cross, draws=draws)
-
     query, key, value = (
         project(of).unflatten(-1, (4, 4)).transpose(1, 2)
         for project, of in ((attention.query, hidden), (attention.key, memory), (attention.value, memory))
@@ -145,7 +141,6 @@ def test_the_recipe_for_multi30k_has_its_table_once():
     d, f = 128, 256
     attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
-
     assert sum(map(math.prod, shapes.values())) == 10000 * d + 4 * encoder + 4 * decoder == 2_605_056
 
 
@@ -165,7 +160,6 @@ def test_a_shared_matrix_is_one_parameter(share):
     torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
     for loss in losses:
         loss.backward()
-
     names = {name for name, _ in model.named_parameters()}
     assert names == set(model.state_dict())
     assert names == {name for name, _ in apart.named_parameters() if name.removesuffix(".weight") not in tied} | (

@@ -1,9 +1,5 @@
 """A rank's place, as its environment says."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,21 +8,20 @@ from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.trainer.parallel.place import Place, choose_device, place_from_environment
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "work_alone.py"
+from .conftest import run_program
+
 TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_one_process_alone_needs_no_environment():
     """`python -m launcher.trainer` is a run of one rank."""
     place = place_from_environment({}, micro_batches=4)
-
     assert (place.global_rank, place.world_size, place.layout) == (0, 1, Layout(micro_batches=4))
 
 
 def test_under_torchrun_every_rank_is_a_copy():
     """Without tlaunch's variables the layout is data parallel."""
     place = place_from_environment({**TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, micro_batches=1)
-
     assert place.layout == Layout(dp=4)
     assert place.coordinate == Coordinate(pp=0, dp=3, mp=0)
 
@@ -37,21 +32,17 @@ def test_a_layout_that_is_not_the_world_is_refused():
         place_from_environment({**TORCHRUN, "WORLD_SIZE": "8", "TLAUNCH_DP": "2", "TLAUNCH_MP": "2"}, micro_batches=1)
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"RANK": "first"}, "RANK is 'first'; expected an integer of at least 0"),
-        ({"TLAUNCH_MP": "0"}, "TLAUNCH_MP is '0'; expected an integer of at least 1"),
-        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'; expected an integer of at least 1"),
-        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE is 2, but RANK, MASTER_PORT is not set"),
-        ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "message"), [
+    ({"RANK": "first"}, "RANK is 'first'; expected an integer of at least 0"),
+    ({"TLAUNCH_MP": "0"}, "TLAUNCH_MP is '0'; expected an integer of at least 1"),
+    ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'; expected an integer of at least 1"),
+    ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "WORLD_SIZE is 2, but RANK, MASTER_PORT is not set"),
+    ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
+])  # fmt: skip
 def test_an_environment_that_makes_no_sense_is_refused(environment, message):
     """The variable and its value stand in the message; nothing is guessed."""
     with pytest.raises(UsageError) as error:
         place_from_environment(environment, micro_batches=1)
-
     assert message in error.value.message
 
 
@@ -88,7 +79,6 @@ def device_of(local_rank, device_id, accelerators, monkeypatch, environment=None
 def test_a_rank_takes_the_device_of_its_table(monkeypatch, ids, visible, environment, indices):
     """Where all devices are seen, DEVICE_ID is the index; else ranks take what they see, in order, and never two the same."""
     chosen = [device_of(rank, ids[rank], Accelerators(visible), monkeypatch, environment) for rank in range(4)]
-
     assert chosen == [f"cuda:{index}" for index in indices]
 
 
@@ -107,11 +97,10 @@ def test_without_a_device_for_each_rank_the_cpu_serves(monkeypatch, count):
 @pytest.mark.distributed
 def test_ranks_wait_for_the_work_of_some_however_long_it_takes(tmp_path):
     """Beyond the time after which a collective fails; and what ends it badly on one rank ends it on all alike, at once."""
-    subprocess.run([sys.executable, PROGRAM, tmp_path], check=True)
+    run_program("work_alone.py", tmp_path)
     outcomes = {
         case: {(tmp_path / f"{case}{rank}").read_text() for rank in range(3)} for case in ("work", "refusal", "missing")
     }
-
     assert outcomes == {
         "work": {"done"},
         "refusal": {"UsageError: rank 2 does not like it\nhint: another one"},

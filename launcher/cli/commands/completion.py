@@ -1,4 +1,4 @@
-"""`tlaunch completion`: what a shell needs to complete commands, options, values and runs."""
+"""`tlaunch completion`: print a shell's completion script."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Examples:
 
 Exit codes: 0; 2 wrong usage.
 """
-PROGRAM, VARIABLE = "tlaunch", "_TLAUNCH_COMPLETE"  # by which click is asked for completions
+PROGRAM, VARIABLE = "tlaunch", "_TLAUNCH_COMPLETE"  # click reads the variable during completion
 
 
 @click.command(epilog=EPILOG)
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")), metavar="bash|zsh|fish")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands, options and runs in a shell."""
+    """Print a shell script that completes commands, options and runs."""
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these shells"
     write_out(f"{kind(context.find_root().command, {}, PROGRAM, VARIABLE).source().rstrip()}\n")

@@ -1,4 +1,4 @@
-"""`tlaunch data`: make the sentence pairs and images that the bundled trainer reads."""
+"""`tlaunch data`: create the sentence pairs and images that the bundled trainer reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.cli.text.stdout import say
 if TYPE_CHECKING:
     from launcher.corpus.corpus_files import Split
 
-# \b keeps click from refilling the lines below it
+# \b stops click from rewrapping the lines below it
 PREPROCESS_EXAMPLE = """\b
 Example:
   tlaunch data preprocess --fr newstest.fr.sgm --en newstest.en.sgm \\
@@ -31,30 +31,30 @@ def data() -> None:
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)
-@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="The French side.")
-@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="The English side.")
+@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French.")
+@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English.")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test"]),
     default="train",
     show_default=True,
-    help="Split that the pairs are for. Repeated pairs are dropped from train only.",
+    help="Split to write. Duplicate pairs are dropped only from train.",
 )
-@click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Directory of the pair files.")
+@click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Output directory.")
 @click.option(
     "--max-words",
     type=IntRange(min=1),
     default=250,
     show_default=True,
     metavar="N",
-    help="Drop pairs with more than N words on a side.",
+    help="Drop pairs with more than N words in either language.",
 )
-@click.option("--force", is_flag=True, help="Replace pair files that exist.")
+@click.option("--force", is_flag=True, help="Overwrite existing pair files.")
 def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int, force: bool) -> None:
-    """Turn a French and an English file into wmt14.fr_en.txt and wmt14.en_fr.txt.
+    """Convert a French and an English file into wmt14.fr_en.txt and wmt14.en_fr.txt.
 
-    The files are a WMT .sgm pair, matched by document and segment, or two plain texts, matched line by line; either may
-    be gzip. The paths of the files are printed to stdout, everything else to stderr.
+    The input is a pair of WMT .sgm files, matched by document and segment, or two plain text files, matched line by
+    line. Either file may be gzipped. The paths of the written files are printed to stdout, everything else to stderr.
     """
     from launcher.corpus.preprocess import preprocess as run
 
@@ -75,18 +75,19 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     type=click.Choice(["transformer", "resnet50"]),
     default="transformer",
     show_default=True,
-    help="The bundled program that the data are for.",
+    help="Bundled program to write data for.",
 )
-@click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Directory of the files.")
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Output directory.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 def sample(*, recipe: str, output: Path, force: bool) -> None:
-    """Write a small set of data that a bundled program learns from.
+    """Write a small data set for a bundled program.
 
-    For the Transformer it is the built-in French-English corpus, which the trainer uses when it gets no --data: 12,000
-    training, 500 validation and 500 test pairs that a grammar has generated. The test split is also written as a pair of
+    For the Transformer, this is the built-in French-English corpus that the trainer uses without --data: 12,000
+    training, 500 validation and 500 test pairs, generated from a grammar. The test split is also written as a pair of
     .sgm files.
 
-    For ResNet-50 it is drawn images in CIFAR-10's binary format: 2,000 for training and 500 for the test, of ten classes.
+    For ResNet-50, these are drawn images of ten classes in CIFAR-10's binary format: 2,000 for training, 500 for
+    testing.
     """
     if recipe == "transformer":
         _print_paths(_write_pairs(output, force=force))

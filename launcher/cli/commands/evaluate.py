@@ -1,4 +1,4 @@
-"""`tlaunch evaluate`: how good the translations of a trained model are, by BLEU and chrF."""
+"""`tlaunch evaluate`: score a trained model's translations with BLEU and chrF."""
 
 from __future__ import annotations
 
@@ -30,32 +30,38 @@ Examples:
   tlaunch evaluate runs/RUN --source test.en.gz --reference test.fr.gz --json
   tlaunch evaluate model/ --source test.en --reference test.fr --output test.out
 
-Both files are normalised as the training text was (data.normalise). Scores are
-sacrebleu's, whose signatures are printed:
+Both files are normalised like the training text (data.normalise). The scores
+come from sacrebleu and are printed with its signatures:
 
 \b
-  BLEU             of cased text, tokenized as mteval-v13a does
-  BLEU, tokenized  as papers have it that prepare text by Moses's scripts and
-                   score by multi-bleu.perl -lc: both sides go through Moses's
-                   normalize-punctuation and tokenizer (sacremoses) and are
-                   lower-cased
-  chrF             of characters, up to 6 together (chrF2)
+  BLEU             cased text, tokenized by mteval-v13a
+  BLEU, tokenized  comparable to papers that prepare text with Moses's scripts
+                   and score it with multi-bleu.perl -lc: both sides go through
+                   Moses's normalize-punctuation and tokenizer (sacremoses) and
+                   are lower-cased
+  chrF             character n-grams up to length 6 (chrF2)
 
-Exit codes: 0; 1 the model could not be loaded; 2 wrong usage, no such model or file, one that is damaged or not UTF-8, files that do not
-have as many lines, or a package for scores is not installed; 130 Ctrl-C.
+Exit codes: 0; 1 the model could not be loaded; 2 wrong usage, no such model or file, a damaged model, a file that is
+not UTF-8, files of different lengths, or a package for scores is not installed; 130 Ctrl-C.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
-@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one a line; may be gzip.")
-@click.option("--reference", required=True, type=A_FILE, metavar="FILE", help="Their translations; may be gzip.")
+@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one per line; may be gzipped.")
+@click.option(
+    "--reference",
+    required=True,
+    type=A_FILE,
+    metavar="FILE",
+    help="Reference translations, one per line; may be gzipped.",
+)
 @click.option(
     "-o",
     "--output",
     type=PathType(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep the model's translations.",
+    help="Write the model's translations to FILE.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 @decoding_options
@@ -65,9 +71,9 @@ def evaluate(
 ) -> int:
     """Score a trained model's translations with BLEU and chrF.
 
-    The source file is translated, and that is compared with the reference.
+    Translates the source file and compares the result with the reference.
 
-    MODEL is what `tlaunch translate` takes: a run, a checkpoint of any layout, or a directory of a trained model.
+    MODEL is a run, a checkpoint of any layout, or a directory with a trained model, as in `tlaunch translate`.
     """
     how = decoding_of(**decoding)
     lines = list(read_lines(source))
@@ -75,7 +81,7 @@ def evaluate(
     if len(lines) != references or not lines:
         raise UsageError(
             f"{source} has {counted(len(lines), 'line')}, and {reference} has {references}",
-            hint="each line of the one is translated in the same line of the other",
+            hint="use files with the same number of lines, at least one",
         )
     with translation_model(runs_dir, model) as (directory, called), TemporaryFile() as results:
         run_translator(
@@ -89,7 +95,7 @@ def evaluate(
         write_out(json.dumps({**facts, **found["scores"]}, indent=2, ensure_ascii=False) + "\n")
     else:
         write_out(_score_text(called, len(lines), how, found["scores"]))
-    if output is not None:  # at last: where it cannot be written, the scores are told all the same
+    if output is not None:  # last, so that the scores are printed even if the file cannot be written
         content = "".join(f"{text}\n" for text in found["hypotheses"]).encode(errors="replace")
         put(str(output), content, hint="--output FILE")
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""`tlaunch exec`: check this process's place under an mpirun or srun, and become the rank's program."""
+"""`tlaunch exec`: become one rank of a job that mpirun or srun started."""
 
 from __future__ import annotations
 
@@ -48,22 +48,23 @@ Examples:
   TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S) mpiexec -n 8 \\
       tlaunch exec -- python train.py
 
-Rank and size come from OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK or, in a step of Slurm, SLURM_PROCID; everything else from the
-table, as with `tlaunch run`. The variables of the engine are kept, for MPI_Init. A rank must run on the server that the
-table lists it on: this machine's addresses and names are compared with server_id, unless --server names the server.
+Rank and size come from OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK or, in a Slurm step, SLURM_PROCID. Everything else comes
+from the rank table, as with `tlaunch run`. The engine's variables are kept for MPI_Init. A rank must run on the server
+that the table assigns to it: tlaunch compares this machine's addresses and names with server_id, unless --server names
+the server.
 
-The run directory is <runs-dir>/<TLAUNCH_RUN_ID>, or <runs-dir>/<name>-<job ID>, and the same on every server;
-TLAUNCH_RUN_ID takes precedence over --name. MASTER_PORT is derived from the job ID (20000 to 29999), unless --master-port
-sets it; MASTER_PORT of the environment is ignored, since some ranks may lack it. On a shared file system, ranks whose
-port, layout or table differs from the first rank's are refused.
+The run directory is <runs-dir>/<TLAUNCH_RUN_ID> or <runs-dir>/<name>-<job ID>, the same on every server.
+TLAUNCH_RUN_ID takes precedence over --name. MASTER_PORT is derived from the job ID (20000 to 29999), unless
+--master-port sets it; the environment's MASTER_PORT is ignored, because some ranks may not have it. On a shared file
+system, a rank is refused if its port, layout or table differs from the first rank's.
 
-Exit codes: those of COMMAND; 2 wrong usage, no engine, or a file or program that is missing or unreadable; 3 a refused
-table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 127 its interpreter was not found.
+Exit codes: COMMAND's exit code; 2 wrong usage, no engine, or a file or program is missing or unreadable; 3 invalid rank
+table, layout, host order or MPI library; 126 COMMAND could not be started, 127 its interpreter was not found.
 """
 
 
 class _Exec(TakesCommand):
-    """Has a wrong command line, which all ranks of an engine share, reported once."""
+    """A command that reports a wrong command line once for all ranks of the engine."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -74,7 +75,7 @@ class _Exec(TakesCommand):
             try:
                 return super().make_context(info_name, args, parent, **extra)
             except click.UsageError as error:
-                from launcher.cli.options.refusals import as_usage_error  # most command lines are correct
+                from launcher.cli.options.refusals import as_usage_error  # only needed for errors
 
                 raise as_usage_error(error, words) from None
 
@@ -89,26 +90,26 @@ class _Exec(TakesCommand):
 @click.option(
     "--name",
     metavar="NAME",
-    help="Name of the run; the job ID is put after it. TLAUNCH_RUN_ID takes precedence.  [default: the program's name]",
+    help="Name of the run; the job ID is appended. TLAUNCH_RUN_ID takes precedence.  [default: the program's name]",
 )
 @of_run.env_option
 @of_run.server_option
 @of_run.mindspore_option
 @of_run.master_port_option("derived from the job ID")
-@click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; write no train.log.")
+@click.option("--no-log", is_flag=True, help="Write no train.log; leave stdout and stderr to the engine.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
 @click.pass_context
 def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
     """Become one rank of a job that mpirun or srun started.
 
-    The engine starts it once per device. It checks everything, then replaces itself by COMMAND, whose output goes to
-    <run directory>/device<rank>/train.log.
+    The engine starts this command once per device. It checks the program, layout and server, then replaces itself with
+    COMMAND. The output of COMMAND goes to <run directory>/device<rank>/train.log.
     """
     rank = read_engine_rank(os.environ, os.getpid())
     if rank is None:
         raise UsageError(
-            "no engine has started this process: OMPI_COMM_WORLD_RANK, PMI_RANK and PMIX_RANK are not set, and this is not "
-            "a step of Slurm",
+            "mpirun or srun did not start this process: OMPI_COMM_WORLD_RANK, PMI_RANK and PMIX_RANK are not set, and this "
+            "is not a Slurm step",
             hint="use `mpirun -n N tlaunch exec ...` or `srun -n N tlaunch exec ...`; `tlaunch run` starts ranks itself",
         )
     with reported_once(rank):
@@ -119,7 +120,7 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
     argv = joined.rank.argv
     if joined.program.python is not None:
         stderr = None
-        if not no_log:  # else the engine gets all that is said there; made last, as nothing else may inherit it
+        if not no_log:  # with --no-log the engine has it already; duplicated last, so that no other process inherits it
             os.set_inheritable(stderr := os.dup(2), True)
         argv = bootstrap_argv(joined.program.python, run_dir.device(global_rank), stderr)
     context.exit(become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank)))
@@ -127,7 +128,7 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
 
 @frozen
 class _Joined:
-    """This process's part of a run, and where it writes."""
+    """This process's rank, with its run and run directory."""
 
     program: Program
     spec: RunSpec
@@ -137,28 +138,28 @@ class _Joined:
 
     @property
     def starts_scheduler(self) -> bool:
-        """True where MindSpore's belongs beside this rank."""
+        """Whether this rank also starts MindSpore's scheduler."""
         return self.rank.global_rank == 0 and self.spec.supervision.scheduler is not None
 
 
 def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
     chosen = RunOptions(**options, **UNSUPERVISED)
     if not chosen.command[0]:
-        raise UsageError("COMMAND is empty", hint="name the program that is to be started")
+        raise UsageError("COMMAND is empty", hint="give the program to start")
     if chosen.rank_table is not None or chosen.devices is not None:
         return chosen
     if rank.world_size is None:
         raise UsageError(
-            f"{rank.engine} does not report how many ranks it has started", hint="give --rank-table, or --devices"
+            f"{rank.engine} does not report how many ranks it started", hint="give --rank-table or --devices"
         )
     return replace(chosen, devices=rank.world_size)
 
 
 def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joined:
-    """Check everything, and only then make this rank's part of the run directory.
+    """Run all checks, then create this rank's part of the run directory.
 
     Raises:
-        TlaunchError: with an exit code of its own.
+        TlaunchError: a check failed.
     """
     prepared = prepare(options, os.environ, engine=engine.engine)
     check_size(engine, prepared.request.layout)
@@ -179,7 +180,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         _check_port(port)
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
-        # Whatever the table calls the servers, the engine may know them by names.
+        # The engine may know the servers by name, even if the table has addresses.
         by_names = len(used.servers) > 1
         needed.update(check_library(rank.argv, environment, spec.cwd, by_names=by_names, mentioned=True))
     if needed:
@@ -190,7 +191,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         environment |= meeting_place(spec.master_addr, port)
     run_dir = join_run(spec, rank, prepared.files)
     write_environment(run_dir.env_log(rank.global_rank), environment)
-    if process := identify(os.getpid()):  # else `tlaunch status` could not tell whether this rank has ended
+    if process := identify(os.getpid()):  # `tlaunch status` needs it to see whether this rank has ended
         with suppress(OSError):  # a full disk does not harm the rank
             note_process(run_dir, rank.global_rank, process)
     if rank.server_index == spec.ranks[0].server_index:
@@ -205,7 +206,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
 
 
 def _check_port(port: int) -> None:
-    """Check that rank 0 can listen there.
+    """Check that rank 0 can listen on the port.
 
     Raises:
         UsageError: it cannot.
@@ -213,12 +214,12 @@ def _check_port(port: int) -> None:
     try:
         check_port(port)
     except UsageError as error:
-        hint = "--master-port N, the same for all ranks, names another one"
+        hint = "choose another port with --master-port N, the same for all ranks"
         raise UsageError(error.message, hint=hint) from error
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
-    """Return a warning if the table's only server may be another machine. Blocks while its name is looked up.
+    """Return a warning if the table's only server may be another machine. Blocks during name lookups.
 
     Raises:
         TlaunchError: the rank belongs to another server.
@@ -230,8 +231,8 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
 
 
 def _say(prepared: Prepared, spec: RunSpec, rank: RankSpec, more: Iterable[str]) -> None:
-    """Print notes, and where the run is, on the engine's stderr: once for all ranks, by one on the server of rank 0."""
-    # MASTER_PORT has a note of its own
+    """Print notes and the run directory to the engine's stderr, once for all ranks."""
+    # MASTER_PORT has a separate note
     environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
     inherited = notes(conflicts(environment, rank.env, within_engine=True))
     for note in (*prepared.notes, *more, *inherited):

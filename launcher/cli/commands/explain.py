@@ -1,4 +1,4 @@
-"""`tlaunch explain`: a rank's environment, variable by variable, and where each value comes from."""
+"""`tlaunch explain`: show a rank's environment variables and the origin of each value."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ Examples:
   tlaunch explain --all --json --devices 2 -- python train.py
   tlaunch explain --settings --set train.steps=5 > settings.toml
 
-Origins: layout, rank table: derived from them; --env: set by that option; inherited: from your shell; tlaunch: any other
+Origins: layout, rank table: derived from it; --env: set by that option; inherited: from your shell; tlaunch: any other
 variable that tlaunch sets; removed: left by another launcher in your shell, and not passed to ranks.
 
-Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
+Exit codes: 0; 2 wrong usage, or a file cannot be read; 3 invalid rank table or layout.
 """
-# --detach is taken, and means nothing: a run's line need not be cut.
+# --detach is accepted and ignored, so that a command line of `tlaunch run` works unchanged.
 NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
-PORTS = (MASTER_PORT, MS_SCHED_PORT)  # the same one
-MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
-MIN_ORIGIN_COLUMNS = 16  # in which an origin is wrapped; a narrower terminal does so itself
-MAX_PROSE_COLUMNS = 100  # columns of prose
+PORTS = (MASTER_PORT, MS_SCHED_PORT)  # both have the same value
+MAX_VALUE_COLUMNS = 28  # width of the value column; a longer value shifts its origin to the right
+MIN_ORIGIN_COLUMNS = 16  # a narrower column is left to the terminal to wrap
+MAX_PROSE_COLUMNS = 100
 
 
 @frozen
 class Explained:
-    """One rank of a run, and the variables that are shown of it."""
+    """One rank of a run, with the variables to show."""
 
     draft: Draft
     request: Request
@@ -80,8 +80,8 @@ class Explained:
     "--settings",
     "of_settings",
     is_flag=True,
-    help="Show the settings of the bundled trainer instead, as a file for --config that says where each comes from, below "
-    "the command that gives the same run.",
+    help="Show the settings of the bundled trainer instead, as a file for --config. Comments give the origin of each setting "
+    "and the command for the same run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -90,14 +90,16 @@ def explain(
 ) -> None:
     """Show where a rank's variables and the trainer's settings come from.
 
-    The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
-    are shown, and those of other launchers that conflict with them; secrets are masked.
+    The other options and COMMAND are as for `tlaunch run`. Nothing is started. The output has the variables that
+    tlaunch sets, and conflicting ones of other launchers. Secrets are masked.
     """
     if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
-        raise UsageError(f"{code} is no program, but a problem of rank tables", hint=f"tlaunch table explain {code}")
+        raise UsageError(f"`{code}` is a rank table code, not a program", hint=f"tlaunch table explain {code}")
     given = {"--rank": context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE, "--all": everything}
     for name in filter(given.get, given if of_settings else ()):
-        raise UsageError(f"--settings and {name}: one is about the bundled trainer, the other about variables of ranks")
+        raise UsageError(
+            f"--settings and {name}: give one of them; --settings shows the trainer's settings, {name} variables of ranks"
+        )
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings))
     for note in prepared.notes:
@@ -105,7 +107,7 @@ def explain(
     request, own_table = prepared.request, None
     if of_settings:
         if prepared.program.recipe is None:
-            raise UsageError("--settings are those of the bundled trainer, and COMMAND is another program")
+            raise UsageError("--settings shows the bundled trainer's settings, but COMMAND is another program")
         write_out(_settings_text(chosen, request.layout, as_json=as_json))
         return
     if (first := first_allotment(request)) is not None:
@@ -113,7 +115,7 @@ def explain(
         request, own_table = attempt_request(request, first), attempt_table(0)
     if global_rank >= request.layout.world_size:
         raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
-    # The rank as a run that started now would have it.
+    # As in a run that starts now.
     name = free_name(request.runs_dir, prepared.timed_name)
     rank = draft(request, name=name, master_port=chosen.master_port or 0, own_table=own_table)[global_rank]
     explained = _explained(rank, request, port_given=bool(chosen.master_port), everything=everything)
@@ -125,7 +127,7 @@ explain.groups, explain.rare, explain.is_like_run = RUN_GROUPS, RARE, True
 
 
 def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
-    # --settings alone needs it
+    # only --settings needs it
     from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
 
     found = effective_settings(options, layout)
@@ -139,7 +141,7 @@ def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
     decided = [one for one in chosen.variables if one.value is not None or one.instead_of is not None]
-    if not port_given:  # which port is free is known when the run starts
+    if not port_given:  # the run picks the port when it starts
         why = "chosen when the run starts"
         decided = [replace(one, value=FREE_PORT, why=why) if one.name in PORTS else one for one in decided]
     found = conflicts(request.inherited_env, {one.name: one.value for one in decided})
@@ -154,7 +156,7 @@ def _explained(chosen: Draft, request: Request, *, port_given: bool, everything:
 
 
 def _lines(explained: Explained) -> Iterator[str]:
-    """Yield the rank's place, command and cores, its variables in columns, and what conflicts with them."""
+    """Yield the rank's position, command, cores and variables, then conflicts with other launchers."""
     rank, layout, share = explained.draft.rank, explained.request.layout, explained.draft.share
     place = coordinate_of(rank.global_rank, layout)
     yield printable(
@@ -171,9 +173,9 @@ def _lines(explained: Explained) -> Iterator[str]:
     yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
     if explained.conflicts:
         yield ""
-        for conflict in explained.conflicts:  # variables that ranks would get from the shell, or do get
+        for conflict in explained.conflicts:  # variables of the shell that tlaunch keeps from ranks, or passes on
             names = ", ".join(one.name for one in conflict.found)
-            danger = f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
+            danger = f"{conflict.family}? With {names} from your shell, {conflict.danger}"
             if conflict.found[0].fate is Fate.KEPT:
                 danger = f"warning: {names}: {conflict.danger}"
             columns = min(screen_of(sys.stdout).columns or MAX_PROSE_COLUMNS, MAX_PROSE_COLUMNS)
@@ -181,7 +183,7 @@ def _lines(explained: Explained) -> Iterator[str]:
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield lines in columns, whose origins a terminal shows below each other. They are for `grep` too: no value is cut."""
+    """Yield lines in columns. A terminal gets origins wrapped within their column. Values are never cut, for `grep`."""
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
     value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)
@@ -231,7 +233,7 @@ def _to_json(explained: Explained) -> dict[str, Any]:
 
 
 def _variable_to_json(variable: Variable) -> dict[str, Any]:
-    """`value` is null for a variable that is taken away, `instead_of` where the environment had no other value."""
+    """Encode a variable. `value` is null if it is removed, `instead_of` if the environment had no other value."""
 
     def shown(value: str | None) -> str | None:
         return None if value is None else masked(variable.name, value)

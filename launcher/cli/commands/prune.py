@@ -1,4 +1,4 @@
-"""`tlaunch prune`: remove runs that are over."""
+"""`tlaunch prune`: remove finished runs."""
 
 from __future__ import annotations
 
@@ -28,20 +28,23 @@ Examples:
   tlaunch prune --older-than 30d
   tlaunch prune --state failed --state hung --state lost --yes
 
-A run is removed with its logs, checkpoints and model. One that is active, or may be (on another machine, under mpirun or
-srun), stays; so does one that a run which is left goes on from (--resume), one of another user, and a link to a run
-elsewhere. With --keep 0 every run that is over is removed.
+A run is removed with its logs, checkpoints and model. Never removed: active runs, and runs that may be active (on
+another machine, or under mpirun or srun); runs that a remaining run was resumed from (--resume); runs of other users;
+links to other directories. --keep 0 removes every finished run.
 
-Exit codes: 0; 1 a run cannot be removed, or the answer was no; 2 wrong usage; 130 Ctrl-C.
+Exit codes: 0; 1 a run cannot be removed, or you answered no; 2 wrong usage; 130 Ctrl-C.
 """
 OVER = (State.FINISHED, State.FAILED, State.HUNG, State.STOPPED, State.LOST, State.ENDED)
 HEADER = ("NAME", "STATE", "OVER FOR", "SIZE")
 
 
 @click.command(epilog=EPILOG)
-@click.option("--keep", type=IntRange(min=0), metavar="N", help="Of the runs that may go, keep the newest N.")
+@click.option("--keep", type=IntRange(min=0), metavar="N", help="Keep the newest N of the runs that would be removed.")
 @click.option(
-    "--older-than", type=Seconds(min=0), metavar="TIME", help="Only runs that have been over for so long: 12h, 7d."
+    "--older-than",
+    type=Seconds(min=0),
+    metavar="TIME",
+    help="Only runs that ended at least TIME ago, such as 12h or 7d.",
 )
 @click.option(
     "--state",
@@ -51,7 +54,7 @@ HEADER = ("NAME", "STATE", "OVER FOR", "SIZE")
     metavar="STATE",
     help=f"Only runs in this state: {', '.join(state.value for state in OVER)}. Repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the runs that would be removed, without removing them.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @runs_dir_option
 def prune(
@@ -59,7 +62,7 @@ def prune(
 ) -> int:
     """Remove finished runs and print their names."""
     if keep is None and older_than is None and not states:
-        raise UsageError("which runs?", hint="--keep N, --older-than TIME or --state STATE chooses them")
+        raise UsageError("no runs are selected", hint="give --keep N, --older-than TIME or --state STATE")
     found = runs_found(runs_dir)
     chosen = [each for each in found if _is_wanted(each, older_than, states)][keep or 0 :]
     here = runs_dir.resolve()
@@ -68,11 +71,13 @@ def prune(
     sizes = {each.root: bytes_in(each.root) for each in going}
     total = f"{counted(len(going), 'run')}, {size(sum(sizes.values()))}"
     if not going:
-        say("no run is to be removed")
+        say("there are no runs to remove")
         return EXIT_OK
     if not dry_run and not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"{total}: nobody can be asked whether to remove them", hint="add --yes, or --dry-run")
+            raise UsageError(
+                f"cannot ask whether to remove {total}: stdin is not a terminal", hint="add --yes or --dry-run"
+            )
         for line in aligned(HEADER, [_row(each, sizes[each.root]) for each in going], right=frozenset(HEADER[2:])):
             say(line)
         if not click.confirm(f"Remove {total}?", err=True):
@@ -87,7 +92,7 @@ def prune(
 
 
 def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, ...]) -> bool:
-    """Return whether a run that may go is chosen; of one that stays for another reason than that it is active, say so."""
+    """Return whether a run is selected. Report a selected run that is kept, unless it is kept for being active."""
     state = found.state
     if states and state.state.value not in states:
         return False
@@ -99,7 +104,7 @@ def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, .
 
 
 def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: list[Path]) -> list[FoundRun]:
-    """Return the chosen runs without those that one which is left, here or elsewhere, goes on from; say which they are."""
+    """Return the chosen runs that no remaining run was resumed from. Report the others."""
     while True:
         left = [each.root for each in found if each not in chosen]
         needed = continued_among([each.root for each in chosen], [*left, *others])
@@ -122,7 +127,7 @@ def _remove_all(going: Iterable[FoundRun], removal: Removal, bytes_of: Callable[
                 continue  # another process has removed it
             except OSError as error:
                 where = "" if error.filename is None else f": {os.fsdecode(error.filename)}"
-                say(f"error: {shown_name(each.state)} cannot be removed{where}: {error.strerror}")
+                say(f"error: cannot remove {shown_name(each.state)}{where}: {error.strerror}")
                 code = EXIT_FAILURE
                 continue
             if stays is not None:

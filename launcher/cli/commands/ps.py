@@ -1,4 +1,4 @@
-"""`tlaunch ps`: which runs there are, and how they stand."""
+"""`tlaunch ps`: list runs with their states."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Examples:
   tlaunch ps --everywhere
   tlaunch ps --all --json | jq -r '.[] | select(.state == "failed") | .name'
 
-States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its launcher or
-agent was killed); elsewhere (started on another machine, or before this machine's last boot: its state is unknown here);
-unwatched (`tlaunch exec`: only mpirun or srun knows its state); ended (all ranks have ended, and only mpirun or srun knows
-their exit codes); unknown (written by another version of tlaunch).
+States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its launcher
+or agent was killed); elsewhere (started on another machine, or before this machine's last boot: its state is unknown
+here); unwatched (`tlaunch exec`: only mpirun or srun knows its state); ended (all ranks have ended, and only mpirun or
+srun knows their exit codes); unknown (written by another version of tlaunch).
 
 Exit codes: 0, also if there is no run; 2 wrong usage.
 """
-CONTINUES = "CONTINUES"  # is there where any run has something in it
-DIRECTORY = "DIRECTORY"  # of runs; is there where several are looked at
+CONTINUES = "CONTINUES"  # shown if any run was resumed from another
+DIRECTORY = "DIRECTORY"  # shown if runs of several directories are listed
 HEADER: tuple[str, ...] = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", DIRECTORY, CONTINUES, "FIRST FAILURE")
 PLACES_SHOWN = 3
 NOTHING = "-"
 RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
-# On a narrow terminal, in this order: cut to so many columns, or left out (0). STATE and EXIT stay as they are.
+# How a narrow terminal shrinks the table, in this order: column and new width, 0 drops it. STATE and EXIT never shrink.
 GIVING_WAY: tuple[tuple[str, int], ...] = (
     (DIRECTORY, 24), ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), (CONTINUES, 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
     ("FIRST FAILURE", 0), (DIRECTORY, 12), ("NAME", 1),
@@ -56,11 +56,11 @@ GIVING_WAY: tuple[tuple[str, int], ...] = (
 def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> None:
     """List the active runs, newest first.
 
-    Where there are no runs here, those of other directories are listed in which `tlaunch run` has begun runs of yours.
+    If --runs-dir has no runs, the command lists your runs in other directories.
     """
     places = _places(runs_dir, everywhere=everywhere)
     directories = [run_at(place.absolute() / name) for place in places for name in run_names(place)]
-    # A report is an agent's last act: without --all such runs need no look.
+    # The agent writes report.json last, so runs that have one are only read with --all.
     looked = [look(run_dir) for run_dir in directories if everything or not run_dir.report.exists()]
     states = [state for state in looked if everything or _may_be_active(state)]
     states.sort(key=lambda state: state.started_ns or 0, reverse=True)
@@ -80,8 +80,8 @@ def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> 
         known = "known to be " if unwatched else ""
         say(f"no run is {known}active in {_listed(places)}; --all lists finished runs too")
     if unwatched:
-        words = f"{counted(unwatched, 'run')} of `tlaunch exec` may be active, which only mpirun or srun knows"
-        say(f"{words}; --all lists such runs")
+        words = f"{counted(unwatched, 'run')} of `tlaunch exec` may be active; only mpirun or srun knows"
+        say(f"{words}, and --all lists such runs")
 
 
 def _places(runs_dir: Path, *, everywhere: bool) -> tuple[Path, ...]:
@@ -95,7 +95,7 @@ def _listed(places: tuple[Path, ...]) -> str:
 
 
 def to_lines(states: list[RunState], width: int, screen: Screen = PLAIN, *, placed: bool = False) -> list[str]:
-    """Return the table, in lines of at most `width` columns: what matters least gives way. `placed`: with directories."""
+    """Return the table in lines of at most `width` columns. `placed` adds the DIRECTORY column."""
     table, giving_way = [HEADER, *map(_row, states)], GIVING_WAY
     without = [] if placed else [DIRECTORY]
     if all(row[HEADER.index(CONTINUES)] == NOTHING for row in table[1:]):
@@ -108,7 +108,7 @@ def to_lines(states: list[RunState], width: int, screen: Screen = PLAIN, *, plac
 
 
 def _may_be_active(state: RunState) -> bool:
-    """Return whether a run may be active; one of this machine before its last start certainly is not."""
+    """Return whether a run may be active. One from before this machine's last boot is not."""
     return (
         state.state.going_on
         or (state.state.value == "unwatched" and state.lives)

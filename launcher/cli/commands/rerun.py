@@ -1,4 +1,4 @@
-"""`tlaunch rerun`: start again what a run's record says that it ran."""
+"""`tlaunch rerun`: repeat a run with its recorded command and options."""
 
 from __future__ import annotations
 
@@ -32,31 +32,33 @@ Examples:
   tlaunch rerun --env NCCL_DEBUG=INFO -- python train.py --epochs 1
   tlaunch rerun --dry-run
 
-The run starts in the directory in which that one was started, with the environment of this shell, and its directory is made
-beside that one's. Options that are given take the place of recorded ones; --env and --set add to them. A COMMAND that begins
-with - is arguments, which are put behind those of the recorded program; for most programs the last one of a name counts.
-Secrets are masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again. `--env NAME`
-without a value passes on the one that this shell has. Before it runs the command of another user, or of a run in another
-directory that RUN does not name, it asks; where nobody can be asked, it refuses without --yes.
+The new run starts in the working directory of the recorded run, with the environment of this shell. Its run directory
+is created next to the recorded one. Options that you give replace recorded ones; --env and --set add to them. If
+COMMAND begins with -, it is appended to the arguments of the recorded program; in most programs the last value of an
+option counts.
 
-Exit codes: those of `tlaunch run`; 1 also: the answer was no; 2 also: no such run, its record does not hold its options, or
---yes is missing.
+Secrets are masked in a record: `tlaunch rerun` then lists the options to give again, and starts nothing. `--env NAME`
+without a value takes the value from this shell. Before it runs the command of another user, or of a run in another
+directory that RUN does not name, it asks for confirmation; if stdin is not a terminal, --yes is required.
+
+Exit codes: as for `tlaunch run`; 1 also: you answered no; 2 also: no such run, a record without options, or --yes is
+missing.
 """
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
-_COMMANDS = re.compile(r"-[a-z]*c")  # the option of a shell that is followed by a line
-PATHS = ("rank_table", "config", "data", "resume")  # which are relative to where they are typed
+_COMMANDS = re.compile(r"-[a-z]*c")  # a shell's option before a command line
+PATHS = ("rank_table", "config", "data", "resume")  # relative to the current directory
 
 
 class _Rerun(TakesCommand):
-    """A command whose RUN stands before `--`, and COMMAND after it."""
+    """A command with RUN before `--` and COMMAND after it."""
 
     without = "start the recorded one"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         before, after = (args[: args.index("--")], args[args.index("--") :]) if "--" in args else (args, [])
         if after == ["--"]:
-            before = args  # which is refused
+            before = args  # the parser refuses it
         ctx.params["command"] = tuple(after[1:])
         return super().parse_args(ctx, before)
 
@@ -66,7 +68,7 @@ class _Rerun(TakesCommand):
 
 @click.command(cls=_Rerun, epilog=EPILOG, help=f"Repeat a run, optionally with changed options.\n\n{RUN_HELP}")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask about a run in another directory or of another user.")
-@click.option("--dry-run/--no-dry-run", help="Print the command line that would be run, and start nothing.")
+@click.option("--dry-run/--no-dry-run", help="Print the command line without running it.")
 @run_argument
 @click.pass_context
 def rerun(
@@ -85,7 +87,7 @@ def rerun(
     if dry_run:
         write_out(f"{line}\n")
         if secrets:
-            say(f"note: masked here, and to be filled in: {secrets}")
+            say(f"note: fill in the masked values: {secrets}")
         context.exit(EXIT_OK)
     if secrets:
         raise UsageError(
@@ -99,7 +101,7 @@ def rerun(
     try:
         os.chdir(cwd)
     except OSError as error:
-        raise UnreadableError(f"{cwd}, where the run was started, cannot be entered: {error.strerror}") from error
+        raise UnreadableError(f"cannot enter {cwd}, the run's working directory: {error.strerror}") from error
     context.exit(start.run(again).exit_code)
 
 
@@ -108,7 +110,7 @@ rerun.groups, rerun.rare, rerun.is_like_run = RUN_GROUPS, RARE, True
 
 
 def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
-    """Return how to give masked secrets again, by variables of the shell if possible."""
+    """Return a hint that says how to supply masked secrets, through shell variables if possible."""
     wanted = list(masked_in(options))
     variables = [each for each in wanted if each.startswith("--env ")]
     line = " ".join(("tlaunch rerun", as_argument(run_dir), *variables))
@@ -125,30 +127,28 @@ def _is_given(context: click.Context, name: str, value: Any) -> bool:
 
 
 def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return the recorded program with more arguments behind its own."""
+    """Return the recorded command with `arguments` appended."""
     if not recorded.command:
-        message = (
-            f"{arguments[0]} is no program, and {name} ran the bundled trainer, which has settings and no arguments"
-        )
-        raise UsageError(message, hint="change a setting by --set KEY=VALUE, without the dashes")
+        message = f"`{arguments[0]}` is not a program, and {name} ran the bundled trainer, which takes settings, not arguments"
+        raise UsageError(message, hint="change a setting with --set KEY=VALUE, without the dashes")
     interpreter = recorded.command[0].rpartition("/")[2]
     if interpreter in SHELLS and any(_COMMANDS.fullmatch(word) for word in recorded.command[1:]):
         raise UsageError(
-            f"{name} ran a line of {interpreter}, which would take {arguments[0]} for a parameter of its own",
-            hint=f"write all of it: tlaunch rerun {name} -- {interpreter} -c '...'",
+            f"{name} ran `{interpreter} -c`, and {interpreter} would take `{arguments[0]}` as its own parameter",
+            hint=f"give the complete command: tlaunch rerun {name} -- {interpreter} -c '...'",
         )
     return (*recorded.command, *arguments)
 
 
 def _absolute(value: Any) -> Any:
-    """Return a path as it is called from everywhere; a name that is no path here stays."""
+    """Return the absolute path. A name that is not a path on this machine is returned unchanged."""
     if isinstance(value, Path):
         return value.absolute()
     return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long
 
 
 def _command_line(options: RunOptions, cwd: Path) -> str:
-    """Return what one would type here."""
+    """Return the equivalent `tlaunch run` command line for the current directory."""
     own = cwd / usual_runs_dir()
     if own.resolve() == options.runs_dir.resolve():
         options = replace(options, runs_dir=DEFAULT_RUNS_DIR)

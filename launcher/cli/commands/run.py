@@ -1,4 +1,4 @@
-"""`tlaunch run`: check everything, then start one process per device and watch over them."""
+"""`tlaunch run`: check the program and its cluster, then start one process per device and supervise them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Examples:
   tlaunch run --engine mpi --rank-table rank_tables/rank_table_16pcs.json \\
       -- python train.py
 
-Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT for torch's env://;
-RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE for MindSpore; and TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP,
-_PP and _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
+Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT for torch's
+env://; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE for MindSpore; and TLAUNCH_RUN_DIR,
+TLAUNCH_DP, _MP, _PP and _MICRO_BATCHES. The output of a rank goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
-TIME is a number of seconds, or has units: 90s, 10m, 1h30m.
+TIME is in seconds unless it has units: 90s, 10m, 1h30m.
 
-When a rank fails, tlaunch collects the stacks of all ranks, sends them SIGTERM, and after --grace sends SIGKILL. Ctrl-C
-sends the same signals without collecting stacks: to see where a run hangs, use `tlaunch stacks` in another terminal first.
-A second Ctrl-C kills at once. Ctrl-Z pauses the ranks until `fg`. With checkpoints (--set checkpoint.every_steps=N), the
-bundled trainer saves one at SIGTERM and then exits, and one at SIGUSR1 and continues.
+When a rank fails, tlaunch collects the stacks of all ranks, sends them SIGTERM, and after --grace sends SIGKILL.
+Ctrl-C sends the same signals without collecting stacks: to see where a run hangs, use `tlaunch stacks` in another
+terminal first. A second Ctrl-C sends SIGKILL at once. Ctrl-Z pauses the ranks until `fg`. With checkpoints (--set
+checkpoint.every_steps=N), the bundled trainer saves one and exits at SIGTERM, and saves one and continues at SIGUSR1.
 
-Exit codes: 0 all ranks succeeded; the exit code of the rank that failed first, or 128 + its signal; 1 a server was lost
-or did not join; 2 wrong usage, or a file or program is missing or unreadable; 3 refused table or layout; 124 a rank hung
-(--hang-timeout); 126 a rank's program could not start, 127 its interpreter was not found; 129, 130, 131, 143 ended by
-SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or its agent was killed.
+Exit codes: 0 all ranks succeeded; the exit code of the rank that failed first, or 128 + its signal; 1 a server was
+lost or did not join; 2 wrong usage, or a file or program is missing or unreadable; 3 invalid rank table or layout; 124
+a rank hung (--hang-timeout); 126 a rank's program could not start, 127 its interpreter was not found; 129, 130, 131,
+143 ended by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or its agent was killed.
 """
 
 
@@ -48,8 +48,8 @@ SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or its agent was killed.
 def run(context: click.Context, /, **options: Any) -> None:
     """Start one process per device and supervise them.
 
-    Without COMMAND, tlaunch trains a bundled program: the Transformer, or the one that --recipe names. COMMAND can be any program. Without --rank-table
-    and --devices, one process starts.
+    COMMAND can be any program. Without it, tlaunch trains a bundled program: the Transformer, or the one that --recipe
+    names. Without --rank-table and --devices, one process starts.
     """
     chosen = RunOptions(**(given_last(context, options) if context.default_map else options))
     if (chosen.dry_run or chosen.verbose) and not chosen.quiet:

@@ -1,4 +1,4 @@
-"""`tlaunch stacks`: where every rank of a run is at this moment."""
+"""`tlaunch stacks`: show the current stack of every rank of a run."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ Examples:
   tlaunch stacks --rank 0,3-5 --full 20261121-053712-transformer
   tlaunch stacks --json | jq '.ranks[] | select(.in_collective | not)'
 
-Ranks with the same stack are shown as one group, small groups first, with the innermost frames of the main thread. Python
-ranks that tlaunch started write their stacks themselves, even while a call into C holds the interpreter lock. For other
-ranks the system call that they wait in is shown, or their stack if py-spy is installed. No rank is stopped; writing a
-stack takes milliseconds.
+Ranks with the same stack are shown as one group, small groups first, with the innermost frames of the main thread.
+Python ranks that tlaunch started write their stacks themselves, even while a C call holds the interpreter lock. For
+other ranks, the output has the stack if py-spy is installed, else the system call that the rank waits in. No rank is
+stopped; writing a stack takes milliseconds.
 
-With several servers, the ranks of all servers are shown, whether you ask on the launcher's machine or on a server that has
-the run directory. Servers that do not answer within seconds are named. If the run's coordinator cannot be reached, only the
-ranks of this server are shown, with the reason.
+The output has the ranks of all servers. You can run the command on the launcher's machine, or on any server that has
+the run directory. Servers that do not answer within seconds are listed. If the run's coordinator cannot be reached,
+only the ranks of this server are shown, with the reason.
 
-Exit codes: 0; 1 none of the chosen ranks is running, or a server has not answered; 2 wrong usage, or no such run.
+Exit codes: 0; 1 none of the chosen ranks is running, or a server did not answer; 2 wrong usage, or no such run.
 """
 FRAMES_SHOWN = 8
 
-RankRange = tuple[int, int]  # first and last, both included
+RankRange = tuple[int, int]  # first and last, inclusive
 
 
 @frozen
 class Seen:
-    """The stacks found, by ascending global rank. Invariant: `stacks` has no rank that `pids` has not."""
+    """The collected stacks, by ascending global rank. Every rank in `stacks` is also in `pids`."""
 
     pids: Mapping[int, int]
     steps: Mapping[int, int | None]
     stacks: Mapping[int, RankStack]
-    unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that did not answer
+    unasked: Mapping[str, str] = field(default_factory=dict)  # server ID -> reason, for servers that did not answer
 
 
 @click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
-@click.option("--rank", "ranks", metavar="LIST", help="Show these ranks only, such as 0,3-5.")
-@click.option("--full", is_flag=True, help="Show every frame, and the other threads of each group's first rank.")
+@click.option("--rank", "ranks", metavar="LIST", help="Show only these ranks, such as 0,3-5.")
+@click.option("--full", is_flag=True, help="Show all frames, and the other threads of each group's first rank.")
 @json_option
 @active_run_argument
 @click.pass_context
@@ -80,13 +80,13 @@ def stacks(
 
 
 def parse_ranks(text: str) -> tuple[RankRange, ...]:
-    """Return the ranges of a list.
+    """Parse a list of ranks into ranges.
 
     >>> parse_ranks("0,3-5")
     ((0, 0), (3, 5))
 
     Raises:
-        UsageError: this is no list of ranks.
+        UsageError: `text` is not a list of ranks.
     """
     ranges = []
     for part in text.split(","):
@@ -94,17 +94,17 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
             raise UsageError(
-                f"--rank {text!r}: {part.strip()!r} is neither a rank nor a range", hint="for instance 0,3-5"
+                f"--rank {text!r}: {part.strip()!r} is not a rank or a range", hint="use a list such as 0,3-5"
             )
         ranges.append((int(first), int(last)))
     return tuple(ranges)
 
 
 def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
-    """Return the stacks of all servers, or of this machine alone where only its own ranks can be asked.
+    """Return the stacks from all servers, or only from this machine if the coordinator cannot be reached.
 
     Raises:
-        TlaunchError: nothing was seen.
+        TlaunchError: no stack was collected.
     """
     endpoint = None if state.state.over else read_endpoint(state.run_dir)
     if endpoint is None:
@@ -115,17 +115,17 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
         try:
             here = _gathered(state, _living(state, wanted))
         except TlaunchError as nothing:
-            raise TlaunchError(f"{nothing.message}; of other servers nothing is known: {error.message}") from error
+            raise TlaunchError(f"{nothing.message}; stacks of other servers are missing: {error.message}") from error
         return replace(here, unasked={"other servers": error.message})
 
 
 def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, answers: Iterable[SurveyAnswer], silent: Mapping[str, str]
 ) -> Seen:
-    """Return what the agents of all servers have found.
+    """Return the stacks that the agents of all servers collected.
 
     Raises:
-        TlaunchError: no rank lives, or that is not known.
+        TlaunchError: no rank is alive, or too few servers answered to know.
     """
     answers = tuple(answers)
     ranks = sorted((rank for answer in answers for rank in answer.ranks), key=lambda rank: rank.global_rank)
@@ -137,16 +137,16 @@ def _answered(
         return Seen({rank.global_rank: rank.pid for rank in ranks}, steps, stacks, unasked)
     if ranks:
         raise TlaunchError(_ended(rank.global_rank for rank in ranks))
-    which = "living rank" if wanted is None else "living rank among those asked for"
-    missing = "".join(f"; {server} is not known: {why}" for server, why in unasked.items())
+    which = "living rank" if wanted is None else "living rank among the chosen ones"
+    missing = "".join(f"; {server} is unknown: {why}" for server, why in unasked.items())
     raise TlaunchError(f"{shown_name(state)} has no {which}: it is {describe_run(state)}{missing}")
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
-    """Return the pids of ranks that live, each known to be the rank's own by the time of its start.
+    """Return the PIDs of the living ranks on this machine. Start times rule out reused PIDs.
 
     Raises:
-        TlaunchError: there are none.
+        TlaunchError: no chosen rank is alive.
     """
     living = {
         look.global_rank: look.process.pid
@@ -162,16 +162,16 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}
     if not chosen_ones:
         raise TlaunchError(
-            f"none of the ranks asked for lives; {rank_list(living)} of {shown_name(state)} can be asked"
+            f"none of the chosen ranks of {shown_name(state)} is alive; still alive: {rank_list(living)}"
         )
     return chosen_ones
 
 
 def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Ask all ranks, and block until they have answered, not much longer than a second.
+    """Collect the stacks of these ranks. Blocks for about a second at most.
 
     Raises:
-        TlaunchError: every rank ended meanwhile.
+        TlaunchError: every rank ended before it answered.
     """
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
@@ -183,7 +183,7 @@ def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
 
 
 def _ended(global_ranks: Iterable[int]) -> str:
-    return f"{rank_list(global_ranks)} ended while being asked"
+    return f"{rank_list(global_ranks)} ended before answering"
 
 
 def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, full: bool) -> str:

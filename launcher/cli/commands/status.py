@@ -1,4 +1,4 @@
-"""`tlaunch status`: the state of a run, rank by rank."""
+"""`tlaunch status`: show the state of a run, rank by rank."""
 
 from __future__ import annotations
 
@@ -48,33 +48,33 @@ Examples:
   tlaunch status --each | grep stopped
   tlaunch status 20261121-053712-transformer --json
 
-States of a rank: waiting (about to start), not started (and will not be), running, stopped (by SIGSTOP or Ctrl-Z), ended,
-gone (its exit code is unknown), unwatched (started by `tlaunch exec` on another machine: only mpirun or srun knows its
-state). STEP and LOSS come from the rank's heartbeat file; without one they are read from the lines that it prints. LOG is
-the amount written to train.log, WRITTEN the time since the last write.
+States of a rank: waiting (about to start), not started (and will not be), running, stopped (by SIGSTOP or Ctrl-Z),
+ended, gone (its exit code is unknown), unwatched (started by `tlaunch exec` on another machine: only mpirun or srun
+knows its state). STEP and LOSS come from the rank's heartbeat file; without one, they are parsed from its output. LOG
+is the amount written to train.log, WRITTEN the time since the last write.
 
-A row of several ranks (--group) has the smallest and the largest STEP and LOSS, and the largest BEAT, LOG and WRITTEN.
-Groups of few ranks come first: a rank that lags, or has stopped, stands at the top.
+A row of several ranks (--group) has the range of STEP and LOSS, and the largest BEAT, LOG and WRITTEN. Small groups
+come first, so that lagging and stopped ranks are at the top.
 
-Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
+Exit codes: 0 in any state of the run; 2 wrong usage, or no such run.
 """
 RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN"})
-# On a narrow terminal, in this order: cut to so many columns, or left out (0).
+# How a narrow terminal shrinks the table, in this order: column and new width, 0 drops it.
 GIVING_WAY = (
     ("END", 24), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("PID", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
 )  # fmt: skip
 LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s", "counts_samples")
-GROUPED_FROM = 16  # ranks; so many are grouped on a terminal
+GROUPED_FROM = 16  # ranks; a terminal groups this many or more
 
 
 @frozen
 class RankStatus:
-    """All that is known of one rank."""
+    """Everything known about one rank."""
 
     look: RankLook
     place: RankPlace | None
     figures: RankFigures
-    log_bytes: int | None  # None where there is no log
+    log_bytes: int | None  # None without a log
     log_written_ns: int | None
 
 
@@ -83,7 +83,7 @@ class RankStatus:
     "--group/--each",
     "groups",
     default=None,
-    help="Show ranks that are alike in one row, or each in its own.  [default: --group on a terminal from 16 ranks on]",
+    help="Show similar ranks in one row, or each in its own.  [default: --group on a terminal with 16 ranks or more]",
 )
 @progress_regex_option
 @json_option
@@ -151,8 +151,8 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
     if recorded.continues is not None:
         yield f"  continues {continued_from(recorded.continues)}"
     if state.part is not None:
-        rest = "its script on each other server" if recorded.engine else "the launcher that began the run"
-        yield f"  only this server's part, {rank_list(state.part)}: {rest} has the rest"
+        rest = "the other servers" if recorded.engine else "the launcher's machine"
+        yield f"  only this server's part is shown, {rank_list(state.part)}; for the others run `tlaunch status` on {rest}"
     if state.ended_ns is not None:
         what = "last event" if state.exit_code is None else "ended"
         yield f"  {what} {duration((state.looked_ns - state.ended_ns) / 1e9)} ago"
@@ -164,13 +164,13 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         yield f"  MindSpore's scheduler: {scheduler}; log in {as_people_call_it(state.run_dir.scheduler_log)}"
     if unknown := [look for look in state.ranks if state.engine and look.state.value == "unwatched"]:
         hosts = sorted({one_line(look.process.host) for look in unknown if look.process})
-        where = f", which are on {', '.join(hosts)}" if hosts else ""
-        yield f"  the state of {rank_list([look.global_rank for look in unknown])}{where} is not known on this machine"
+        where = f" on {', '.join(hosts)}" if hosts else ""
+        yield f"  the state of {rank_list([look.global_rank for look in unknown])}{where} is unknown on this machine"
     if recorded.max_restarts:
         yield f"  restarts: {progress.restarts} of at most {recorded.max_restarts}"
     if (allotment := progress.current.allotment) is not None:
         used = counted(len(allotment.devices), "device")
-        spare = f", {len(allotment.spare)} spare at its beginning" if allotment.spare else ""
+        spare = f", {len(allotment.spare)} spare at its start" if allotment.spare else ""
         where = f"{used} of {len(recorded.devices)}{spare}"
         yield f"  elastic: attempt {progress.current.number} with {allotment.layout} on {where}"
     if progress.current.slow and state.state.going_on:
@@ -179,7 +179,7 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
 
 def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
     def state_of(rank: RankStatus) -> str:
-        # `--json` has the state alone: of a run that did not begin that says the same.
+        # Only in text: JSON has the rank's state, and the run's state shows that it did not start.
         waits = rank.look.state.value == "waiting" and state.progress.not_begun is not None
         return "not started" if waits else rank.look.state.value
 
@@ -202,7 +202,7 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
 
 
 def _group_key(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
-    """Return what tells apart ranks that do not belong in one row."""
+    """Return a function from a rank to its group. The ranks of a group share a row."""
     slow = state.progress.current.slow if state.state.going_on else {}
     return group_key(
         ranks,

@@ -1,4 +1,4 @@
-"""`tlaunch stop`: end a run from any shell of its machine."""
+"""`tlaunch stop`: stop a run from any shell on its machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Examples:
   tlaunch stop --kill 20261121-053712-transformer
   tlaunch stop --timeout 60 || tlaunch stop --kill
 
-SIGTERM is sent to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and SIGKILL after
-the run's --grace seconds; so do ranks that have outlived launcher and agent. The bundled trainer with checkpoints saves
-one at SIGTERM; the newest one is named then, and the command that goes on from it. A process is never signalled if it
-only reuses the PID of one that has ended, or belongs to another user than the run.
+tlaunch sends SIGTERM to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and
+SIGKILL after the run's --grace seconds. So do ranks that outlived launcher and agent. With checkpoints, the bundled
+trainer saves one at SIGTERM; `tlaunch stop` then prints the newest checkpoint and the command that resumes from it. A
+process is never signalled if it only reuses the PID of an ended one, or if it belongs to another user than the run.
 
-Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be ended from here
-(another machine, another user, another version of tlaunch), or the answer was no; 2 wrong usage, no such run, or RUN is not
-given where several runs are active, or where the only one is in another directory and nobody can be asked.
+Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be stopped from here
+(another machine, another user, another version of tlaunch), or you answered no; 2 wrong usage, no such run, several
+runs are active and RUN is not given, or the only active run is in another directory and stdin is not a terminal.
 """
 WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "end the mpirun or srun that started it"}
 
@@ -51,7 +51,7 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
         stopped = ending.stop(RunStatusReader(run_dir), kill=kill, timeout_s=timeout)
     except PermissionError:
         raise TlaunchError(
-            f"{run_dir.root.name} belongs to another user, who alone can end it",
+            f"{run_dir.root.name} belongs to another user, and only that user can stop it",
             hint=f"sudo tlaunch stop {shell_word(str(run_dir.root))}",
         ) from None
     say(_report(stopped, kill=kill))
@@ -76,16 +76,16 @@ def _report(stopped: Stopped, *, kill: bool) -> str:
             left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
             count = len(left) if stopped.orphans else progress.current.running
             who = rank_list(left) if stopped.orphans else f"{count} of {progress.rank_count} ranks"
-            hint = "" if kill else "\nhint: --kill skips the grace time"
-            return f"{name}: asked, but {who} still run{'s' if count == 1 else ''}{hint}"
+            hint = "" if kill else "\nhint: use --kill to skip the grace time"
+            return f"{name}: stop requested, but {who} still run{'s' if count == 1 else ''}{hint}"
         case StopOutcome.OUT_OF_REACH:
-            there = "tlaunch stop there, or end the job that it belongs to"
+            there = "run `tlaunch stop` on its machine, or end the job that it belongs to"
             hint = WAYS_OUT.get(stopped.state.state, there)
-            return f"error: {name} cannot be ended from here: it is {how}\nhint: {hint}"
+            return f"error: {name} cannot be stopped from here: it is {how}\nhint: {hint}"
 
 
 def _orphans(stopped: Stopped) -> str:
-    """Return a clause on ranks that had outlived launcher and agent."""
+    """Return a clause about the ranks that outlived launcher and agent."""
     ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
     if not stopped.killed:
         return ended

@@ -1,4 +1,4 @@
-"""`tlaunch translate`: the lines of stdin, translated by a trained model."""
+"""`tlaunch translate`: translate the lines of stdin with a trained model."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from launcher.core.run_dir import LATEST
 
 EPILOG = """\b
 Examples:
-  tlaunch translate < sentences.fr > sentences.en     # by the latest run's model
+  tlaunch translate < sentences.fr > sentences.en     # with the latest run's model
   echo "Le chat dort." | tlaunch translate runs/RUN --beam 1
-  tlaunch translate runs/RUN/checkpoints/step-500     # what you type is answered
+  tlaunch translate runs/RUN/checkpoints/step-500     # interactively
   tlaunch translate model/ < test.fr > test.en
 
-One line of stdout for each line of stdin, in its order; blank lines stay empty. Sentences are normalised as the training text was
-(data.normalise). The direction is the one that the model was
-trained for. Sentences that are longer than data.source_length tokens are cut, and told of on stderr.
+Each line of stdin becomes one line of stdout, in the same order; blank lines stay blank. Sentences are normalised like
+the training text (data.normalise). The model translates in the direction that it was trained for. Sentences longer
+than data.source_length tokens are cut, with a note on stderr.
 
-Exit codes: 0, also where the reader of stdout has gone; 1 the model could not be loaded; 2 wrong usage, no such model, one
-that is damaged, or a line that is not UTF-8 or longer than 1 MiB (those before it are translated); 130 Ctrl-C; else 128 + the signal that
-ended the process that translates.
+Exit codes: 0, also if the reader of stdout has exited; 1 the model could not be loaded; 2 wrong usage, no such model, a
+damaged model, or a line that is not UTF-8 or longer than 1 MiB (lines before it are translated); 130 Ctrl-C; otherwise
+128 + the signal that ended the translating process.
 """
 
 
@@ -42,11 +42,13 @@ ended the process that translates.
 def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
     """Translate lines from stdin with a trained model.
 
-    MODEL is a run, whose final model or newest checkpoint is meant, a checkpoint of any layout, or a directory of a trained
-    model.
+    MODEL is a run, a checkpoint of any layout, or a directory with a trained model. For a run, the final model or the
+    newest checkpoint is used.
     """
     if sys.stdin is None:
-        raise UnreadableError("stdin is closed, so there is nothing to translate", hint="sentences in a file: < FILE")
+        raise UnreadableError(
+            "stdin is closed, so there is nothing to translate", hint="redirect a file to stdin: < FILE"
+        )
     with translation_model(runs_dir, model) as (directory, called):
         run_translator(
             directory, decoding_of(**decoding), "--name", called,
@@ -56,6 +58,6 @@ def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
 
 
 def _size_of_stdin() -> int | None:
-    """Return the bytes of the file that stdin is; None: a terminal or pipe, whose end nobody knows."""
+    """Return the size in bytes if stdin is a file; None for a terminal or pipe."""
     found = os.fstat(sys.stdin.fileno())
     return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -1,4 +1,4 @@
-"""`tlaunch validate`: every problem of every table, each at its line."""
+"""`tlaunch validate`: check rank tables and report every problem with its line."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ Examples:
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or any file that cannot be read. `tlaunch table explain CODE` explains a code.
 """
-MAX_REPAIRED_BYTES = 1 << 20  # of a table that is repaired to count what can be
-HEAD_BYTES = 1 << 16  # of a large file in a directory: by then a rank table shows what it is
-MAX_OTHERS = 8  # files listed that are not rank tables; more are counted
+MAX_REPAIRED_BYTES = 1 << 20  # of a table whose possible repairs are counted
+HEAD_BYTES = 1 << 16  # of a large file in a directory: enough to recognise a rank table
+MAX_OTHERS = 8  # listed files that are not rank tables; more are only counted
 
 
 @frozen
 class Settings:
-    """The options that a report is judged and shown by."""
+    """The options for judging and showing a report."""
 
     strict: bool
     quiet: bool
@@ -56,7 +56,7 @@ class Settings:
 
 @frozen
 class Checked:
-    """One file and what came of it. Invariant: exactly one of `report` and `error` is there."""
+    """A file and the result of checking it. Invariant: exactly one of `report` and `error` is set."""
 
     name: str
     report: TableReport | None
@@ -88,7 +88,7 @@ def validate(
     packages are ignored.
     """
     if files.count(STDIN) > 1:
-        raise UsageError("- is given twice, but stdin can be read only once")
+        raise UsageError("`-` is given twice, but stdin can be read only once")
     settings = Settings(options["strict"], options["quiet"], screen_of(sys.stdout, options["colour"]))
     others: list[Path] = []
     profile = Profile(chip=chip, consumer=consumer)
@@ -114,12 +114,12 @@ def validate(
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
-    """Yield each file when its turn comes, those of directories in the order of their paths. Blocks while reading.
+    """Check files one after another, those of directories sorted by path. Blocks while reading.
 
-    `others` gets the files of directories that are no rank tables.
+    Files of directories that are not rank tables are added to `others`.
     """
     for name in names:
-        if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+        if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises if a name is too long
             yield from _check_directory(name, profile, others)
         else:
             try:
@@ -133,7 +133,7 @@ def passes(report: TableReport, *, strict: bool) -> bool:
 
 
 def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
-    """Return one element of what `--json` prints. `error` is there only for a file that cannot be read."""
+    """Return an element of the output of `--json`. It has `error` only if the file cannot be read."""
     report = checked.report
     return {
         "path": checked.name,
@@ -147,7 +147,7 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 
 def to_text(report: TableReport, settings: Settings) -> str:
-    """Return the problems with their source lines, then a summary; empty where --quiet leaves nothing to say."""
+    """Return the problems with their source lines, then a summary; empty if --quiet suppresses everything."""
     style = partial(_coloured, settings.screen)
     problems = render_each(report.problems, report.document, str(report.path), style, columns=settings.screen.columns)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
@@ -155,11 +155,11 @@ def to_text(report: TableReport, settings: Settings) -> str:
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
-    """Yield a line about the problems that need no decision, if there are any, and the command that repairs them."""
+    """Yield a line with the number of problems that have a certain repair and the command that makes it."""
     text = report.document.text.encode(errors="surrogateescape")
-    if len(text) > MAX_REPAIRED_BYTES:  # that would take longer than the check itself
+    if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return
-    from launcher.rank_table.fix import fix_table  # sound tables need none of it
+    from launcher.rank_table.fix import fix_table  # not needed for valid tables
 
     fixed = fix_table(text, report.path, profile)
     found: Counter[tuple[str | None, int]] = Counter((problem.code, problem.line) for problem in report.problems)
@@ -190,13 +190,13 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
     else:
         only = f"{counted(len(paths), 'other *.json file')}: {_names(paths)}"
         held = f"no rank table, only {only}" if paths else "no *.json file"
-        nothing = UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
+        nothing = UnreadableError(f"{directory} contains {held}", hint="name the rank tables")
         yield Checked(directory, None, nothing)
 
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
-    """Check a file of a directory; return None for one that is not a rank table."""
-    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise; a pipe is not waited for
+    """Check a file of a directory; return None if it is not a rank table."""
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise; skip pipes
         return None
     try:
         data = read_bytes(path, max_table_bytes())
@@ -221,7 +221,7 @@ def _closing(report: TableReport, settings: Settings) -> str:
     if not report.valid:
         return f"{name}: {count}"
     if settings.strict and report.problems:
-        return f"{name}: {count}, and --strict allows none"
+        return f"{name}: {count}, but --strict allows none"
     kind = "" if report.format is None else f" {report.format.value}"
     size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
     warnings = f", {count}" if report.problems else ""
@@ -229,7 +229,7 @@ def _closing(report: TableReport, settings: Settings) -> str:
 
 
 def _coloured(screen: Screen, place: str, kind: str, severity: Severity) -> tuple[str, str]:
-    """Return the place in bold, the severity in red or yellow. Words say the same."""
+    """Return the position in bold, and the severity in red or yellow."""
     return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
 
 
@@ -237,9 +237,10 @@ NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "
 
 
 def json_files(directory: str, report_error: Callable[[OSError], None]) -> Iterator[Path]:
-    """Yield every *.json below `directory`, in no order, but for hidden directories and those of installed packages.
+    """Yield every *.json below `directory`, in any order.
 
-    `report_error` gets the error of each directory that cannot be listed.
+    Hidden directories and directories of installed packages are skipped. `report_error` is called with the error of
+    each directory that cannot be listed.
     """
     for folder, folders, names in os.walk(directory, onerror=report_error):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]

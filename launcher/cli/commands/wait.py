@@ -1,4 +1,4 @@
-"""`tlaunch wait`: until a run is over."""
+"""`tlaunch wait`: wait for a run to end."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Examples:
   tlaunch wait && tlaunch evaluate latest --source test.en --reference test.fr
   tlaunch wait --timeout 2h 20261121-053712-transformer
 
-Exit codes: that of the run; 1 the run was lost (its launcher or agent was killed), or nothing here can tell when it is
-over (started on another machine, or by another version of tlaunch); 2 wrong usage, or no such run; 124 it still goes on
-after --timeout; 130 Ctrl-C.
+Exit codes: the run's exit code; 1 the run was lost (its launcher or agent was killed), or its end cannot be detected on
+this machine (started on another one, or by another version of tlaunch); 2 wrong usage, or no such run; 124 the run is
+still active after --timeout; 130 Ctrl-C.
 """
 LOOK_S = 0.5
 UNSEEN = frozenset({State.ELSEWHERE, State.UNKNOWN, State.UNWATCHED})
@@ -39,7 +39,7 @@ def wait(context: click.Context, *, run: str | None, timeout: float | None, runs
     until_s = None if timeout is None else time.monotonic() + timeout
     while not (state := watch.look()).state.over:
         if state.state in UNSEEN:
-            raise TlaunchError(f"{shown_name(state)} cannot be waited for: it is {describe_run(state)}")
+            raise TlaunchError(f"cannot wait for {shown_name(state)}: it is {describe_run(state)}")
         if until_s is not None and time.monotonic() >= until_s:
             say(f"{shown_name(state)}: {describe_run(state)}")
             context.exit(EXIT_HUNG)

@@ -1,4 +1,4 @@
-"""`tlaunch why`: what a run failed of, attempt by attempt."""
+"""`tlaunch why`: show why a run failed, attempt by attempt."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ Examples:
   tlaunch why 20261121-053712-transformer
   tlaunch why --json | jq '.attempts[-1].verdict.culprit'
 
-The answer is certain, likely or unsure, and followed by its reason. Ranks listed as consequences failed because another
-rank had failed or was missing. For a run of `tlaunch exec` only what its Python ranks recorded themselves is known.
+Each verdict is certain, likely or unsure, and gives its reason. Ranks listed as consequences failed because another
+rank had failed or was missing. For a run of `tlaunch exec`, only failures that its Python ranks recorded are known.
 
 Exit codes: 0, also if nothing failed; 2 wrong usage, or no such run.
 """
-NOTE_NONE = "one that was killed, or is no Python program, notes none"
+NOTE_NONE = "killed ranks and programs other than Python record none"
 
 
 @click.command(epilog=EPILOG, help=f"Show which rank failed first and why.\n\n{RUN_HELP}")
 @json_option
-@click.option("--lost-server", is_flag=True, hidden=True)  # prints ids alone, for job scripts
+@click.option("--lost-server", is_flag=True, hidden=True)  # prints only IDs, for job scripts
 @run_argument
 def why(*, run: str | None, as_json: bool, lost_server: bool, runs_dir: Path) -> None:
     state = look(chosen(runs_dir, run))
@@ -61,13 +61,13 @@ def why(*, run: str | None, as_json: bool, lost_server: bool, runs_dir: Path) ->
 
 
 def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
-    """Yield everything that is known of the failures of a run, safe to show on `screen`."""
+    """Yield everything known about a run's failures, safe to show on `screen`."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     stuck = not_exiting(state)
     nothing = "; nothing failed" if not failed and not stuck and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe_run(state))}{nothing}"
     for one in stuck:
-        yield from ("", f"{one_line(described(one))}; the run ends if it still lives {one.grace_s:g} s after that")
+        yield from ("", f"{one_line(described(one))}; the run ends if it is still alive {one.grace_s:g} s later")
     for attempt in failed:
         yield ""
         if len(state.attempts) > 1:
@@ -85,7 +85,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
         yield from start_failure(state.progress.not_begun)
     if state.engine is not None:
         verdict = self_reported_verdict(state)
-        found = "no rank has noted a failure" if verdict is None else "ranks have noted failures themselves"
+        found = "no rank recorded a failure" if verdict is None else "ranks recorded failures themselves"
         yield f"  {found}; {NOTE_NONE}"
         if verdict is not None:
             yield ""
@@ -94,7 +94,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
 
 
 def _going_on(state: RunState) -> Iterator[str]:
-    """Yield where a lost run was last seen, why it is not restarted, and how to resume it."""
+    """Yield the last known state of a lost run, why the run is not restarted, and how to resume it."""
     if state.state.value == "lost":
         yield from _last_known(state)
     if state.not_restarting:
@@ -105,9 +105,9 @@ def _going_on(state: RunState) -> Iterator[str]:
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:
-    """Return whether an attempt failed; ranks of a run that was stopped ended because they were asked to."""
+    """Return whether an attempt failed. Ranks of a stopped run ended on request, which is not a failure."""
     if attempt.verdict is None and not attempt.exits and state.progress.not_begun is not None:
-        return False  # all that is known of it is that not all servers came
+        return False  # not all servers joined; nothing else is known
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
 
 
@@ -118,9 +118,9 @@ def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen)
 
 
 def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
-    """Yield how ranks ended where nothing judged, as under a run.sh: the first to fail is as likely the cause as any."""
+    """Yield the failed ranks of an attempt without a verdict (as under run.sh), and the log of the first one."""
     failed = [ended for ended in attempt.exits if ended.failed]
-    yield "no judgement was recorded; ranks ended in this order:" if failed else "no judgement was recorded"
+    yield "no verdict was recorded; ranks failed in this order:" if failed else "no verdict was recorded"
     for ended in failed:
         yield printable(f"  rank {ended.global_rank}: {ended.reason or describe_status(ended.status)}")
     if failed:
@@ -129,7 +129,7 @@ def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
     recorded: Recorded | None = None
-    with suppress(UnreadableError):  # a verdict is worth showing without it
+    with suppress(UnreadableError):  # the verdict is useful without it
         recorded = read_recorded(state.run_dir)
     places = {place.global_rank: place for place in recorded.places_in(attempt.allotment)} if recorded else {}
     pids = {ended.global_rank: ended.pid for ended in attempt.exits}
@@ -143,7 +143,7 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
 
 
 def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iterator[str]:
-    """Yield where the culprit's log is, and its end where that belongs to this attempt and nothing better is known."""
+    """Yield the path of the culprit's log. `with_end` adds its last lines if this is the latest attempt."""
     path = state.run_dir.train_log(culprit)
     if state.part is not None and culprit not in state.part and not path.exists():
         with suppress(UnreadableError):
@@ -156,13 +156,13 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
 
 
 def _last_known(state: RunState) -> Iterator[str]:
-    """Yield what events and processes still show of a run whose end was not recorded."""
+    """Yield the last event, living processes and log lines of a run without a recorded end."""
     progress = state.progress
     if progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
-        yield f"  the last event is {age} old; {progress.current.running} of {progress.rank_count} ranks ran then"
+        yield f"  the last event is {age} old; {progress.current.running} of {progress.rank_count} ranks were running then"
     if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
-        yield f"  processes of {rank_list(living)} still live: `tlaunch stop {as_argument(state.run_dir)}` ends them"
+        yield f"  processes of {rank_list(living)} are still alive: `tlaunch stop {as_argument(state.run_dir)}` ends them"
     for log in (state.run_dir.agent_log, state.run_dir.console_log):
         if log.exists():
             with suppress(OSError):

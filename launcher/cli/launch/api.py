@@ -1,7 +1,7 @@
-"""`tlaunch.launch`: what `tlaunch run` does, for Python programs and notebooks.
+"""`tlaunch.launch`: `tlaunch run` for Python programs and notebooks.
 
-The run has a launcher process of its own: it forks and handles signals, which neither a notebook's threads nor an event
-loop would survive. This process sends it the options, shows what it prints, and reads what became of the run.
+The launcher is a separate process, because it forks and handles signals, which is unsafe with a notebook's threads or an
+event loop. This process sends it the options, shows its output, and reads the result.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CHUNK_BYTES = 1 << 16
 
 @frozen
 class LaunchResult:
-    """The end of a run."""
+    """The result of a run."""
 
-    exit_code: int  # as `tlaunch run` has it: 0 when all ranks ended well
-    run_dir: Path  # with a log for each rank
-    verdict: Verdict | None  # which rank failed first and why; None where none did
-    attempts: tuple[Attempt, ...]  # in their order; more than one after restarts
+    exit_code: int  # as of `tlaunch run`: 0 if all ranks succeeded
+    run_dir: Path  # contains a log for each rank
+    verdict: Verdict | None  # which rank failed first and why; None if no rank failed
+    attempts: tuple[Attempt, ...]  # oldest first; more than one after restarts
 
 
 def launch(
@@ -96,23 +96,27 @@ def launch(
     console: Console = "rank0",
     progress_regex: str | None = None,
 ) -> LaunchResult:
-    """Run what `tlaunch run` with the same options runs, and return what became of it. Block until it has ended.
+    """Start a run as `tlaunch run` does, wait for it to end, and return its result.
 
-    `command` is a list of arguments; without it the bundled Transformer is trained. Every keyword is the option of that
-    name, explained by `tlaunch run --help`; `env` maps names to values, sizes are in bytes, times in seconds. The
-    lines that `console` chooses go to `sys.stdout`, everything else to `sys.stderr`; what these do not take is dropped. In
-    the main thread Ctrl-C (a notebook's interrupt) ends the run within `grace` seconds, a second one at once, and is raised
-    when nothing of it is left. The run also ends when this process does. In an event loop:
-    `await asyncio.to_thread(tlaunch.launch, ...)`, which only `tlaunch stop` ends early.
+    `command` is a list of arguments; without it, the bundled Transformer is trained. Each keyword is the option of the
+    same name (see `tlaunch run --help`). `env` maps names to values, sizes are in bytes, and times are in seconds.
 
-    A run whose ranks fail is a result, not an error:
+    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
+    streams do not accept is dropped.
+
+    In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
+    at once. KeyboardInterrupt is raised after all processes of the run have ended. The run also ends if this process does.
+
+    In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Only `tlaunch stop` ends such a run early.
+
+    Failing ranks do not raise an exception; check the exit code:
 
         >>> result = tlaunch.launch(["python", "train.py", "--epochs", "3"], devices=4)  # doctest: +SKIP
         >>> if result.exit_code:  # doctest: +SKIP
         ...     print(result.verdict.reason, result.run_dir / "device0" / "train.log")
 
     Raises:
-        TlaunchError: options, rank table, layout or program do not fit; nothing was started.
+        TlaunchError: the options, rank table, layout or program are invalid; nothing was started.
     """
     return _result(*_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
 
@@ -122,10 +126,10 @@ def _path(value: str | os.PathLike[str]) -> Path:
 
 
 def _options(given: dict[str, Any]) -> RunOptions:
-    """Return the options that keywords of `launch` stand for, each as the command line has it.
+    """Convert the keywords of `launch` to options.
 
     Raises:
-        UsageError: one is of another kind.
+        UsageError: a keyword has the wrong type.
     """
     preload = given["preload"]
     converted = {
@@ -146,10 +150,10 @@ def _options(given: dict[str, Any]) -> RunOptions:
 
 
 def _result(exit_code: int, answer: Mapping[str, Any]) -> LaunchResult:
-    """Return what became of a run, from the exit code and the answer of the launcher's process.
+    """Return the result of a run from the launcher process's exit code and answer.
 
     Raises:
-        TlaunchError: as it was raised there.
+        TlaunchError: the launcher process raised it.
     """
     if "error" in answer:
         reported = answer["error"]
@@ -157,49 +161,49 @@ def _result(exit_code: int, answer: Mapping[str, Any]) -> LaunchResult:
         error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
         raise error
     if "run_dir" not in answer:
-        raise errors.TlaunchError(f"the launcher's process ended with exit code {exit_code}, and did not say why")
+        raise errors.TlaunchError(f"the launcher process ended with exit code {exit_code} and reported no error")
     state = look(RunDir(Path(answer["run_dir"])))
     return LaunchResult(answer["exit_code"], state.run_dir.root, state.verdict, state.attempts)
 
 
 def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
-    """Return the texts and paths that a keyword was given, as texts.
+    """Return the strings and paths of a list keyword as strings.
 
     Raises:
-        UsageError: it is one text, which would be cut into letters, or holds something else.
+        UsageError: the value is a single string, a function, or contains other types.
     """
     if callable(given):
-        hint = "put the function into a script, which every rank runs: launch(['python', 'train.py'], ...)"
-        raise errors.UsageError(f"{name} is a function, and ranks are processes of their own", hint=hint)
+        hint = "put the function into a script that every rank runs: launch(['python', 'train.py'], ...)"
+        raise errors.UsageError(f"{name} is a function, but ranks are separate processes", hint=hint)
     if isinstance(given, str | bytes):
-        raise errors.UsageError(f"{name} is one text, not a list of texts", hint=f"for instance {name}={example}")
+        raise errors.UsageError(f"{name} is a string, not a list of strings", hint=f"write {name}={example}")
     texts = tuple(os.fspath(each) if isinstance(each, os.PathLike) else each for each in given)
     for text in texts:
         if not isinstance(text, str):
-            raise errors.UsageError(f"{name}: {reprlib.repr(text)} is no text", hint=f"for instance {name}={example}")
+            raise errors.UsageError(f"{name}: {reprlib.repr(text)} is not a string", hint=f"write {name}={example}")
     return texts
 
 
 def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return variables as `--env` takes them.
+    """Return variables as KEY=VALUE, as `--env` expects them.
 
     Raises:
-        UsageError: one has another name or value than the ranks would see.
+        UsageError: a name or value is not a string, or a name contains `=`.
     """
-    hint = "for instance env={'NCCL_DEBUG': 'INFO'}"
+    hint = "write env={'NCCL_DEBUG': 'INFO'}"
     for name, value in env.items():
-        if not isinstance(name, str) or "=" in name:  # what follows = may be a secret
-            raise errors.UsageError("env: a variable's name is no text, or holds a =", hint=hint)
+        if not isinstance(name, str) or "=" in name:  # not shown: the text after = may be a secret
+            raise errors.UsageError("env: the name of a variable is not a string, or contains `=`", hint=hint)
         if not isinstance(value, str):
-            raise errors.UsageError(f"env: the value of {name} is no text", hint=hint)
+            raise errors.UsageError(f"env: the value of {name} is not a string", hint=hint)
     return tuple(f"{name}={value}" for name, value in env.items())
 
 
 def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
-    """Run in a process of its own; return its exit code, and what it has written about the run or an error."""
+    """Run the launcher in a child process; return its exit code, and its answer with the outcome or the error."""
     with (
         tempfile.TemporaryFile() as file,
-        # Where this process's stdin, stdout or stderr is closed, the file has its descriptor, which a child cannot inherit.
+        # If stdin, stdout or stderr is closed, the file may have its descriptor, which a child cannot inherit.
         os.fdopen(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3), "rb") as answer,
         subprocess.Popen(
             module_argv(CHILD, str(os.getpid()), str(answer.fileno())),
@@ -207,7 +211,7 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
             stdout=_output(sys.stdout, sys.__stdout__),
             stderr=_output(sys.stderr, sys.__stderr__),
             pass_fds=(answer.fileno(),),
-            start_new_session=True,  # a terminal's Ctrl-C comes here, and is passed on once
+            start_new_session=True,  # only this process gets the terminal's Ctrl-C, and forwards it once
         ) as process,
     ):
         try:
@@ -226,17 +230,17 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
 
 
 def _output(stream: TextIO | None, original: TextIO | None) -> int | None:
-    """Return where the launcher's process writes what belongs on `stream`, as `subprocess` calls it."""
+    """Return the `stdout` or `stderr` argument of Popen for a stream of this process."""
     if stream is None:  # a program without a console
         return subprocess.DEVNULL
-    with suppress(OSError, ValueError):  # it takes nothing
+    with suppress(OSError, ValueError):  # the reader has closed
         stream.flush()
-    # The launcher itself draws the status line of a terminal, and goes on without a reader; a notebook gets text.
+    # On a real stdout or stderr, the launcher draws its status line itself; a notebook gets text through a pipe.
     return None if stream is original else subprocess.PIPE
 
 
 def _attend(process: subprocess.Popen[bytes]) -> bool:
-    """Show what the launcher prints until it has ended; return whether Ctrl-C ended it."""
+    """Show the launcher's output until it ends; return whether Ctrl-C was pressed."""
     interrupted = False
     with selectors.DefaultSelector() as selector:
         for name in ("stdout", "stderr"):
@@ -249,15 +253,15 @@ def _attend(process: subprocess.Popen[bytes]) -> bool:
                     for key, _ in selector.select():
                         name, decoder = key.data
                         chunk = os.read(key.fd, CHUNK_BYTES)
-                        stream = getattr(sys, name)  # as it is now: a notebook or `redirect_stdout` may replace it
+                        stream = getattr(sys, name)  # a notebook or `redirect_stdout` may replace it at any time
                         text = decoder.decode(chunk, final=not chunk)
-                        with suppress(OSError, ValueError):  # it takes nothing, and the run goes on
+                        with suppress(OSError, ValueError):  # the run continues without a reader
                             if stream is not None:
                                 print(text, end="", file=stream, flush=True)
                         if not chunk:
                             selector.unregister(key.fd)
                 process.wait()
-            except KeyboardInterrupt:  # noqa: PERF203 - it is waited for again
+            except KeyboardInterrupt:  # noqa: PERF203 - keep waiting
                 interrupted = True
                 process.send_signal(signal.SIGINT)
             else:

@@ -1,4 +1,4 @@
-"""What every start of a run does, on one server or several: create its directory, print notes, show it until it ends."""
+"""Steps that every start of a run shares: create the run directory, print notes, show progress until the run ends."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from launcher.runs.registry import register
 
 @frozen
 class LaunchOutcome:
-    """The end of a run, as far as its launcher knows."""
+    """The exit code and directory of a run."""
 
     exit_code: int
-    run_dir: Path | None = None  # None where nothing was started
+    run_dir: Path | None = None  # None if nothing was started
 
 
 def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
-    """Make the run's directory, and print what a person should know before ranks start.
+    """Create the run directory and print notes, before any rank starts.
 
     Raises:
-        UnreadableError: no run directory can be made.
+        UnreadableError: the run directory cannot be created.
     """
 
     def specify(name: str) -> RunSpec:
@@ -53,7 +53,7 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
 
 
 def say_notes(prepared: Prepared, spec: RunSpec) -> None:
-    """Print what was found when the run was prepared, and what other launchers left in the environment; with -v every decision."""
+    """Print notes about the run and about leftover variables of other launchers; with -v, print every decision."""
     if prepared.options.quiet:
         return
     if prepared.options.verbose:
@@ -64,7 +64,7 @@ def say_notes(prepared: Prepared, spec: RunSpec) -> None:
 
 
 def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> LaunchOutcome:
-    """Wait in the parent of a detached run until it has begun, or could not."""
+    """Wait in the parent process until the detached run has started or failed to start."""
     reference = None if options.quiet else as_argument(RunDir(spec.run_dir))
     return LaunchOutcome(detached.wait_started(spec.name, reference), spec.run_dir)
 
@@ -77,12 +77,18 @@ def attendance(
     *,
     quiet: bool = False,
 ) -> Callable[[], LaunchOutcome]:
-    """Return what passes signals down, shows what happens, and blocks until nothing of the run is left.
+    """Return a function that forwards signals, shows events, and blocks until all processes of the run have ended.
 
-    Call this inside `signals_held_back`, right after `start_agent`, and the result outside. `server_index`: of this
-    machine, where only its ranks are attended here. `quiet`: only errors and verdicts are shown.
+    Call `attendance` inside `signals_held_back`, right after `start_agent`. Call the result outside of it.
+
+    Args:
+        spec: The run.
+        agent: The agent that supervises the ranks.
+        detached: The detached launcher, if any.
+        server_index: This server, if only its ranks are watched.
+        quiet: Show only errors and verdicts.
     """
-    # Loaded while the agent starts ranks.
+    # Imported while the agent starts ranks.
     from launcher.cli.text import summary
     from launcher.cli.text.console import Console
     from launcher.cluster.launcher_loop import LauncherLoop
@@ -91,7 +97,7 @@ def attendance(
     head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
 
     def last_words() -> Iterator[str]:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run has ended, and its exit code stays
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run has ended; Ctrl-C must not change its exit code
         screen = screen_of(sys.stderr)
         offers = server_index is None and screen.columns is not None and not quiet
         return chain(
@@ -107,49 +113,47 @@ def attendance(
     return attend
 
 
-# --- what --verbose adds ---
+# --- for --verbose ---
 
 
 def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
-    """Yield lines for a person: devices and layout, program, preloading, cores, port, ends."""
+    """Yield the decisions about a run: devices, layout, program, preloading, cores, port, failure handling."""
     request, options, used = prepared.request, prepared.options, prepared.used
-    source = "--devices" if options.devices is not None else "nothing said how many"
+    source = "--devices" if options.devices is not None else "default"
     if request.cluster.source is not None:
         source = f"{prepared.table.format or 'rank'} table {request.cluster.source}"
     servers = counted(len(used.servers), "server")
     yield f"devices: {used.device_count} of {request.cluster.device_count} on {servers} ({source})"
-    given = "--dp" if options.dp is not None else f"dp follows from {spec.layout.world_size} ranks"
+    given = "--dp" if options.dp is not None else f"dp derived from {counted(spec.layout.world_size, 'rank')}"
     yield f"layout: {spec.layout} micro_batches={spec.layout.micro_batches} ({given})"
     kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
     yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"
     yield f"preloading: {_preloading(prepared)}"
     first = spec.ranks[0].cpus
-    cores = "all for every rank" if first is None else f"{ranges(first)} for rank 0, others for others"
+    cores = "not bound" if first is None else f"{ranges(first)} for rank 0, separate cores for each rank"
     yield f"cores: {cores} (--bind {options.bind})"
     if spec.master_port:
         yield f"rendezvous: {spec.master_addr}:{spec.master_port} ({'--master-port' if options.master_port else 'a free port'})"
-    yield f"ends: {_ends(spec)}"
+    yield f"failures: {_ends(spec)}"
     yield f"run directory: {spec.run_dir}"
 
 
 def _preloading(prepared: Prepared) -> str:
     supervision, options = prepared.request.supervision, prepared.options
     if supervision.preload is not None:
-        found = "--preload" if options.preload is not None else "found in the program"
-        return f"{', '.join(supervision.preload) or 'no module, but ranks are forked'} ({found})"
+        found = "--preload" if options.preload is not None else "detected from the program"
+        return f"{', '.join(supervision.preload) or 'no modules, but ranks are forked'} ({found})"
     if options.no_preload:
         return "none (--no-preload)"
     if prepared.request.mpi_ranks:
-        return "none: mpirun or srun starts a process for each rank"
-    return "none: the program is not Python, or is not started in a way that ranks can be forked from"
+        return "none: mpirun or srun starts each rank as a new process"
+    return "none: the program is not Python, or its command line does not allow forked ranks"
 
 
 def _ends(spec: RunSpec) -> str:
     rules = spec.supervision
     hung = (
-        "no look for hangs"
-        if rules.hang_timeout_s is None
-        else f"hung after {rules.hang_timeout_s:g} s without progress"
+        "no hang timeout" if rules.hang_timeout_s is None else f"hung after {rules.hang_timeout_s:g} s without progress"
     )
-    restarts = counted(rules.max_restarts, "restart") if rules.max_restarts else "no restart"
+    restarts = f"at most {counted(rules.max_restarts, 'restart')}" if rules.max_restarts else "no restarts"
     return f"{restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL"

@@ -1,9 +1,9 @@
-"""`tlaunch run --detach`: the launcher continues in a session of its own; the command returns when the run has started.
+"""`tlaunch run --detach`: the launcher continues in a new session; the command returns when the run has started.
 
-    parent ── fork ──> child: own session, no terminal, output to console.log ──> agent, attend, exit
+    parent ── fork ──> child: new session, no terminal, output to console.log ──> agent, attend, exit
       └── waits for one byte ("started") or the end of the pipe ("failed"), reports it, exits
 
-Closing the terminal reaches the parent's session only.
+Closing the terminal affects only the parent's session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr
 
 
 class _Interrupted(BaseException):
-    """A signal that ends the wait, like KeyboardInterrupt: no error, and never to be swallowed on its way."""
+    """A signal that ends the wait. Like KeyboardInterrupt, it is not an Exception."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,7 +38,7 @@ class _Interrupted(BaseException):
 
 
 class Detached:
-    """The two ends of a launcher that was detached; `is_parent` says which one this process is."""
+    """A detached launcher, seen from its parent or child process; see `is_parent`."""
 
     def __init__(self, console_log: Path, child: int | None, pipe_fd: int) -> None:
         self._console_log = console_log
@@ -50,30 +50,30 @@ class Detached:
         return self._child is not None
 
     def report_started(self) -> None:
-        """Report in the child that the run has begun. Later calls do nothing."""
+        """Report to the parent that the run has started; called in the child. Later calls do nothing."""
         if self._pipe_fd >= 0:
-            with suppress(OSError):  # the parent was killed: its child is as detached as can be
+            with suppress(OSError):  # the parent was killed
                 os.write(self._pipe_fd, b".")
             os.close(self._pipe_fd)
             self._pipe_fd = -1
 
     def wait_started(self, name: str, reference: str | None) -> int:
-        """Print in the parent the run's name, or why there is none; return the exit code. Blocks until either is known.
+        """Wait in the parent until the run has started or failed; print its name or error, and return the exit code.
 
-        `reference` is what other commands find the run by, as a shell takes it; None: nothing is said of them.
-        Ctrl-C, SIGTERM or SIGHUP meanwhile ends the run.
+        `reference` is the run's name for other commands, quoted for a shell; None prints only the name. Ctrl-C, SIGTERM
+        or SIGHUP during the wait ends the run.
         """
         try:
             started = self._wait()
         except _Interrupted as interrupted:
             say(f"{signal.Signals(interrupted.number).name}: ending {printable(name)}")
             return exit_code_of(-interrupted.number)
-        if started:  # the name is for programs, and what to do with it for people
+        if started:  # stdout gets only the name, for scripts
             write_out(f"{name}\n")
             if reference is None:
                 return EXIT_OK
-            say("it runs in the background:")
-            for what, command in (("its output", "logs -f"), ("its ranks", "top"), ("its end", "stop")):
+            say("running in the background:")
+            for what, command in (("output", "logs -f"), ("ranks", "top"), ("stop it", "stop")):
                 say(f"  {f'{what}:':11} tlaunch {command} {printable(reference)}")
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
@@ -82,16 +82,16 @@ class Detached:
         return exit_code_of(os.waitstatus_to_exitcode(status)) or EXIT_FAILURE
 
     def _wait(self) -> bool:
-        """Return whether the child reported that the run has begun.
+        """Return True if the child reported that the run has started.
 
         Raises:
-            _Interrupted: a signal asked this process to end, perhaps before the child was there; the child was asked.
+            _Interrupted: a signal arrived, perhaps before the child was forked; the child was sent SIGTERM.
         """
-        # What was ignored from the start (nohup, a shell's background job) stays ignored.
+        # `nohup` and background jobs of a shell ignore signals; keep that.
         heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
         def interrupt(number: int, _frame: FrameType | None) -> None:
-            for other in ENDING:  # another signal must not interrupt the cleaning up
+            for other in ENDING:  # another signal must not interrupt the cleanup
                 signal.signal(other, signal.SIG_IGN)
             os.kill(self._child or 0, signal.SIGTERM)
             raise _Interrupted(number)
@@ -99,7 +99,7 @@ class Detached:
         former = {number: signal.signal(number, interrupt) for number in heeded}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)  # what was held back until now acts here
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)  # pending signals are delivered here
             return bool(os.read(self._pipe_fd, 1))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -109,7 +109,7 @@ class Detached:
 
 
 class Announcing:
-    """An observer that reports at the first event that the run has begun, and hands everything on."""
+    """An observer that forwards everything to another one, and reports at the first event that the run has started."""
 
     def __init__(self, observer: Observer, detached: Detached) -> None:
         self._observer = observer
@@ -127,13 +127,13 @@ class Announcing:
 
 
 def detach(console_log: Path) -> Detached:
-    """Fork. The child leads a session of its own, reads nothing, and writes what it has to say to `console_log`.
+    """Fork. The child leads a new session, has no stdin, and writes its output to `console_log`.
 
-    Call once the run directory exists, before any thread or agent. The child must call `tell_started` next, and the
-    parent `wait_started`.
+    Call it after the run directory is created, and before any thread or agent is started. Then the child must call
+    `report_started`, and the parent `wait_started`.
 
     Raises:
-        OSError: `console_log` cannot be made, or no process.
+        OSError: `console_log` cannot be created, or fork fails.
     """
     log_fd = os.open(console_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
@@ -150,10 +150,10 @@ def detach(console_log: Path) -> Detached:
         for standard, target in enumerate((nowhere, log_fd, log_fd)):
             os.dup2(target, standard)
         os.close(nowhere)
-        # What was inherited from the shell is closed: a reader of our stdout, or a lock, must not wait for a run.
-        # What this process itself opened is not inheritable, and stays.
+        # Close descriptors from the shell, so that readers of our stdout and holders of locks do not wait for the run.
+        # Descriptors that this process opened are not inheritable and stay open.
         for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():  # noqa: PTH112, PTH208
-            with suppress(OSError):  # the listing's own
+            with suppress(OSError):  # the descriptor of listdir itself
                 if int(name) >= FIRST_PRIVATE and os.get_inheritable(int(name)):
                     os.close(int(name))
     finally:

@@ -1,4 +1,4 @@
-"""Print what `--dry-run` shows: for each rank a comment, and a line that a shell would take."""
+"""The output of `--dry-run`: a comment and a shell command for each rank, or JSON."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from launcher.preload.masking import masked, masked_argv
 from launcher.runs.record import free_name, masked_environment, spec_to_json
 from launcher.supervise.port import hold_port
 
-SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
+SEVERAL_SERVERS_PORT = 29500  # torchrun's default; the free ports of another server are unknown
 
 
 def show(prepared: Prepared) -> None:
-    """Print what would be run. Starts and creates nothing.
+    """Print the commands of a run without starting or creating anything.
 
     Raises:
-        TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
+        TlaunchError: the engine is not installed, or cannot start agents on these servers.
     """
     prepared = with_network(prepared)
     options, request = prepared.options, prepared.request
@@ -49,7 +49,7 @@ def show(prepared: Prepared) -> None:
         spec = replace(assemble_attempt(request, first, 0, name=name, master_port=port), cluster=request.cluster)
     command = None
     if options.by_engine:
-        from launcher.cli.launch.engine_commands import engine_command  # others need none of it
+        from launcher.cli.launch.engine_commands import engine_command  # only for mpirun and srun
 
         command = engine_command(prepared, spec)
     say_notes(prepared, spec)
@@ -59,26 +59,29 @@ def show(prepared: Prepared) -> None:
         write_out(to_json(spec, to_record(options), command))
         return
     if options.master_port is None and not options.quiet:
-        say(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts")
+        say(f"# MASTER_PORT {port} is an example; the run uses a free port")
     lines: Iterable[str] = ()
     if command is not None:
         lines = render_engine(command)
     elif len(prepared.used.servers) > 1:
-        lines = ("# started by hand: the same command on each server starts that server's ranks",)
+        lines = ("# run this same command on each server; it starts the ranks of that server",)
     write_out("".join(f"{line}\n" for line in (*lines, *render(spec))))
 
 
 def render(spec: RunSpec) -> Iterator[str]:
-    """Yield two lines for each rank, and for MindSpore's scheduler. Masked values have to be filled in before pasting; the comment names them."""
+    """Yield a comment and a command for each rank and for MindSpore's scheduler.
+
+    The comment names the variables with masked values, which the user must fill in.
+    """
     for rank in spec.ranks:
         place = coordinate_of(rank.global_rank, spec.layout)
         hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
         hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
-        yield (  # nothing from a table may end the comment early
+        yield (  # values from the table are escaped, so that they cannot end the comment
             f"# rank {rank.global_rank}: server {escaped(rank.server_id)}, device {rank.device_id}, "
             f"pp={place.pp} dp={place.dp} mp={place.mp}"
             + ("" if rank.cpus is None else f", cpus {ranges(rank.cpus)}")
-            + (f", masked here: {', '.join(hidden)}" if hidden else "")
+            + (f", masked: {', '.join(hidden)}" if hidden else "")
         )
         yield f"cd {shell_word(str(spec.cwd))} && {_env_command(rank.env, rank.argv)}"
     if (scheduler := spec.supervision.scheduler) is not None:
@@ -88,23 +91,23 @@ def render(spec: RunSpec) -> Iterator[str]:
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:
-    """Yield the command that is started here, after a comment with each file that it reads."""
+    """Yield the engine's command, after a comment for each file that it reads."""
     for path, text in command.files.items():
         yield f"# {escaped(str(path))}:"
         yield from (f"#   {escaped(line)}" for line in text.splitlines())
-    yield f"# {escaped(command.engine)}, with the environment that tlaunch has:"
+    yield f"# {escaped(command.engine)}, with tlaunch's environment:"
     yield _env_command(command.env, command.argv)
 
 
 def _env_command(environment: Mapping[str, str | None], argv: Sequence[str]) -> str:
-    """Return a shell's command line, secrets masked; variables that are None are unset."""
+    """Return a shell command with secrets masked; variables that are None are unset."""
     removed = [word for name, value in environment.items() if value is None for word in ("-u", name)]
     added = [f"{name}={masked(name, value)}" for name, value in environment.items() if value is not None]
     return shell_words(["env", *removed, *added, *masked_argv(argv)])
 
 
 def to_json(spec: RunSpec, recorded: Mapping[str, Any], command: EngineCommand | None) -> str:
-    """Return the run in the format of run.json, and the engine's command if there is one; secrets are masked in both."""
+    """Return the run in the format of run.json, plus the engine's command if any, with secrets masked."""
     text = spec_to_json(spec, recorded)
     if command is None:
         return text

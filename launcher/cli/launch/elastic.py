@@ -1,4 +1,4 @@
-"""The devices and layouts of an elastic run: which it may use, and what each attempt has of them."""
+"""The devices and layouts of an elastic run and of each of its attempts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from launcher.mesh.elastic import elastic_layouts
 
 
 def elastic_of(exclude: Sequence[str], cluster: Cluster, layout: Layout, fits: Callable[[Layout], bool]) -> Elastic:
-    """Return which devices the run may use, and under which of the layouts that fit so many of them compute.
+    """Return the devices that the run may use, and its layout for each number of devices.
 
     Raises:
-        UsageError: --exclude names no device.
-        RefusedLayoutError: no layout fits what --exclude leaves.
+        UsageError: --exclude does not name a device.
+        RefusedLayoutError: no layout fits the devices that --exclude leaves.
     """
     excluded = frozenset[int]().union(*(_excluded(name, cluster.servers) for name in exclude))
     servers = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}
@@ -27,8 +27,8 @@ def elastic_of(exclude: Sequence[str], cluster: Cluster, layout: Layout, fits: C
     if layouts[left] is None:
         fewest = next(number for number, found in enumerate(layouts) if found is not None)
         raise RefusedLayoutError(
-            f"--exclude leaves {left} of {count} devices, and no layout of {layout} fits fewer than {fewest}",
-            hint="exclude fewer devices, or smaller --mp and --pp",
+            f"--exclude leaves {left} of {count} devices, but layout {layout} cannot shrink below {fewest}",
+            hint="exclude fewer devices, or reduce --mp or --pp",
         )
     return Elastic(tuple(servers[device] for device in range(count)), layouts, tuple(sorted(excluded)))
 
@@ -39,13 +39,13 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
     except UsageError as error:
         if "," in name:
             once_each = " ".join(f"--exclude {shell_word(each)}" for each in name.split(",") if each)
-            raise UsageError(error.message, hint=f"once for each device: {once_each}") from None
+            raise UsageError(error.message, hint=f"repeat the option for each device: {once_each}") from None
         raise
 
 
 def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
-    """Yield the line of the first attempt where it has the devices that it had without --exclude; others are told anyway."""
-    from launcher.cli.text.membership_text import attempt_text  # as below
+    """Yield the line about the first attempt if --exclude does not change its devices; the console shows other attempts."""
+    from launcher.cli.text.membership_text import attempt_text  # only for elastic runs
 
     allotment = _first(elastic, len(servers))
     if allotment is not None and allotment == full_assignment(layout):
@@ -53,9 +53,9 @@ def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) 
 
 
 def first_allotment(request: Request) -> DeviceAssignment | None:
-    """Return the devices and the layout that the first attempt of an elastic run has, once all servers have come.
+    """Return the devices and layout of an elastic run's first attempt, after all servers have joined.
 
-    None where each rank is on the device that the rank table gives it, as in a run that is not elastic.
+    Return None if each rank is on its device in the rank table, as in a run that is not elastic.
     """
     elastic = request.supervision.elastic
     allotment = None if elastic is None else _first(elastic, len(request.cluster.servers))
@@ -63,7 +63,7 @@ def first_allotment(request: Request) -> DeviceAssignment | None:
 
 
 def _first(elastic: Elastic, server_count: int) -> DeviceAssignment | None:
-    from launcher.control.membership import Membership  # other runs need none of it
+    from launcher.control.membership import Membership  # only for elastic runs
 
     return Membership(elastic).next(range(server_count))
 
@@ -71,7 +71,7 @@ def _first(elastic: Elastic, server_count: int) -> DeviceAssignment | None:
 def attempt_spec(
     request: Request, table_format: str, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
 ) -> tuple[RunSpec, Mapping[str, str]]:
-    """Return the spec of an attempt on other devices than the whole run, and their table in `table_format`."""
+    """Return the spec of an attempt on some of the run's devices, and their rank table in `table_format`."""
     spec = assemble_attempt(request, allotment, number, name=name, master_port=master_port)
     if request.cluster.source is None:
         return spec, {}
@@ -80,7 +80,7 @@ def attempt_spec(
 
 
 def table_of_part(part: Cluster, table_format: str) -> str:
-    """Return the text of a table with some devices of a cluster, in the full table's format if tlaunch writes it."""
+    """Return a rank table with some of a cluster's devices, in the original format if tlaunch can write it."""
     from launcher.rank_table.convert import convert_cluster, rewritten_format  # most runs use every device
 
     return convert_cluster(part, rewritten_format(table_format)).text

@@ -1,4 +1,4 @@
-"""The commands that start agents on servers: of mpirun, of srun, and of this machine alone."""
+"""The commands that start agents: by mpirun, by srun, or on this machine."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from launcher.engines.slurm_allocation import read_allocation
 
 AGENT = (sys.executable, START, "agent")
 HANDED_ON = (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN)
-# Of this shell what programs need to be found at all; engines other than Open MPI hand on everything.
+# Variables that programs need to start. Only Open MPI must be asked to pass them on.
 HANDED_ON_IF_SET = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", env.OMP_NUM_THREADS, env.OMP_WAIT_POLICY, env.GOMP_SPINCOUNT,
-    *INTERFACE_VARIABLES,  # else the user's choice would hold for ranks on this machine alone
+    *INTERFACE_VARIABLES,  # otherwise the user's choice applies only to ranks on this machine
 )  # fmt: skip
 
 
 def own_agent(server: Server, endpoint: Endpoint) -> EngineCommand:
-    """Return the command that starts the agent of this server alone."""
+    """Return the command that starts only the agent of this server."""
     variables = {**endpoint_variables(endpoint), env.TLAUNCH_SERVER: server.server_id}
     return EngineCommand("the agent of this server", AGENT, variables, {})
 
@@ -50,12 +50,13 @@ def engine_for(
     *,
     mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
-    """Return what makes, given a directory for its files, the command that starts an agent on each of `servers`.
+    """Return a function from a directory for files to the command that starts an agent on each of `servers`.
 
-    It asks for versions. `mpi_ranks`: it starts a process for each rank, and one on each server becomes its agent too.
+    This may run the engine to read its version. With `mpi_ranks`, the engine starts a process for each rank, and one
+    process on each server also becomes the agent.
 
     Raises:
-        TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
+        TlaunchError: the engine is not installed, or cannot start agents on these servers.
     """
     stretches = stretches_of(servers) if mpi_ranks else ()
     places = tuple(servers[stretch.server_index] for stretch in stretches) or servers
@@ -79,25 +80,24 @@ def engine_for(
             return made
         return replace(made, env={**made.env, env.TLAUNCH_MEMBERS: members_text(stretches)})
 
-    command(options.runs_dir.absolute())  # what it refuses is refused before there is a run
+    command(options.runs_dir.absolute())  # raises errors before the run directory is created
     return command
 
 
 def _refuse_several() -> None:
-    """Refuse to run where srun has started this launcher several times: all ranks would start as often."""
+    """Raise UsageError if srun started this launcher several times, because each copy would launch all ranks."""
     task = read_task(os.environ, os.getpid())
     if task is None or (task.world_size or 1) == 1:
         return
     with reported_once(task):
         raise UsageError(
-            f"srun started this command {task.world_size} times, and each would start all servers of a run of its own",
-            hint="give it to no srun: by itself it starts an agent on each node; or to `srun --ntasks=1 --overlap`; "
-            "`tlaunch exec` is what srun starts for each device",
+            f"srun started this command {task.world_size} times; each copy would launch the whole job",
+            hint="run it without srun, or with `srun --ntasks=1 --overlap`; use `tlaunch exec` if srun should start each rank",
         )
 
 
 def with_endpoint(command: EngineCommand, endpoint: Endpoint) -> EngineCommand:
-    # Which server this machine is must not be what agents on others take themselves for.
+    # Unset this machine's TLAUNCH_SERVER, so that agents on other servers do not inherit it.
     return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **endpoint_variables(endpoint)})
 
 
@@ -107,13 +107,13 @@ def endpoint_variables(endpoint: Endpoint) -> dict[str, str | None]:
 
 
 def reachable(host: Host) -> tuple[str, ...]:
-    """Return the addresses that others may know this machine by, IPv4 first, and 127.0.0.1."""
+    """Return the addresses at which other machines may reach this one, IPv4 first, and 127.0.0.1."""
     outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
     return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
 
 
 def engine_command(prepared: Prepared, spec: RunSpec) -> EngineCommand:
-    """Return the engine's command for `spec`; the coordinator's endpoint and its token are examples.
+    """Return the engine's command for `spec`, with an example endpoint and token of the coordinator.
 
     Raises:
         TlaunchError: as `engine_for`.

@@ -1,4 +1,4 @@
-"""Every check before the first process or directory, in order; what is left is ready to run."""
+"""All checks of a run before any process or directory is created."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from launcher.engines.host_match import Host
 
 Elsewhere = Literal["servers", "image"]
-# Without the current directory, in which a program's own modules may have names of the library's.
+# The current directory is removed from sys.path: modules in it may shadow those that MindSpore imports.
 INIT = "import sys; sys.path[:1] = []; from mindspore.communication import init; init()"
 _DECIDED = (env.MS_ROLE, env.MS_WORKER_NUM, env.MS_SCHED_HOST, env.MS_SCHED_PORT, env.MS_NODE_ID)
 
 
 @frozen
 class Prepared:
-    """A run that can start. Each field follows from those before it."""
+    """A checked run that can be started."""
 
     options: RunOptions
     table: Table
     program: Program
     request: Request
-    files: Mapping[str, str]  # name: text, to be kept in the run directory
-    notes: tuple[str, ...] = ()  # said before the run starts
+    files: Mapping[str, str]  # name: text, for the run directory
+    notes: tuple[str, ...] = ()  # printed before the run starts
 
     @property
     def used(self) -> Cluster:
-        """The servers and devices that ranks are on; all that an elastic run may use."""
+        """The servers and devices of the ranks; for an elastic run, all that it may use."""
         return servers_with_agents(self.request.cluster, self.request.layout, self.request.supervision)
 
     @property
     def name(self) -> str:
-        """The name of the run, without its time."""
+        """The name of the run, without its start time."""
         return self.options.name or self.program.run_name
 
     @property
     def timed_name(self) -> str:
-        """The name of a run that starts now."""
+        """The name of the run, with the current time."""
         return f"{time.strftime('%Y%m%d-%H%M%S')}-{self.name}"
 
 
@@ -71,15 +71,18 @@ def prepare(
     unnamed: Cluster | None = None,
     needs_data: bool = True,
 ) -> Prepared:
-    """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
+    """Check options, rank table, layout, recipe and command, in this order, without starting or creating anything.
 
-    `engine` has started the ranks already, on every server; None where tlaunch shall start them. `elsewhere`: nothing
-    will be started from here. Several servers are fine then, and a program that is missing here is a note where it is
-    other servers, or an image, that need it. `unnamed`: servers that are known by their number only, in place of what
-    `options` say of devices. `needs_data`: as `trainer_command`.
+    Args:
+        options: The options of the run.
+        inherited: The environment of this process.
+        engine: The engine that has already started the ranks on every server; None if tlaunch starts them.
+        elsewhere: The ranks start on other servers or in an image; a program that is missing here is only a warning.
+        unnamed: Servers without names, used instead of the devices in `options`.
+        needs_data: As in `trainer_command`.
 
     Raises:
-        UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
+        UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: a check failed.
     """
     check_options(options)
     variables = user_environment(options.env)
@@ -106,14 +109,17 @@ def prepare(
 def _program(
     options: RunOptions, layout: Layout, environment: Mapping[str, str], *, needs_data: bool
 ) -> tuple[Program, Layout]:
-    """Return what ranks run, and its layout, which the bundled trainer may change."""
+    """Return the program of the ranks, and the layout, which the bundled trainer may change."""
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
-        raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
+        raise UnreadableError(
+            "the current directory, in which ranks would start, has been removed",
+            hint="change to a directory that exists",
+        ) from None
     if options.command:
         return Program(options.command, cwd, environment), layout
-    from launcher.cli.training.trainer_program import trainer_command  # other programs need none of it
+    from launcher.cli.training.trainer_program import trainer_command  # only for the bundled trainer
 
     trainer = trainer_command(options, layout, needs_data=needs_data)
     return Program(trainer.argv, cwd, environment, trainer.recipe, trainer.continues, trainer.notes), trainer.layout
@@ -129,16 +135,16 @@ def _request(
     inherited: Mapping[str, str],
     engine: str | None,
 ) -> Request:
-    """Return what is asked of agents."""
+    """Return the request for agents."""
     mpi_ranks = bool(_mpi_ranks(options, program))
     scheduler = _scheduler(options.mindspore, program, variables, has_table=options.rank_table is not None)
     elastic: Elastic | None = None
     if options.elastic:
-        from launcher.cli.training.trainer_program import fits_recipe  # other runs need none of it
+        from launcher.cli.training.trainer_program import fits_recipe  # only for elastic runs
 
         fits = fits_recipe(options) if program.recipe else lambda _layout: True
         elastic = elastic_of(options.exclude, cluster, layout, fits)
-    pattern_of(options.progress_regex)  # refuses one that finds nothing
+    pattern_of(options.progress_regex)  # raises for an invalid pattern
     return Request(
         cluster=cluster,
         layout=layout,
@@ -167,7 +173,7 @@ def _request(
 
 
 def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
-    """Return whether mpirun or srun has to start a process for each rank; None where that cannot be seen."""
+    """Return True if mpirun or srun must start a process for each rank, None if that is unknown."""
     if not options.by_engine or options.mpi_ranks is not None:
         return bool(options.mpi_ranks)
     return False if options.preload is not None else program.uses_mpi
@@ -176,26 +182,29 @@ def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
 def _scheduler(
     way: MindSporeWay, program: Program, user_env: Mapping[str, str], *, has_table: bool
 ) -> tuple[str, ...] | None:
-    """Return the command of the scheduler that the ranks need; None where they need none.
+    """Return the command of MindSpore's scheduler; None if the ranks do not need one.
 
-    `auto`: a program that imports MindSpore and calls `init` meets at a scheduler, on any device, as under msrun; with a rank table and
-    Ascend devices it reads the table, as `run.sh` has it. A program that is no Python here is started once more as its own
-    scheduler, as msrun does, since only it knows which Python it runs.
+    With `auto`, a program that imports MindSpore and calls `init` gets a scheduler, as under msrun. With a rank table and
+    Ascend devices, it reads the table instead. For a program that is not started as Python, the scheduler is a copy of the
+    program, as under msrun, because its Python interpreter is unknown.
 
     Raises:
-        UsageError: what is asked for contradicts something else.
+        UsageError: `way` contradicts another option.
     """
     given = [name for name in _DECIDED if name in user_env]
     if way == "cluster" and given:
         raise UsageError(
-            f"--env {given[0]}: with --mindspore cluster tlaunch decides this variable",
-            hint="leave it out, or start a scheduler of your own with --mindspore off",
+            f"--env {given[0]} cannot be combined with --mindspore cluster: tlaunch sets this variable itself",
+            hint="leave it out, or use --mindspore off and start a scheduler yourself",
         )
     if way == "cluster" and program.recipe is not None:
-        raise UsageError("--mindspore cluster: the bundled trainer uses torch", hint="give a COMMAND after --")
+        raise UsageError(
+            "--mindspore cluster cannot be combined with the bundled trainer, which uses torch",
+            hint="give a COMMAND after `--`",
+        )
     if way == "rank-table" and not has_table:
         raise UsageError(
-            "--mindspore rank-table: there is no rank table", hint="give --rank-table FILE, or --mindspore cluster"
+            "--mindspore rank-table needs --rank-table", hint="add --rank-table FILE, or use --mindspore cluster"
         )
     if way == "auto":
         by_table = has_table and bool(davinci_ids())
@@ -203,7 +212,7 @@ def _scheduler(
     if way != "cluster":
         return None
     python = program.python
-    # By the name that was typed, which each server finds on its own ranks' PATH.
+    # The name as typed: each server resolves it on its ranks' PATH.
     return program.argv if python is None else (python.name or python.interpreter, *python.options, "-c", INIT)
 
 
@@ -216,33 +225,33 @@ def _files(table: Table, used: Cluster, engine: str | None) -> dict[str, str]:
     return {OWN_TABLE: table_of_part(used, table.format)}
 
 
-# --- what a person should know before the run starts ---
+# --- notes before the run starts ---
 
 
 def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, starts_here: bool) -> Iterator[str]:
-    """Yield the notes on a run. `fault`: what is wrong with the program here; it may be sound where its ranks start."""
+    """Yield the notes on a run. `fault` is a fault of the program on this machine, if ranks start elsewhere."""
     options, program, request = prepared.options, prepared.program, prepared.request
     layout, elastic = request.layout, request.supervision.elastic
     yield from prepared.table.notes
     yield from program.notes
     if fault is not None:
         said = fault.message.partition("\n")[0]
-        yield f"warning: {said}; the program is looked for where ranks start"
+        yield f"warning: {said}; it must exist where ranks start"
     count = request.cluster.device_count
     if used.device_count < count and not options.exclude:
         what = "spare" if options.elastic else "idle"
         first, last = used.device_count, count - 1
-        stay, which = ("stays", f"rank {last}") if first == last else ("stay", f"ranks {first} to {last}")
+        stay, which = ("is", f"rank {last}") if first == last else ("are", f"ranks {first} to {last}")
         yield f"{count - first} of {count} devices {stay} {what}: {which}"
     if _mpi_ranks(options, program) is None:
-        yield f"{escaped(program.target)} is started without MPI ranks; --mpi-ranks gives each its place in MPI_COMM_WORLD"
+        yield f"{escaped(program.target)} is started without MPI ranks; add --mpi-ranks if it calls MPI_Init"
     if options.mindspore == "auto":
         yield from _notes_of_mindspore(prepared)
     if elastic is not None and elastic.excluded:
         yield from notes_of_first(elastic, layout, request.cluster.servers)
     if starts_here and str(options.rank_table) not in STDIN_FILES:
         yield from stdin_notes()
-    unasked = options.devices is None and options.rank_table is None  # one rank that nobody has asked for
+    unasked = options.devices is None and options.rank_table is None  # one rank by default
     if (layout.world_size > 1 or unasked) and (within := program.launcher_within) is not None:
         yield f"warning: {within}"
     if layout.world_size > 1 and starts_here:
@@ -250,34 +259,35 @@ def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, sta
 
 
 def _notes_of_mindspore(prepared: Prepared) -> Iterator[str]:
-    """Yield a note on how ranks of MindSpore find each other."""
-    meet = "note: the program calls MindSpore's init(): its ranks meet"
+    """Yield a note on how MindSpore ranks find each other."""
+    meet = "note: the program calls MindSpore's init(), so its ranks find each other"
     if prepared.request.supervision.scheduler is not None:
-        yield f"{meet} at a scheduler beside rank 0 (--mindspore cluster; --mindspore off starts none)"
+        yield f"{meet} through a scheduler started with rank 0 (--mindspore cluster; to start none, use --mindspore off)"
     elif prepared.options.rank_table is not None and davinci_ids() and prepared.program.uses_mindspore:
-        yield f"{meet} by the rank table (--mindspore rank-table)"
+        yield f"{meet} through the rank table (--mindspore rank-table)"
 
 
 def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
-    """Yield warnings about several ranks that are started from here."""
+    """Yield warnings about a run with several ranks that start from this machine."""
     options, inherited = prepared.options, prepared.request.inherited_env
     if not options.by_engine and (name := prepared.program.alone_in_mpi) is not None:
-        yield f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi makes them one job"
+        yield f"{name} imports mpi4py, but each rank has its own MPI_COMM_WORLD; use --engine mpi to start one MPI job"
     if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
-        from launcher.engines.slurm_allocation import shortage_warnings  # others need none of it
+        from launcher.engines.slurm_allocation import shortage_warnings  # only inside Slurm jobs
 
-        yield from shortage_warnings(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
+        yield from shortage_warnings(inherited, used.device_count)
 
 
 def doubt_of_table(prepared: Prepared, host: Host | None = None) -> str | None:
-    """Return a warning where the table's only server may be another machine; None where an engine finds it, or for a sample.
+    """Return a warning if the rank table's only server may be another machine.
 
-    Blocks while a name of the server is looked up. `host`: this machine, where it has been asked already.
+    Return None if an engine starts the ranks, and for sample tables. Blocks while the server's name is resolved. `host` is
+    this machine, if it is already known.
     """
     table, servers = prepared.request.cluster.source, prepared.used.servers
     if table is None or prepared.options.by_engine or len(servers) > 1:
         return None
-    from launcher.engines.host_match import doubt, is_everywhere, read_host  # runs without a table need none of it
+    from launcher.engines.host_match import doubt, is_everywhere, read_host  # only with a rank table
 
     (server,) = servers
     if prepared.options.server == server.server_id or is_everywhere(server) or is_sample(table):

@@ -1,4 +1,4 @@
-"""The program that ranks run, and what this machine can find out about it before one starts."""
+"""The program that ranks run, and what can be found out about it before ranks start."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MAX_RUN_NAME_CHARS = 50
 
 @frozen
 class Program:
-    """A command line and where ranks start it. Each property is found out when it is asked for first."""
+    """The command of the ranks, with its working directory and environment."""
 
     argv: tuple[str, ...]
     cwd: Path
-    environment: Mapping[str, str]  # of ranks, as far as it is known before there are any
+    environment: Mapping[str, str]  # of the ranks, without the variables that differ between ranks
     recipe: str | None = None  # the bundled program's name; None: the user's own program
     continues: ResumedFrom | None = None  # by --resume
     notes: tuple[str, ...] = ()  # of the bundled program
 
     @cached_property
     def python(self) -> PythonCommand | None:
-        """The Python program that `argv` runs; None where it runs no Python, or in a way that cannot be imitated."""
+        """The Python program that `argv` runs; None if it does not run Python, or in a way that ranks cannot imitate."""
         return parse_python(self.argv, self.environment.get("PATH"), self.cwd)
 
     @property
@@ -45,12 +45,12 @@ class Program:
 
     @property
     def target(self) -> str:
-        """The script or module as it was typed; the program's own name where there is none."""
+        """The script or module as typed; the program's name if there is none."""
         return Path(self.argv[0]).name if self.python is None else self.python.target
 
     @property
     def run_name(self) -> str:
-        """The name of the script or module, by which a user distinguishes runs, not of the interpreter."""
+        """The name for the run: the script's or module's, not the interpreter's."""
         if self.recipe is not None:
             return self.recipe
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
@@ -60,9 +60,9 @@ class Program:
 
     @cached_property
     def uses_mpi(self) -> bool | None:
-        """True where ranks call MPI_Init, None where that cannot be seen.
+        """Whether ranks call MPI_Init; None if unknown.
 
-        A shell's script, a program of another language and an installed package may do so unseen.
+        It is unknown for shell scripts, programs in other languages and installed packages.
         """
         if self.recipe is not None:
             return False
@@ -72,9 +72,9 @@ class Program:
 
     @property
     def alone_in_mpi(self) -> str | None:
-        """The name of a program that imports mpi4py; None for others.
+        """The program's name if it imports mpi4py, else None.
 
-        Only a program that has the word in its own file is read: others start no later for it.
+        To save time, only programs whose main file mentions mpi4py are searched.
         """
         if self.recipe is not None or self.python is None:
             return None
@@ -84,9 +84,9 @@ class Program:
 
     @cached_property
     def uses_mindspore(self) -> bool:
-        """True where the program, or a module of its own, is seen to import MindSpore and to have its ranks meet.
+        """Whether the program or its local modules import MindSpore and call its init().
 
-        It is read only where its Python has MindSpore: others may import it where it is installed, and do without.
+        Programs are searched only if MindSpore is installed in their Python; otherwise the import is optional.
         """
         if self.recipe is not None or self.python is None:
             return False
@@ -96,30 +96,32 @@ class Program:
 
     @property
     def launcher_within(self) -> str | None:
-        """Says what a person should know of a program that starts ranks itself; None for others."""
+        """A warning if the program is another launcher, with the equivalent tlaunch command; else None."""
         if self.recipe is not None:
             return None
         if (found := other_launcher(self.argv, self.python)) is None:
             return None
         instead = ""
         if (line := found.as_tlaunch) is not None:
-            table = "" if line.table is None else f", with the rank table of `{escaped(line.table)}`,"
+            table = "" if line.table is None else f" after `{escaped(line.table)}`"
             left_out = (*line.unknown, *line.missing)
-            without = f", without {escaped(', '.join(left_out))}" if left_out else ""
-            instead = f"; `{escaped(line.run)}`{table} starts that program once for each rank{without}"
-        return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
+            without = f" (without {escaped(', '.join(left_out))})" if left_out else ""
+            instead = f"; to start the program once per rank, use `{escaped(line.run)}`{table}{without}"
+        return f"{found.name} starts ranks itself, so every rank of this run would start more ranks{instead}"
 
     def preload(self, named: str | None) -> tuple[str, ...] | None:
-        """Return what is imported once for all ranks; None where each starts by itself. `named`: by --preload.
+        """Return the modules to import once for all ranks; None if ranks are not forked.
+
+        `named` is the value of --preload.
 
         Raises:
-            UsageError: modules were named, and the program's ranks cannot be forked.
+            UsageError: `named` is given, but the program's ranks cannot be forked.
         """
         if named is not None:
             if self.python is None:
                 raise UsageError(
-                    f"--preload: {self.argv[0]} is not started as a Python program whose ranks could be forked",
-                    hint="start it as `python script.py` or `python -m module`, or leave --preload out",
+                    f"--preload: {self.argv[0]} is not a Python command whose ranks can be forked",
+                    hint="start it as `python script.py` or `python -m module`, or leave out --preload",
                 )
             return preloaded_modules(named)
         if self.python is None:

@@ -1,4 +1,4 @@
-"""Finds what is missing or wrong of a program before a rank runs it. Files are read; nothing of the program is executed."""
+"""Checks of a program before ranks start it, without executing it: missing files and modules, syntax errors."""
 
 from __future__ import annotations
 
@@ -28,87 +28,85 @@ from launcher.program.syntax import error_in, excerpt
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SHELL_SIGNS = re.compile(r"[;&|<>$`]")
-_SHELL_OPERATOR = re.compile(r"\d*[;&|<>]+(?:&\d)?")  # a word of its own: && ; > 2>&1
+_SHELL_OPERATOR = re.compile(r"\d*[;&|<>]+(?:&\d)?")  # a separate word: && ; > 2>&1
 _SHELL_COMMANDS = frozenset((".", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset"))
 _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 
 
 def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | UsageError | None:
-    """Return the first reason why no rank could run `program` on this machine; None if none is known.
+    """Return the error that would prevent ranks from running `program` on this machine; None if none is found.
 
-    `has_stdin`: ranks keep the standard input of the engine that starts them.
+    With `has_stdin`, ranks keep the standard input of the engine that starts them.
     """
     if program.recipe is not None:
-        from launcher.cli.training.trainer_process import missing_for_trainer  # other programs need none of it
+        from launcher.cli.training.trainer_process import missing_for_trainer  # only for the bundled trainer
 
         return missing_for_trainer()
     on_stdin = None if has_stdin else _program_on_stdin(program)
     fault = _missing_program(program) or on_stdin or _missing_target(program) or _wrong_syntax(program)
     if fault is not None and fault.hint is not None and MASK in fault.hint:
-        fault.hint = f"{fault.hint} (what is masked has to be filled in)"
+        fault.hint = f"{fault.hint} (fill in the masked values)"
     return fault
 
 
 def _missing_program(program: Program) -> UnreadableError | None:
-    """Return what is wrong with the file that the command's first word names, or with its `#!` line."""
+    """Return the error for the command's first word or for the `#!` line of its file."""
     name, search = program.argv[0], program.environment.get("PATH", os.defpath)
     if (found := shutil.which(name, path=search)) is not None:
         if has_no_shebang(program.cwd / found):
             return UnreadableError(
-                f"{name} has no #! line, so no rank could start it",
+                f"{name} has no #! line, so ranks cannot start it",
                 hint=f"name its interpreter: -- {_started_by(program.argv)}",
             )
         interpreter = missing_interpreter(program.cwd / found, search, program.cwd)
         return None if interpreter is None else _without_interpreter(program, found, interpreter)
-    is_file = os.path.isfile(program.cwd / name)  # noqa: PTH113 - a Path raises where a name is too long
-    by_interpreter = f"a script is started by its interpreter: -- {_started_by(program.argv)}"
+    is_file = os.path.isfile(program.cwd / name)  # noqa: PTH113 - Path.is_file raises for long names
+    by_interpreter = f"start a script with its interpreter: -- {_started_by(program.argv)}"
     if (no_program := _no_program(program, search)) is not None:
         return no_program
     if "/" in name:
         exists = os.path.exists(program.cwd / name)  # noqa: PTH110 - the same
         reason = "is not executable" if exists else "does not exist"
-        return UnreadableError(f"{name} {reason}, so no rank could start it", hint=by_interpreter if is_file else None)
-    reason = "there is no such program on the ranks' PATH"
-    by_directory = f"a program that lies elsewhere is named with its directory: -- ./{name}"
+        return UnreadableError(f"{name} {reason}, so ranks cannot start it", hint=by_interpreter if is_file else None)
+    reason = "not found on the ranks' PATH"
     if is_file:
         by_itself = os.access(program.cwd / name, os.X_OK) and not name.endswith(".py")
         return UnreadableError(
-            f"{name}: {reason}; ./{name} is a file here", hint=by_directory if by_itself else by_interpreter
+            f"{name}: {reason}, but ./{name} exists",
+            hint=f"add the directory: -- ./{name}" if by_itself else by_interpreter,
         )
     meant = did_you_mean(near(name, sorted(_programs_on(search)), limit=1))
-    return UnreadableError(
-        f"{name}: {reason}", hint=meant or "a program that lies elsewhere is named with its directory"
-    )
+    return UnreadableError(f"{name}: {reason}", hint=meant or "give the path of a program that is not on PATH")
 
 
 def _no_program(program: Program, search: str) -> UnreadableError | None:
-    """Return the error for a first word that is no program: an option, or what only a shell understands."""
+    """Return the error for a first word that is not a program, but an option or shell syntax."""
     name, *rest = masked_argv(program.argv)
     if name.startswith("-"):
         hint = f"write the program before its arguments: -- python train.py {shell_words((name, *rest))}"
-        return UnreadableError(f"{name} is an option, where COMMAND begins with a program", hint=hint)
+        return UnreadableError(f"COMMAND must begin with a program, but {name} is an option", hint=hint)
     try:
         words = shlex.split(name)
-    except ValueError:  # a quote that does not end
+    except ValueError:  # an unclosed quote
         words = [name]
     begins = next((word for word in words if not _ASSIGNMENT.match(word)), None)
     is_command = begins in _SHELL_COMMANDS or (begins is not None and shutil.which(begins, path=search) is not None)
     operators = " ".join(word if _SHELL_OPERATOR.fullmatch(word) else shell_word(word) for word in rest)
-    by_shell = f"name a shell: -- bash -c {shell_word(f'{name} {operators}'.strip())}"
+    by_shell = f"start a shell: -- bash -c {shell_word(f'{name} {operators}'.strip())}"
     if _ASSIGNMENT.match(name) and not (is_command and _SHELL_SIGNS.search(name)):
         before_dashes = _before_dashes([*words, *rest] if is_command else [name, *rest])
-        message = f"{name} sets a variable, and COMMAND is started without a shell"
-        return UnreadableError(message, hint=f"write it before the dashes: {before_dashes}")
+        message = f"{name} sets a variable, which needs a shell, but COMMAND is started without one"
+        return UnreadableError(message, hint=f"use --env: {before_dashes}")
     if name in _SHELL_COMMANDS:
-        return UnreadableError(f"{name} is a command of a shell, and COMMAND is started without one", hint=by_shell)
+        return UnreadableError(f"{name} is a shell command, but COMMAND is started without a shell", hint=by_shell)
     if words == [name] or not is_command or os.path.exists(program.cwd / name):  # noqa: PTH110 - as above
         return None
-    hint = by_shell if _SHELL_SIGNS.search(name) else f"leave out its quotes: -- {shell_words((*words, *rest))}"
-    return UnreadableError(f"{name}: a whole command stands in one word, which would be a program's name", hint=hint)
+    hint = by_shell if _SHELL_SIGNS.search(name) else f"remove the quotes: -- {shell_words((*words, *rest))}"
+    return UnreadableError(f"{name}: the first word of COMMAND is a complete command, not a program", hint=hint)
 
 
 def _before_dashes(words: Sequence[str]) -> str:
-    """Return variables as options, and the program behind the dashes."""
+    """Return the words with variables as --env options, and the program after `--`."""
     count = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
     given = " ".join(f"--env {shell_word(word)}" for word in words[:count])
     return f"{given} -- {shell_words(words[count:]) or 'PROGRAM'}"
@@ -126,98 +124,98 @@ def _started_by(argv: Sequence[str]) -> str:
 
 
 def _without_interpreter(program: Program, found: str, interpreter: str) -> UnreadableError:
-    """Return the error for a script whose `#!` line names a program that is not there."""
+    """Return the error for a script whose `#!` line names a missing program."""
     name = program.argv[0]
     if interpreter.endswith("\r"):
         return UnreadableError(
-            f"{name} has line ends of Windows (CR LF), so its #! line names an interpreter that does not exist",
+            f"{name} has Windows line endings (CR LF), so its #! line names an interpreter that does not exist",
             hint=f"remove them: sed -i 's/\\r$//' {shell_word(found)}",
         )
     hint = f"correct that line, or name an interpreter: -- {_started_by(program.argv)}"
-    if " " in interpreter:  # the kernel hands all that follows `env` over as one word
-        hint = f"options of an interpreter need -S: #!/usr/bin/env -S {interpreter}"
+    if " " in interpreter:  # the kernel passes everything after `env` as one word
+        hint = f"use -S to pass options to an interpreter: #!/usr/bin/env -S {interpreter}"
     return UnreadableError(f"{name}: its #! line names {interpreter}, which does not exist", hint=hint)
 
 
 def _missing_target(program: Program) -> UnreadableError | None:
-    """Return what is wrong with the script or module that Python is given."""
+    """Return the error for a missing script or module of a Python command."""
     if program.kind == "module":
         return _missing_module(program)
     return _missing_script(program) if program.kind == "script" else None
 
 
 def _program_on_stdin(program: Program) -> UnreadableError | None:
-    """Return the error for an interpreter that would read its program from standard input."""
+    """Return the error for an interpreter that reads its program from standard input."""
     name = reader_of_stdin(program.argv, program.environment.get("PATH", os.defpath), program.cwd)
     if name is None:
         return None
     example = {"Python": "python train.py"}.get(name, f"{name} FILE")
     return UnreadableError(
-        f"COMMAND is {name} without a program: it would read one from its standard input, which is /dev/null in ranks",
+        f"COMMAND is {name} without a program; it would read one from standard input, which is /dev/null in ranks",
         hint=f"name a file (an empty variable?): -- {example}",
     )
 
 
 def stdin_notes() -> Iterator[str]:
-    """Yield a note if this process's standard input holds data: ranks do not get them."""
+    """Yield a note if this process's standard input has data, which ranks do not get."""
     with suppress(OSError, ValueError):
         found = os.fstat(0)
         holds_data = stat.S_ISREG(found.st_mode) and found.st_size > os.lseek(0, 0, os.SEEK_CUR)
         if stat.S_ISFIFO(found.st_mode):
             holds_data = any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
         if holds_data:
-            yield "note: ranks do not get the data on standard input: theirs is /dev/null; give the program a file instead"
+            yield "note: ranks do not get the data on standard input; theirs is /dev/null: pass a file to the program instead"
 
 
 def _missing_script(program: Program) -> UnreadableError | None:
     script = program.cwd / program.target
-    if os.path.isdir(script) and not (script / "__main__.py").exists():  # noqa: PTH112 - a Path raises, see above
-        hint = f"name the program in it, for instance -- python {program.target.rstrip('/')}/train.py"
+    if os.path.isdir(script) and not (script / "__main__.py").exists():  # noqa: PTH112 - Path.is_dir raises for long names
+        hint = f"name a script in it: -- python {program.target.rstrip('/')}/train.py"
         return UnreadableError(
-            f"{program.target} is a directory without a __main__.py, so no rank could run it", hint=hint
+            f"{program.target} is a directory without a __main__.py, so ranks cannot run it", hint=hint
         )
     try:
         script.stat()
     except OSError as error:
-        if error.errno in _NO_FILE:  # others Python will report better
-            hint = "ranks start in the directory you are in"
-            return UnreadableError(f"{program.target} does not exist, so no rank could run it", hint=hint)
+        if error.errno in _NO_FILE:  # Python reports other errors better
+            hint = "give a path relative to the current directory, in which ranks start"
+            return UnreadableError(f"{program.target} does not exist, so ranks cannot run it", hint=hint)
     return None
 
 
 def _missing_module(program: Program) -> UnreadableError | None:
     assert program.python is not None
     if not (target := program.target):
-        hint = "write it behind -m (an empty variable?): -- python -m train"
-        return UnreadableError("-m is followed by an empty name, so no rank could run a module", hint=hint)
+        hint = "name a module after -m (an empty variable?): -- python -m train"
+        return UnreadableError("the module name after -m is empty, so ranks cannot run it", hint=hint)
     if (name := missing_module(program.python, program.cwd, program.environment)) is None:
         return None
     if name == f"{target}.__main__":
-        hint = f"name a module in it, for instance -- python -m {target}.train"
-        return UnreadableError(f"{target} is a package without a __main__.py, so no rank could run it", hint=hint)
-    if os.path.isfile(program.cwd / target):  # noqa: PTH113 - a Path raises, see above
-        hint = f"-m takes the name of a module; a file is started without it: -- python {shell_word(target)}"
+        hint = f"name a module in it: -- python -m {target}.train"
+        return UnreadableError(f"{target} is a package without a __main__.py, so ranks cannot run it", hint=hint)
+    if os.path.isfile(program.cwd / target):  # noqa: PTH113 - Path.is_file raises for long names
+        hint = f"start a file without -m: -- python {shell_word(target)}"
     else:
         hint = _where_python_looks(program.python, program.environment)
-    message = f"{program.python.interpreter} finds no module {name}, so no rank could run it"
+    message = f"{program.python.interpreter} does not find the module {name}, so ranks cannot run it"
     return UnreadableError(message, hint=hint)
 
 
 def _where_python_looks(python: PythonCommand, environment: Mapping[str, str]) -> str:
     beside, inherits = heeds(python, environment)
     if beside and inherits:
-        return "Python looks in the directory you are in, in PYTHONPATH, and among its installed packages"
+        return "put it in the current directory or on PYTHONPATH, or install it"
     places = (
-        "in the directory you are in and " * beside,
-        "in PYTHONPATH and " * inherits,
-        "among its installed packages",
+        "put it in the current directory or " * beside,
+        "put it on PYTHONPATH or " * inherits,
+        "install it",
     )
     by = PYTHONSAFEPATH if all(heeds(python, {})) else shell_words(python.options)
-    return f"with {by}, Python looks only {''.join(places)}"
+    return f"{''.join(places)}; {by} restricts where Python searches"
 
 
 def _wrong_syntax(program: Program) -> UsageError | None:
-    """Return the error for which Python would run nothing of the program, with its line."""
+    """Return the error for a program with a syntax error, with the line."""
     if program.python is None:
         return None
     if (error := error_in(program.python, program.cwd, sys.executable)) is None:

@@ -1,4 +1,4 @@
-"""Choose the variables by which ranks on several servers reach each other, and note doubts before they start."""
+"""Variables that ranks on several servers need to reach each other, and notes about them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from launcher.engines.mpi_match import variables_under
 
 
 def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
-    """Return the run with the interface of this machine's ranks, if it is one of several servers, and what their MPI needs.
+    """Return the run with the network interface of this machine's ranks and the variables for their MPI library.
 
-    `host`: this machine, with what servers' names mean here, if that is known already. Agents find out their own server's
-    interface by themselves; what is known here is shown, and kept in run.json.
+    Nothing changes for a run on one server. Other servers' agents find their interface themselves; this one is shown and
+    recorded in run.json. `host` is this machine, with the servers' resolved names, if it is already known.
     """
     servers = prepared.used.servers
     if len(servers) == 1:
@@ -29,7 +29,9 @@ def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
     host = host or read_host(name for server in servers for name in names_of(server))
     said = prepared.options.server
     fitting = [server for server in servers if server.server_id == said] if said else local_servers(servers, host)
-    here = servers.index(fitting[0]) if len(fitting) == 1 else None  # which server this machine is, where that is sure
+    here = (
+        servers.index(fitting[0]) if len(fitting) == 1 else None
+    )  # this machine's index if exactly one server matches
     interface = None if here is None else own_interface(servers, here)
     request = replace(
         prepared.request,
@@ -43,34 +45,36 @@ def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
 
 
 def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note on the interface that ranks connect by, unless the user has set it.
+    """Return a note on the network interface that ranks use, unless the user has set it.
 
-    `interface`: of this machine's ranks; None: it is no server of the run. `chosen`: the variables that the user has set.
+    `interface` is that of this machine's ranks; None if it is not a server of the run. `chosen` are the variables that the
+    user has set.
     """
     names = [name.removesuffix("SOCKET_IFNAME") for name in INTERFACE_VARIABLES if name not in chosen]
     if not names or are_on_loopback(servers):
         return ()
-    here = "" if interface is None else f", {interface} here"
-    note = f"ranks' connections use the interface that has their server's address{here}"
+    here = "" if interface is None else f", {interface} on this machine"
+    note = f"ranks use the network interface with their server's address{here}"
     return (f"{note} ({', '.join(names)}SOCKET_IFNAME)",)
 
 
 def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note on those `variables` for the ranks' MPI that the user has not set, which are left alone."""
+    """Return a note on the `variables` for the ranks' MPI library, except those that the user has set."""
     missing = [f"{name}={value}" for name, value in variables.items() if name not in chosen]
-    why = (
-        "the library of Open MPI 5 under the mpirun of Open MPI 4 would hang in MPI_Barrier over servers known by name"
-    )
-    return (f"{', '.join(missing)} is set: {why}",) if missing else ()
+    why = "with mpirun of Open MPI 4, the library of Open MPI 5 hangs in MPI_Barrier if servers are given by name"
+    return (f"setting {', '.join(missing)}: {why}",) if missing else ()
 
 
 def _mpi_variables(request: Request, engine: EngineName | None) -> Mapping[str, str]:
-    """Return what the program's MPI needs under this machine's mpirun. Without ranks of MPI, agents find it out."""
+    """Return the variables that the program's MPI library needs under this machine's mpirun.
+
+    Without MPI ranks, agents find out.
+    """
     if engine != "mpi" or not request.mpi_ranks:
         return {}
     from launcher.engines.mpi import find_mpirun
 
-    with suppress(TlaunchError):  # without an mpirun the run is refused later
+    with suppress(TlaunchError):  # a missing mpirun is reported later
         environment = {**request.inherited_env, **request.user_env}
         return variables_under(find_mpirun(os.environ), request.argv, environment, request.cwd)
     return {}

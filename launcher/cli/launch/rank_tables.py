@@ -1,4 +1,4 @@
-"""The devices of a run: read its rank table, or count them. Find packaged sample tables, and limit the size of a table."""
+"""The devices of a run, from its rank table or from --devices; packaged sample tables; the size limit of tables."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ from launcher.core.resources import data_dir, stand_in_note
 from launcher.engines.variables import VISIBLE_DEVICES
 from launcher.logs.terminal import escaped
 
-SAMPLES = Path("rank_tables")  # what a person calls their directory, wherever it is installed
+SAMPLES = Path("rank_tables")  # the directory of samples in the documentation, wherever tlaunch is installed
 
 
 @frozen
 class Table:
-    """The devices of a run, and the text of the rank table that names them, read once: it may come from a pipe."""
+    """The devices of a run, and the text of its rank table, which is read once because it may be a pipe."""
 
     cluster: Cluster
-    text: str | None = None  # None where there is no table
+    text: str | None = None  # None without a rank table
     format: str = ""
     notes: tuple[str, ...] = ()
 
 
 def read_table(options: RunOptions) -> Table:
-    """Read the rank table that the options name, or make a table of the devices that they count.
+    """Read the rank table of `options`, or describe the devices of --devices or of the Slurm allocation.
 
     Raises:
-        UnreadableError, RefusedTableError: the table cannot be read, or breaks a rule.
+        UnreadableError: the table cannot be read.
+        RefusedTableError: the table is invalid.
     """
     if options.rank_table is None and options.engine == "slurm":
-        from launcher.engines.slurm_allocation import cluster_of, read_allocation  # others need none of it
+        from launcher.engines.slurm_allocation import cluster_of, read_allocation  # only for --engine slurm
 
         return Table(cluster_of(read_allocation(os.environ), options.devices))
     if options.rank_table is None:
         if options.devices is not None:
             return Table(Cluster.local(options.devices))
         behind = next(filter(_says_devices, options.command), None)
-        theirs = f"; {escaped(behind)} stands behind COMMAND, so it is the program's" if behind else ""
+        theirs = f"; {escaped(behind)} after COMMAND is passed to the program" if behind else ""
         return Table(Cluster.local(1), notes=(f"{one_rank_note(os.environ)}{theirs}",))
-    from launcher.rank_table import Profile, read_rank_table  # --devices needs none of it
+    from launcher.rank_table import Profile, read_rank_table  # only with a rank table
     from launcher.rank_table.diagnostics import headline
 
-    # On a machine without Ascend devices no process will use HCCL, and what only HCCL asks for is a warning.
+    # Without Ascend devices nothing uses HCCL, so violations of HCCL's rules are only warnings.
     chip = options.chip or ("auto" if davinci_ids() else "none")
     found: list[str] = []
     with sample_hinted(options.rank_table):
@@ -71,34 +72,34 @@ def read_table(options: RunOptions) -> Table:
 
 
 def _says_devices(word: str) -> bool:
-    """Return whether a word of COMMAND would say how many ranks there are, if it stood before that."""
+    """Return True if a word of COMMAND is an option that sets the number of ranks when written before COMMAND."""
     found = counterpart(word.partition("=")[0]) if word.startswith("--") else None
     of_table = word.partition("=")[0] == "--rank-table" or (found is not None and found.here == "--rank-table")
     return of_table or (found is not None and found.subject in {"devices", "ranks", "server count"})
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
-    """Return the note for a run without a number of ranks, with the number of devices left idle.
+    """Return the note for a run without --devices and --rank-table, with the number of devices of this machine.
 
-    A user who limits the devices that can be seen knows how many there are.
+    The number is omitted if a variable such as CUDA_VISIBLE_DEVICES limits the devices.
     """
-    note = "note: neither --devices nor --rank-table is given: there is one rank"
+    note = "note: starting one rank, because neither --devices nor --rank-table is given"
     count = len(davinci_ids(device_files)) or len(nvidia_ids(device_files))
     if count < 2 or any(environment.get(name) for name in VISIBLE_DEVICES):
         return note
-    return f"{note}, though this machine has {count} devices; --devices {count} makes one for each"
+    return f"{note}; this machine has {count} devices (--devices {count})"
 
 
 def max_table_bytes() -> int:
-    """Return how large a table may be: what --max-table-size has left in the environment, or the default."""
-    from launcher.rank_table.table_reader import MAX_TABLE_BYTES  # `--help` needs none of it
+    """Return the size limit of rank tables, from --max-table-size or the environment."""
+    from launcher.rank_table.table_reader import MAX_TABLE_BYTES  # not needed for `--help`
 
     return int(os.environ.get(TLAUNCH_MAX_TABLE_SIZE) or MAX_TABLE_BYTES)
 
 
 @contextmanager
 def sample_hinted(path: Path) -> Iterator[None]:
-    """Wrap the reading of `path`: where it is missing but has the name of a sample, the hint is that sample."""
+    """Suggest a sample table if `path` is missing and has the name of a sample."""
     try:
         yield
     except UnreadableError as error:
@@ -108,9 +109,9 @@ def sample_hinted(path: Path) -> Iterator[None]:
 
 
 def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
-    """Return `path` itself, or the sample table of that name where no such file is here: an installed copy has them too.
+    """Return `path`, or the packaged sample table if `path` is `rank_tables/NAME` and does not exist.
 
-    `tell` gets a note of that: the name is also that of many a tutorial's own table, asked for from another directory.
+    `tell` is called with a note if a sample is used.
     """
     if path.parent != SAMPLES or _exists(path):
         return path
@@ -122,7 +123,7 @@ def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
 
 
 def is_sample(table: Path) -> bool:
-    """Return whether that file is one of the samples, or a copy under the same name."""
+    """Return True if a file is a packaged sample, or a copy of it with the same name."""
     sample = _sample(table.name)
     if sample is None or not table.is_file():
         return False
@@ -135,4 +136,4 @@ def _sample(name: str) -> Path | None:
 
 
 def _exists(path: Path) -> bool:
-    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for long names

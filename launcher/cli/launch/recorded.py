@@ -1,4 +1,4 @@
-"""The options of a run as its run.json keeps them, secrets masked, and what others do to those that are given before them."""
+"""Recorded options of a run in run.json, with secrets masked, and how new options override them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from launcher.core.run_dir import RunDir
 from launcher.preload.masking import MASK, masked, masked_argv
 from launcher.runs.record import read_options
 
-# How a run is attended to, not what it is.
+# Options of the command, not of the run itself.
 _NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json")
 _OF_TRAINER = ("recipe", "config", "settings", "data", "resume", "save_strategy", "profile")
-# What ceases to hold if another option is given.
+# Option: the recorded options that it resets.
 _INSTEAD_OF = {
     "rank_table": ("devices",),
     "devices": ("rank_table", "server"),
@@ -29,11 +29,11 @@ _INSTEAD_OF = {
     "verbose": ("quiet",),
     "console": ("quiet",),
 }
-ADDED = ("env", "settings")  # lists in which the last one of a name counts
+ADDED = ("env", "settings")  # lists that are merged; the last value of a name wins
 
 
 def to_record(options: RunOptions) -> Mapping[str, Any]:
-    """Return the options that differ from their defaults, by field, secrets masked."""
+    """Return the options that differ from their defaults, by field, with secrets masked."""
     return {
         name: encode(value)
         for name, value in vars(_masked(options)).items()
@@ -53,33 +53,34 @@ def _masked(options: RunOptions) -> RunOptions:
 
 
 def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
-    """Return the options that a run was started with, secrets masked, and the directory that it was started in.
+    """Return the options that a run was started with, secrets masked, and its working directory.
 
     Raises:
-        UnreadableError: the run's record is unreadable, or does not hold them.
+        UnreadableError: run.json cannot be read, or does not contain the options.
     """
     found = read_options(run_dir)
     if found is None:
         raise UnreadableError(
-            f"{run_dir.run_json} does not hold the options that the run was started with",
-            hint="runs of `tlaunch run` have them; not those of an earlier version, of `tlaunch exec` or of a job file",
+            f"{run_dir.run_json} does not contain the options of the run",
+            hint="choose a run that this version of `tlaunch run` started; `tlaunch exec`, job files and earlier versions "
+            "do not record options",
         )
     options, cwd = found
     try:
         return decode(RunOptions, options), cwd
     except ValueError as error:
         raise UnreadableError(
-            f"{run_dir.run_json} holds options that this version does not understand: {error}"
+            f"{run_dir.run_json} contains options that this version does not support: {error}"
         ) from error
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
-    """Return options with those that are `given`, by field, in their place; variables and settings add up."""
+    """Return the recorded options, overridden by `given` options by field; variables and settings are merged."""
     return replace(recorded, **changed(vars(recorded), given))
 
 
 def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what other options make of those that were given `before` them, by field: only what changes."""
+    """Return the fields of `before` that change when the options `given` are added."""
     dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
     values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
     for name in ADDED:
@@ -91,7 +92,7 @@ def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def masked_in(options: RunOptions) -> Iterator[str]:
-    """Yield what of recorded options holds a secret that is masked, as a person gives it."""
+    """Yield the recorded options that contain a masked secret, as written on a command line."""
     for pair in options.env:
         name, _, value = pair.partition("=")
         if MASK in value:
@@ -106,7 +107,7 @@ def masked_in(options: RunOptions) -> Iterator[str]:
 
 
 def as_words(options: RunOptions) -> Iterator[str]:
-    """Yield the words after `tlaunch run` that give these options, secrets masked.
+    """Yield the words after `tlaunch run` for these options, with secrets masked.
 
     >>> list(as_words(RunOptions(devices=4, elastic=True, command=("python", "train.py"))))
     ['--devices=4', '--elastic', '--', 'python', 'train.py']
@@ -120,7 +121,7 @@ def as_words(options: RunOptions) -> Iterator[str]:
             yield flag(name) if value else flag(f"no_{name}")
         else:
             yield from words_of_option(name, value)
-    if "--dry-run" in shown.command:  # which `tlaunch run` refuses after COMMAND
+    if "--dry-run" in shown.command:  # `tlaunch run` rejects it after COMMAND unless --no-dry-run is given
         yield "--no-dry-run"
     if shown.command:
         yield from ("--", *shown.command)

@@ -1,4 +1,4 @@
-"""One server's part of a run over several, as its engine or another launcher has started it."""
+"""The agent of one server in a run on several servers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ from launcher.supervise.tree import something_left
 
 
 def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: ProcessPlace | None, until: float) -> None:
-    """Guard this server's agent. `place`: where the engine has started a process for each rank. `until`: monotonic."""
+    """Join the run, start this server's ranks, and supervise them until they end.
+
+    `place` is the position of this process if the engine starts a process for each rank. `until` is the deadline to join,
+    on the monotonic clock.
+    """
     members, trouble = (None, None) if place is None else _members(place, endpoint)
     membership = join(endpoint, _info(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
-        from launcher.cluster.probe_server import serve_probes  # runs need none of it
+        from launcher.cluster.probe_server import serve_probes  # only for `tlaunch doctor`
 
         serve_probes(membership)
         return
@@ -53,13 +57,13 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
     head.restore_signals()
     supervision = part.spec.supervision
     if observer.frees and supervision.max_restarts and not something_left():
-        # Ranks may be started again elsewhere, and wait for nothing but the end of those that were here.
+        # A restart on other servers may be waiting for this server's ranks to end.
         limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
         report_freed_in_background(membership.address, endpoint.token, membership.nonce, limit_s)
 
 
 def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
-    """Return the engine's processes of this server, or the trouble with them that the coordinator is to report."""
+    """Return the engine's processes on this server, or the error that the coordinator will report."""
     try:
         members = open_endpoint(place, endpoint.token)
         gather(members)
@@ -69,7 +73,7 @@ def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None
 
 
 def _info(engine_rank: EngineRank | None, place: ProcessPlace | None) -> AgentInfo:
-    """Return by what the coordinator recognises this server."""
+    """Return the information that identifies this server to the coordinator."""
     host = read_host()
     number = None if engine_rank is None else engine_rank.global_rank
     return AgentInfo(
@@ -83,10 +87,10 @@ def _info(engine_rank: EngineRank | None, place: ProcessPlace | None) -> AgentIn
 def _check_place(
     request: Request, place: ProcessPlace | None, server_index: int, trouble: TlaunchError | None
 ) -> Mapping[str, str]:
-    """Return the variables that the MPI library which a rank of this server would find needs besides.
+    """Return extra variables for the ranks' MPI library on this server.
 
     Raises:
-        TlaunchError: the engine's processes are not where the table has their ranks, or their MPI is another one.
+        TlaunchError: the engine's processes do not match the rank table, or their MPI library is incompatible.
     """
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     if place is not None:
@@ -100,9 +104,9 @@ def _check_place(
 
 
 class _Silent:
-    """An observer that shows nothing: the agent itself reports to the coordinator what happens.
+    """An observer that shows nothing, because the agent reports events to the coordinator.
 
-    `frees`: the agent could not report that nothing of this server's ranks is left.
+    `frees` is True if all ranks of this server have ended but the agent could not report it.
     """
 
     frees = False

@@ -1,4 +1,4 @@
-"""A run over several servers, from this one: coordinated here, or joined where another server's launcher coordinates it."""
+"""Runs on several servers: this launcher coordinates the run, or joins the coordinator on another server."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from launcher.runs.registry import register
 from launcher.runs.store import last_agent
 from launcher.supervise.port_holder import reason_of
 
-LOOK_S = 0.2  # between looks at a process that is waited for
+LOOK_S = 0.2  # polling interval for a process
 
 
 def run_on_servers(prepared: Prepared) -> LaunchOutcome:
-    """Start this machine's part, and whatever the engine starts; return how the run ended once nothing is left.
+    """Coordinate or join the run, wait for it to end, and return its outcome.
 
     Raises:
-        TlaunchError: this machine, or the engine, does not fit.
+        TlaunchError: this machine or the engine does not match the rank table.
     """
     servers = prepared.used.servers
     host = read_host(server_names(servers))
@@ -70,12 +70,12 @@ def run_on_servers(prepared: Prepared) -> LaunchOutcome:
     return _take_part(prepared, host, here)
 
 
-# --- on the machine that coordinates ---
+# --- on the coordinator's machine ---
 
 
 def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutcome:
-    """Coordinate the run. `here`: which server this is; None where an engine brings all."""
-    from launcher.cluster.coordinator import Coordinator  # the servers that take part need none of it
+    """Coordinate the run. `here` is this server's index; None if an engine starts all agents."""
+    from launcher.cluster.coordinator import Coordinator  # only on the coordinator
 
     options, servers = prepared.options, prepared.used.servers
     if options.engine == "slurm":
@@ -105,9 +105,9 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
 
 
 def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
-    """Return the run with the grace that its Slurm job leaves, and with notes of the job's CPUs."""
+    """Return the run with a grace period that fits the Slurm job's time limit, and with notes on the job's CPUs."""
     request, allocation = prepared.request, read_allocation(os.environ)
-    # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
+    # Slurm's variables describe this process, not the ranks: Slurm starts their agents as separate tasks.
     inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
     supervision = within_job(request.supervision, allocation, os.environ)
     return replace(
@@ -126,7 +126,7 @@ def _plan(
     shared_token: str,
     engine: EngineCommand,
 ) -> Plan:
-    """Return what the coordinator needs: how agents come, what they are sent, and in what they must agree."""
+    """Return the coordinator's plan: how agents start, the job that they get, and the options that must match."""
     options, table = prepared.options, prepared.table
     return Plan(
         listener=listener,
@@ -146,17 +146,19 @@ def _plan(
 
 
 def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
-    """Return a listener, and where this machine's agent finds it, or all agents where no port is chosen.
+    """Return a listening socket and its endpoint.
+
+    With a chosen port, the endpoint is for this machine's agent; otherwise it is for all agents.
 
     Raises:
-        UsageError: the port is taken.
+        UsageError: the port is in use.
     """
     try:
         listener = listen(ANY_PORT if chosen_port is None else chosen_port)
     except OSError as error:
         raise UsageError(
             f"port {chosen_port} cannot be used: {reason_of(error, chosen_port or ANY_PORT)}",
-            hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
+            hint="use another port on every server with --coordinator-port N; another run may use this one",
         ) from error
     port = listener.getsockname()[1]
     addresses = reachable(host) if chosen_port is None else ("127.0.0.1",)
@@ -167,7 +169,7 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
 
 
 def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
-    """Join the run that the first server coordinates, and attend to this server's ranks."""
+    """Join the run that the first server coordinates, and watch this server's ranks until they end."""
     options = prepared.options
     until = time.monotonic() + options.join_timeout
 
@@ -182,7 +184,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
             wait_for_end(former, options.join_timeout, until)
             until = min(
                 until, time.monotonic() + 2 * options.lost_after
-            )  # by then the run knows that it has gone, or is over
+            )  # by then the coordinator has noticed, or the run has ended
             membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     register(part.spec.run_dir.parent)
@@ -193,7 +195,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
             membership.close()
             return wait_for_start(detached, part.spec, options)
     if detached is not None:
-        detached.report_started()  # the other servers may be started from the same shell after this one
+        detached.report_started()  # the same shell may start the other servers next
 
     def report(news: Waiting | JoinAccepted) -> None:
         if options.quiet:
@@ -201,9 +203,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
         if isinstance(news, Waiting):
             say(awaited(server_list(news.missing), news.limit_s))
         else:
-            say(
-                f"joined {part.spec.name}, which uses this server's devices from the next attempt on that has use for them"
-            )
+            say(f"joined {part.spec.name}; the next attempt that needs this server's devices will use them")
 
     try:
         begin = awaited_begin(part, membership, report)
@@ -220,17 +220,18 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
 
 
 def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
-    """Wait until an agent that the run has given up has ended its ranks, which use this server's devices.
+    """Wait for this server's previous agent, which the run has given up, to end its ranks.
 
     Raises:
-        TlaunchError: it has not ended by `until` (monotonic), when `limit_s` is over.
+        TlaunchError: the agent is still running at `until` (on the monotonic clock), after `limit_s` seconds.
     """
-    what = f"the end of the ranks that this server had before (agent {former.pid})"
+    what = f"this server's previous ranks to end (agent {former.pid})"
     say(awaited(what, limit_s))
     while former.lives:
         if time.monotonic() >= until:
             raise TlaunchError(
-                f"{what} did not come in {limit_s:g} s", hint=f"kill process {former.pid}, and start again"
+                f"this server's previous ranks (agent {former.pid}) did not end within {limit_s:g} s",
+                hint=f"kill process {former.pid} and start again",
             )
         time.sleep(LOOK_S)
 
@@ -238,12 +239,12 @@ def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
 def join_first_server(
     options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, *, agreed: Mapping[str, str], until: float
 ) -> Session:
-    """Join the run that the first server coordinates, where the same command is started by hand on each server.
+    """Join the run that the first server coordinates; the same command is started by hand on each server.
 
-    Blocks until `until` (monotonic) at most.
+    Blocks until `until` (on the monotonic clock) at most.
 
     Raises:
-        TlaunchError: the first server does not answer in time, or does not want this one.
+        TlaunchError: the first server does not answer in time, or rejects this one.
     """
     first = servers[Cluster(servers).first_server].server_id
     whom = f"the launcher on server {first}"
@@ -262,16 +263,16 @@ def join_first_server(
     )  # fmt: skip
 
 
-# --- what all servers must have alike ---
+# --- values that must match on all servers ---
 
 
 def agreement(prepared: Prepared) -> Mapping[str, str]:
-    """Return what all servers must have alike, by what it is called; secrets are not in it."""
+    """Return the values that must be equal on all servers, by name, without secrets."""
     request = prepared.request
     servers, supervision = request.cluster.servers, request.supervision
     elastic = supervision.elastic
     first, *words = request.argv
-    # Programs may be at other places on other servers, this Python first of all.
+    # Paths of programs, such as Python, may differ between servers.
     start = ("tlaunch" if word == START else word for word in words)
     command = ("python" if first == sys.executable else Path(first).name, *start)
     devices = f"{sum(len(server.devices) for server in servers)} devices on {len(servers)} servers"
@@ -293,14 +294,15 @@ def _digest(value: object) -> str:
     return sha256(json_text(value).encode()).hexdigest()[:12]
 
 
-# --- which server is this? ---
+# --- this machine's server ---
 
 
 def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
-    """Return which server of the table this machine is.
+    """Return the index of this machine's server in the rank table.
 
     Raises:
-        UsageError, RefusedLayoutError: it is not one of them, or several fit.
+        UsageError: no server has the id `said`.
+        RefusedLayoutError: no server or several servers match this machine.
     """
     ids = [server.server_id for server in servers]
     if said is not None:
@@ -313,7 +315,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     device_count = sum(len(server.devices) for server in servers)
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
-        hint="start the command on every server (--server ID says which one this is), or have them started from here: "
-        f"--engine mpi, --engine slurm; `tlaunch run --dry-run` shows what each would run; --devices {device_count} "
-        "stands for as many ranks on this machine",
+        hint="run the command on every server (use --server ID to name this one), or start all servers from here with "
+        f"--engine mpi or --engine slurm; use `tlaunch run --dry-run` to see each rank's command, or --devices {device_count} "
+        "for as many ranks on this machine",
     )

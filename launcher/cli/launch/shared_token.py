@@ -1,8 +1,8 @@
-"""The token of runs whose servers are started by hand, each with the same command.
+"""The shared token of runs whose servers are started by hand.
 
-`TLAUNCH_COORDINATOR_TOKEN` is the token if it is set. Otherwise the first server draws one and keeps it in two files that
-only their owner can read: in the directory of runs, and in the user's state directory. Servers of a cluster share at least
-one of these places. Without a state directory there is no drawn token.
+If `TLAUNCH_COORDINATOR_TOKEN` is set, it is the token. Otherwise the first server generates one and stores it in two files
+that only their owner can read: in the runs directory and in the user's state directory. Servers of a cluster share at least
+one of these directories. Without a state directory, no token is generated.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from launcher.core import atomic, env
 from launcher.core.regular_files import read_regular
 from launcher.core.resources import state_dir
 
-TOKEN_FILE = ".coordinator-token"  # noqa: S105 - a name, hidden among runs
+TOKEN_FILE = ".coordinator-token"  # noqa: S105 - a file name
 _DRAWN = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MAX_BYTES = 64
 _MODE = 0o600
 
 
 def draw_token(runs_dir: Path, environment: Mapping[str, str]) -> str:
-    """Return the token that other servers must know, and keep it where they find it. Empty if it cannot be kept."""
+    """Return the token that other servers must present, and store it for them; return "" if it cannot be stored."""
     if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
         return chosen
     if (own := _own_file()) is None:
         return ""
     drawn = _read(runs_dir / TOKEN_FILE) or _read(own) or secrets.token_hex(16)
     token = (_kept(runs_dir / TOKEN_FILE, drawn) if runs_dir.is_dir() else None) or drawn
-    if _kept(own, token) != token:  # a server that shares only the home directory has to know it too
+    if _kept(own, token) != token:  # for servers that share only the home directory
         with suppress(OSError):
             atomic.write_text(own, token, mode=_MODE)
     return token
 
 
 def known_tokens(runs_dir: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the tokens to try at the first server."""
+    """Return the tokens to try when joining the first server."""
     if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
         return (chosen,)
     own = _own_file()
     found = (_read(runs_dir / TOKEN_FILE), None if own is None else _read(own))
     known = tuple(dict.fromkeys(token for token in found if token))
-    if own is None:  # the first server may be without one too, and the directory of runs have a token of earlier runs
+    if own is None:  # the first server may have no token, either; the runs directory may have an old one
         return (*known, "")
-    # A token that nobody knows: the first server has not drawn one yet, or it is on a disk that is not here.
+    # A random token, which is always rejected: the first server has not stored its token yet, or not on a shared disk.
     return known or (secrets.token_hex(16),)
 
 
@@ -64,18 +64,18 @@ def _own_file() -> Path | None:
 
 
 def _kept(path: Path, token: str) -> str | None:
-    """Write the token unless the file exists; return the token that the file has then."""
+    """Write the token unless the file exists; return the token in the file."""
     with suppress(OSError):
         atomic.write_text(path, token, mode=_MODE, replace=False)
     return _read(path)
 
 
 def _read(path: Path) -> str | None:
-    """Return the token in a file that no other user can have written or read; None for any other file."""
+    """Return the token in a file that only this user can read and write; None for any other file."""
 
     def check(found: os.stat_result) -> None:
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise PermissionError(errno.EACCES, "others may know it")
+            raise PermissionError(errno.EACCES, "other users can read it")
 
     with suppress(OSError):
         text = "" if path.is_symlink() else read_regular(path, _MAX_BYTES, check).decode(errors="replace")

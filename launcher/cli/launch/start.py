@@ -1,4 +1,4 @@
-"""`run`: from options to the exit code of a run, on this machine alone or over several servers."""
+"""Start a run from its options, on this machine or on several servers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from launcher.supervise.port import check_port, hold_port
 
 
 def run(options: RunOptions) -> LaunchOutcome:
-    """Check everything, then start the run, attend until nothing of it is left, and return how it ended.
+    """Check the options, start the run, wait for it to end, and return its outcome.
 
-    With `detach` it returns as soon as the run has begun, with `dry_run` when it has been shown. Signals act on the run
-    meanwhile. Call it in the main thread, before there are others: it forks.
+    With `detach`, return when the run has started. With `dry_run`, only print its commands. Signals meanwhile act on the
+    run. Call this in the main thread before other threads start, because it forks.
 
     Raises:
-        TlaunchError: options, table, layout, program or engine do not fit.
-        UsageError: the port is taken.
-        UnreadableError: no run directory can be made.
+        TlaunchError: the options, rank table, layout, program or engine are invalid.
+        UsageError: the port is in use.
+        UnreadableError: the run directory cannot be created.
     """
     chosen = for_engine(options, os.environ)
     prepared = prepare(chosen, os.environ)
@@ -35,12 +35,12 @@ def run(options: RunOptions) -> LaunchOutcome:
     if doubt := doubt_of_table(prepared):
         prepared = replace(prepared, notes=(*prepared.notes, f"warning: {doubt}"))
     if chosen.dry_run:
-        from launcher.cli.launch.dry_run import show  # others need none of it
+        from launcher.cli.launch.dry_run import show  # only for --dry-run
 
         show(prepared)
         return LaunchOutcome(EXIT_OK)
     if chosen.engine is not None or len(prepared.used.servers) > 1:
-        from launcher.cli.launch.servers import run_on_servers  # others need none of it
+        from launcher.cli.launch.servers import run_on_servers  # only for several servers
 
         return run_on_servers(prepared)
     with signals_held_back():

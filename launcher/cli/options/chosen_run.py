@@ -1,4 +1,4 @@
-"""Find the run that a command is about, for `ps`, `status`, `top`, `why`, `stacks`, `stop`, and `run` in part."""
+"""Resolve the RUN argument of commands such as `status`, `logs` and `stop`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from launcher.runs.status import RunState, runs_going_on
 from launcher.runs.store import find_run, find_runs, means_latest, place_among, run_names
 
 _RUN_IS = (
-    "RUN is the name, --name or directory of a run ({} if several runs have that --name), the beginning of a name if it is "
-    "unique, latest, or latest~1 for the run before it."
+    "RUN is the name, --name or directory of a run ({} if several runs share a --name), a unique prefix of a name, "
+    "`latest`, or `latest~1` for the run before it."
 )
 _ONLY = "the only active run, else the"
 RUN_IS = _RUN_IS.format("the newest")
@@ -41,7 +41,7 @@ def run_argument(command: Command) -> Command:
 
 
 def active_run_argument(command: Command) -> Command:
-    """Add the argument of a command that is of use while a run goes on: a shell completes no runs that are over."""
+    """Add the RUN argument; shells complete only active runs."""
     return _run_argument(complete_active_runs)(command)
 
 
@@ -57,12 +57,12 @@ def json_option(command: Command) -> Command:
 def progress_regex_option(command: Command) -> Command:
     return click.option(
         "--progress-regex", metavar="REGEX",
-        help="Read figures from lines that match, as with `tlaunch run`.  [default: what the run was started with]",
+        help="Read progress from matching lines, as in `tlaunch run`.  [default: the run's own --progress-regex]",
     )(command)  # fmt: skip
 
 
 def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
-    """Return the other directories of runs that are known; none where a person has said which one is meant, unless `asked`."""
+    """Return the other known runs directories; none if the user gave --runs-dir, unless `asked`."""
     source = click.get_current_context().get_parameter_source("runs_dir")
     if source is not ParameterSource.DEFAULT and not asked:
         return ()
@@ -71,21 +71,23 @@ def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path,
 
 
 def chosen(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that was meant, with a note on stderr where that may surprise.
+    """Return the run that RUN refers to; print a note if it is in another runs directory.
 
     Raises:
-        UnreadableError: there is no such run.
-        UsageError: several runs' names begin so.
+        UnreadableError: the run does not exist.
+        UsageError: RUN is a prefix of several names.
     """
     places = _places(runs_dir, run)
     return _reported(_found(runs_dir, places, run), runs_dir, places)
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that was meant; without a name the newest active one, with a note where others are active too.
+    """Return the run that RUN refers to, by default the newest active one.
+
+    Other active runs are listed on stderr.
 
     Raises:
-        UnreadableError: there is no such run.
+        UnreadableError: the run does not exist.
     """
     places = _places(runs_dir, run)
     active = _active(places, unwatched=True) if run is None else ()
@@ -97,26 +99,28 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run to stop: without a name, or by one that several have, the only active one.
+    """Return the run to stop: if RUN is missing or ambiguous, the only active one.
 
-    Without a name, the caller's runs come before those of others, and a run elsewhere must be confirmed.
+    Without RUN, the caller's runs are preferred to other users' runs, and the user must confirm a run in another
+    runs directory.
 
     Raises:
-        UsageError: several are active, or several runs' names begin so; or nobody can be asked.
-        UnreadableError: there is no such run.
+        UsageError: several runs match, or confirmation is needed and stdin is not a terminal.
+        UnreadableError: the run does not exist.
     """
     places = _places(runs_dir, run)
     named = () if run is None or means_latest(run) else find_runs(places[0], run)
     active: tuple[RunState, ...] = ()
     if run is None or len(named) > 1:
-        watched = _active(places, unwatched=False)  # an engine ends the others
+        watched = _active(places, unwatched=False)  # an engine stops the other runs
         active = tuple(state for state in watched if run is None or state.run_dir in named)
         active = tuple(state for state in active if is_own(state.owner)) or active
     if len(active) > 1:
         raise UsageError(f"{len(active)} runs are active: {_names(active, runs_dir)}", hint="give RUN to choose one")
     if run is None and not active and places != (runs_dir,):
         raise UnreadableError(
-            f"{runs_dir} holds no runs, and no run is active elsewhere", hint="tlaunch ps --everywhere --all lists runs"
+            f"{runs_dir} contains no runs, and no run is active elsewhere",
+            hint="list all runs with `tlaunch ps --everywhere --all`",
         )
     run_dir = active[0].run_dir if active else _found(runs_dir, places, run)
     if run is not None and not means_latest(run):
@@ -129,11 +133,14 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
-    """Return the run to start again. One elsewhere needs a name or a yes, one behind another user's link a yes.
+    """Return the run to repeat.
+
+    Unless `yes`, the user must confirm a run in another runs directory if RUN is missing, and a run that was reached
+    through another user's symbolic link.
 
     Raises:
-        UsageError: several runs' names begin so, or nobody can be asked.
-        UnreadableError: there is no such run.
+        UsageError: RUN is a prefix of several names, or confirmation is needed and stdin is not a terminal.
+        UnreadableError: the run does not exist.
     """
     places = _places(runs_dir, run)
     run_dir = _found(runs_dir, places, run)
@@ -151,18 +158,18 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
 
 
 def confirm_owner(run_dir: RunDir, *, yes: bool) -> None:
-    """Ask before the command in another user's record is run.
+    """Ask before running the command that another user recorded.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: confirmation is needed and stdin is not a terminal.
     """
     if (why := _whose(run_dir)) is None:
         return
     if yes:
         say(f"note: {why}")
         return
-    hint = "read what it would run with --dry-run, then give --yes"
-    confirm(f"{why}: run its command as {called(os.geteuid())}?", f"{why}, whose command would be run", hint)
+    hint = "inspect the command with --dry-run, then add --yes"
+    confirm(f"{why}: run its command as {called(os.geteuid())}?", f"{why}, and running its command needs --yes", hint)
 
 
 def confirm(question: str, refusal: str, hint: str) -> None:
@@ -178,18 +185,20 @@ def confirm(question: str, refusal: str, hint: str) -> None:
 
 
 def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
-    """Describe the place of a run outside `runs_dir`; None for a run inside."""
+    """Describe where a run outside `runs_dir` is; return None for a run inside it."""
     if run_dir.root.parent == runs_dir.resolve():
         return None
     return f"{escaped(run_dir.root.name)} is in {escaped(str(run_dir.root.parent))}, not in {escaped(str(runs_dir))}"
 
 
 def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> str | None:
-    """Return whose link led from RUN to this run, if it belongs to another user."""
+    """Describe the symbolic link from RUN to this run if another user owns it."""
     link = _link_of_another(Path(run))
     for place in places:
         link = link or _link_of_another(place / run)
-        if link is None and not os.path.lexists(run) and run_dir.root.parent != place.resolve():  # by a part of a name
+        if (
+            link is None and not os.path.lexists(run) and run_dir.root.parent != place.resolve()
+        ):  # RUN is a name's prefix
             roots = (place / name for name in run_names(place))
             link = next(
                 filter(None, (_link_of_another(each) for each in roots if each.resolve() == run_dir.root)), None
@@ -198,7 +207,7 @@ def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> s
 
 
 def _link_of_another(path: Path) -> Path | None:
-    """Return the first symbolic link on a path that another user owns and can redirect."""
+    """Return the first symbolic link in a path that another user owns and can redirect."""
     for each in (path, *path.parents):
         with suppress(OSError):
             found = os.lstat(each)
@@ -208,19 +217,17 @@ def _link_of_another(path: Path) -> Path | None:
 
 
 def _whose(run_dir: RunDir) -> str | None:
-    """Describe the owner of another user's run; None for one's own."""
+    """Describe the owner of another user's run; return None for the caller's own run."""
     owners = uids_of_file(run_dir.root) | uids_of_file(run_dir.run_json)
     stranger = next((uid for uid in sorted(owners) if not is_own(uid)), None)
     return None if stranger is None else f"{escaped(run_dir.root.name)} belongs to {called(stranger)}"
 
 
 def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
-    """Return where to look for a run: here, or elsewhere if there is none here that can be meant.
-
-    By a name that is elsewhere one directory is found, else all that are known.
+    """Return the runs directories to search: `runs_dir`, or others if it has no matching run.
 
     Raises:
-        UsageError: several runs' names begin so.
+        UsageError: RUN is a prefix of several names.
     """
     here = (runs_dir,)
     elsewhere = other_run_directories(runs_dir)
@@ -241,9 +248,9 @@ def _found(runs_dir: Path, places: tuple[Path, ...], run: str | None) -> RunDir:
 
 
 def _reported(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
-    """Return the run, after a note that says where it is if it was not found here."""
+    """Return the run; print a note if it is not in `runs_dir`."""
     if places != (runs_dir,):
-        say(f"note: this is {run_dir.root.name} in {run_dir.root.parent}; {runs_dir} has no such run")
+        say(f"note: using {run_dir.root.name} in {run_dir.root.parent}; {runs_dir} has no such run")
     return run_dir
 
 
@@ -254,7 +261,7 @@ def _active(places: tuple[Path, ...], *, unwatched: bool) -> tuple[RunState, ...
 
 
 def _names(states: tuple[RunState, ...], runs_dir: Path) -> str:
-    """Return the runs by names, by which RUN chooses them: those that are not in `runs_dir` by their directories."""
+    """Return the runs as values for RUN: names for runs in `runs_dir`, paths for others."""
     here, roots = runs_dir.resolve(), (state.run_dir.root for state in states)
     shown = (root.name if root.parent == here else str(as_people_call_it(root)) for root in roots)
     return ", ".join(map(escaped, shown))

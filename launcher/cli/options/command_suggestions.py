@@ -1,4 +1,4 @@
-"""The answer to a whole line that was meant for another launcher, or lacks the word run: the line of tlaunch that does the same."""
+"""Suggested tlaunch commands for lines with another launcher's options, or with a missing `run`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from launcher.core.errors import UsageError
 from launcher.core.text import printable, shell_words
 from launcher.program.program_command import parse_python
 
-INDENT = " " * 4  # of lines to be copied, which a terminal does not break
+INDENT = " " * 4  # of lines to copy; they are not wrapped
 
 
 def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None:
-    """Return the answer to options of other launchers that a command like `tlaunch run` was given, together with a program.
+    """Return an error with the equivalent command if `tlaunch run` got options of another launcher.
 
-    None where something else is wrong, or a single option is all there is. `words`: the whole command line.
+    Return None if the line has another fault, or only one foreign option and no program. `words` is the full command
+    line.
     """
     command, name = context.command, context.info_name or ""
     if not isinstance(command, TakesCommand) or not command.is_like_run or name not in words:
@@ -36,18 +37,23 @@ def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None
     )
     if line.unknown or not names or not (line.program or len(names) > 1):
         return None
-    if line.program and other_launcher(line.program, None) is not None:  # whose number of ranks counts is not clear
+    if (
+        line.program and other_launcher(line.program, None) is not None
+    ):  # two launchers: the number of ranks is ambiguous
         return None
-    if again and line.program and not line.has_dashes:  # it begins with RUN, and options may stand behind that
+    if again and line.program and not line.has_dashes:  # the first word is RUN, and options may follow it
         return None
     found = tlaunch_line(_unless_of_mpi(line, own), command=shell_words(("tlaunch", *words[:at])), again=again)
     if found is not None and set(names) <= set(found.missing):
-        return None  # what the line is about is not there
+        return None  # no option has an equivalent
     return _answer(f"{context.command_path} has no option{'s' * (len(names) > 1)} {', '.join(names)}", found)
 
 
 def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError | None:
-    """Return the answer to `tlaunch --devices 2 python train.py`, which lacks the word run; None for another line."""
+    """Return an error with the corrected command for a line such as `tlaunch --devices 2 python train.py`.
+
+    Return None if the line does not look like `tlaunch run` without `run`.
+    """
     group = context.command
     if not isinstance(group, click.Group) or context.parent is not None:
         return None
@@ -57,13 +63,13 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
     line = parse_line(words[len(before) :], _options_of(run))
     if line.unknown or not line.program:
         return None
-    wrong, command = "`run` is missing behind tlaunch", shell_words(("tlaunch", *before, "run"))
+    wrong, command = "`run` is missing after tlaunch", shell_words(("tlaunch", *before, "run"))
     if line.program[0] == "run" and not line.has_dashes:
         moved = (*words[len(before) : len(words) - len(line.program)], *line.program[1:])
-        line, wrong = parse_line(moved, _options_of(run)), "options stand behind `run`"
+        line, wrong = parse_line(moved, _options_of(run)), "options must come after `run`"
         return None if line.unknown else _answer(wrong, tlaunch_line(line, command=command))
     within = other_launcher(line.program, parse_python(line.program, os.environ.get("PATH"), Path.cwd()))
-    if within is not None:  # which has options of its own
+    if within is not None:  # the options before it may belong to either launcher
         return None if line.own or line.typed else _answer(wrong, within.as_tlaunch)
     if line.program[0] in group.list_commands(context):
         return None
@@ -71,19 +77,19 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
-    """Return the answer to `tlaunch torchrun ...`; None for other words, or where no program is seen."""
+    """Return an error with the equivalent command for `tlaunch torchrun ...`; None for other lines."""
     found, wrong = other_launcher(words, None), f"tlaunch has no command {words[0]}"
     if found is None:
         return None
     if not found.unclear:
         return _answer(wrong, found.as_tlaunch)
     names = ", ".join(dict.fromkeys(found.unclear))
-    hint = f"leave {names} out to see the line of tlaunch for the rest; `tlaunch run --help` lists its options"
-    return UsageError(printable(f"{wrong}; tlaunch does not know what {names} means for {found.name}"), hint=hint)
+    hint = f"leave out {names} to see the equivalent command, or read `tlaunch run --help`"
+    return UsageError(printable(f"{wrong}, and {names} of {found.name} cannot be translated"), hint=hint)
 
 
 def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
-    """Return the line without its launcher if that is mpirun, guessed from a single option: it is no MPI job then."""
+    """Return the line without its launcher if mpirun was guessed from a single option."""
     foreign = [each for each in line.typed if each.name not in own]
     says = {each.key for each in foreign if not each.counterpart.instead}
     is_certain = any(each.counterpart.subject in {"servers", "server file"} or each.key == "--mca" for each in foreign)
@@ -91,7 +97,7 @@ def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
 
 
 def _options_of(command: click.Command) -> Mapping[str, int]:
-    """Return the names of a command's options, each with how many values it takes."""
+    """Return a command's option names, each with its number of values."""
     return {
         name: 0 if param.is_flag else param.nargs
         for param in command.params
@@ -101,10 +107,16 @@ def _options_of(command: click.Command) -> Mapping[str, int]:
 
 
 def _answer(wrong: str, line: TlaunchLine | None) -> UsageError | None:
-    """Return an error that quotes the lines to type below each other."""
+    """Return an error that lists the commands to run."""
     if line is None:
         return None
-    does = "this may do the same" if line.unknown else "this does the rest" if line.missing else "this does the same"
+    does = (
+        "this may be equivalent"
+        if line.unknown
+        else "this is equivalent except for the options listed below"
+        if line.missing
+        else "this is equivalent"
+    )
     lines = [line.run] if line.table is None else [f"{line.table} &&", line.run]
     lines = [f"{INDENT}{each}" for each in lines]
     error = UsageError("\n".join((f"{printable(wrong)}; {does}:", *lines)))

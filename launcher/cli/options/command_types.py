@@ -1,4 +1,4 @@
-"""Classes of commands: a group that imports only the command that is called, and one that may end in `-- COMMAND`."""
+"""click command classes: a group that imports commands when they are called, and commands that end in `-- COMMAND`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from click.core import ParameterSource
 from launcher.core.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-# name: (module:attribute, the command's own short help)
+# name: (module:attribute, short help)
 Commands = Mapping[str, tuple[str, str]]
 HELP, HELP_ALL = "--help", "--help-all"
 DRY_RUN = "--dry-run"
 
 
 class UnknownCommand(click.UsageError):
-    """A group has no command of this name. `words`: the name, and all that stands behind it."""
+    """An unknown command of a group. `words` are its name and all words after it."""
 
     def __init__(self, words: Sequence[str], context: click.Context) -> None:
         super().__init__(f"no command {words[0]}", context)
@@ -27,15 +27,15 @@ class UnknownCommand(click.UsageError):
 
 
 class Group(click.Group):
-    """A group whose error for a command that it has not keeps the words as they were typed."""
+    """A command group that raises UnknownCommand."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called.
+        """Find the command to call.
 
         Raises:
-            UnknownCommand: there is none.
+            UnknownCommand: the group has no such command.
         """
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             raise UnknownCommand(args, ctx)
@@ -43,12 +43,12 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """A group whose help lists its commands in sections, and imports none of them."""
+    """A command group that lists its commands in sections and imports a command only when it is called."""
 
     def __init__(
         self, *args: Any, sections: Mapping[str, Commands], hidden: Commands | None = None, **attributes: Any
     ) -> None:
-        """`hidden`: commands that help does not list."""
+        """Create the group; help does not list the `hidden` commands."""
         super().__init__(*args, **attributes)
         self._sections = sections
         self.lookup = {name: command for commands in sections.values() for name, command in commands.items()}
@@ -67,13 +67,13 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called; the project's file gives its defaults, unless it only prints its help."""
+        """Find the command to call, and take its defaults from the project file unless only help is printed."""
         name, command, rest = super().resolve_command(ctx, args)
         without_file = (
             ctx.resilient_parsing or ctx.find_root().params.get("no_config") or rest[:1] in (["-h"], [HELP], [HELP_ALL])
         )
         if command is not None and name is not None and name in self.lookup and not without_file:
-            from launcher.cli.options.project_place import known_place  # `--help` needs no path
+            from launcher.cli.options.project_place import known_place  # not needed for `--help`
 
             if (place := known_place(ctx.meta)) is not None:
                 from launcher.cli.options.project_file import give_defaults  # few projects have such a file
@@ -89,18 +89,18 @@ class LazyGroup(Group):
 
 
 class TakesCommand(click.Command):
-    """A command that distinguishes `--` with nothing after it from no `--` at all, which click takes for the same.
+    """A command that ends in `-- COMMAND`.
 
-    In a script what follows may come from a variable that is empty, which does not mean the bundled trainer.
+    `--` without COMMAND is an error: in a script, COMMAND may come from an empty variable. click treats it like no `--`.
     """
 
-    without = "start the bundled trainer"  # what such a command is to do
+    without = "start the bundled trainer"  # what the command does without COMMAND
     is_like_run = False  # whether it takes all options of `tlaunch run`
-    groups: Mapping[str, Sequence[click.Parameter]] = {}  # the options that its help shows under a title of their own
+    groups: Mapping[str, Sequence[click.Parameter]] = {}  # help section: its options
     rare: Collection[str] = ()  # names of the parameters that only --help-all shows
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options first, then each group, and `--help` at the end."""
+        """Write ungrouped options first, then each group, and `--help` at the end."""
         *known, help_option = self.get_params(ctx)
         if HELP_ALL not in ctx.meta:
             known = [option for option in known if option.name not in self.rare]
@@ -115,26 +115,26 @@ class TakesCommand(click.Command):
                     formatter.write_dl(shown)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ends_there = args[-1:] == ["--"]  # looked for first: click takes the words out of `args`
+        ends_there = args[-1:] == ["--"]  # checked first, because click consumes `args`
         rest = super().parse_args(ctx, args)
         if ends_there and not ctx.params["command"] and not ctx.resilient_parsing:
             raise UsageError(
-                "nothing stands after --, where COMMAND is expected",
-                hint=f"name the program (an empty variable?), or leave -- out to {self.without}",
+                "COMMAND is missing after `--`",
+                hint=f"name the program (an empty variable?), or leave out `--` to {self.without}",
             )
         self._check_dry_run(ctx)
         return rest
 
     def _check_dry_run(self, ctx: click.Context) -> None:
-        """Refuse a --dry-run after COMMAND: the program would get it, and ranks would start."""
+        """Raise UsageError for a --dry-run after COMMAND: it would be passed to the program, and ranks would start."""
         command = ctx.params.get("command") or ()
         words = command[: command.index("--")] if "--" in command else command
         is_said = ctx.get_parameter_source("dry_run") is not ParameterSource.DEFAULT
         if DRY_RUN in words and "dry_run" in ctx.params and not is_said and not ctx.resilient_parsing:
             raise UsageError(
-                f"{DRY_RUN} is after COMMAND, so the program would get it, and ranks would start",
-                hint=f"write it before COMMAND: {ctx.command_path} {DRY_RUN} ...; if it is the program's own: "
-                f"{ctx.command_path} --no-dry-run ...",
+                f"{DRY_RUN} after COMMAND would be passed to the program, and ranks would start",
+                hint=f"write `{ctx.command_path} {DRY_RUN} ...` to start no ranks; write "
+                f"`{ctx.command_path} --no-dry-run ...` if it is an option of the program",
             )
 
 
@@ -145,7 +145,6 @@ def _show_all_options(context: click.Context, _option: click.Parameter, is_asked
         context.exit()
 
 
-# For a command with rare options.
 help_all_option = click.option(
     HELP_ALL,
     is_flag=True,
@@ -157,7 +156,7 @@ help_all_option = click.option(
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return what adds several options or arguments to a command, in this order."""
+    """Return a decorator that adds several options or arguments to a command, in this order."""
 
     def add(command: Command) -> Command:
         for option in reversed(options):

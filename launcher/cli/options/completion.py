@@ -1,4 +1,4 @@
-"""The words that a shell completes: names of runs, and words that a command knows. Slow modules are imported once they are asked for."""
+"""Shell completion of run names and other words."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return the runs whose names begin so, the newest first, else the names that people gave (--name) which do.
+    """Return the run names with a prefix, newest first; if there are none, the matching --name values.
 
-    Runs of other directories are completed where commands would find them: where there are none here.
+    If the runs directory is empty and was not given, the other known runs directories are searched, as commands do.
     """
     return _matching(_names(context), begun)
 
 
 def complete_active_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return what `complete_runs` does, but of runs without a report alone: they may be active. None is looked at closer."""
+    """Return the matching names of runs that may be active because they have no report yet."""
     return _matching(_names(context, only_active=True), begun)
 
 
@@ -51,7 +51,7 @@ def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
 
 
 def _matching(names: Sequence[str], begun: str) -> list[Any]:
-    """Return the names that start with `begun`, except those that bash would split or expand, or take for an option."""
+    """Return the names that start with `begun`, except names that need quoting or look like options."""
     whole = [name for name in names if name.startswith(begun)]
     given = dict.fromkeys(chain.from_iterable(given_names(names).values()))
     latest = [LATEST] if begun and names and LATEST.startswith(begun) else []
@@ -60,12 +60,12 @@ def _matching(names: Sequence[str], begun: str) -> list[Any]:
 
 
 def complete_runs_or_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return what `complete_runs` does; the shell completes files where no run begins so."""
+    """Return the matching run names; if there are none, let the shell complete files."""
     return complete_runs(context, parameter, begun) or complete_files(context, parameter, begun)
 
 
 def one_of(words: Callable[[], Iterable[str]]) -> Completer:
-    """Return what completes one of these words, whatever the case of its letters; they are made when they are asked for."""
+    """Return a case-insensitive completer for the words that `words` returns."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
         return [word for word in words() if word.casefold().startswith(begun.casefold())]
@@ -74,6 +74,6 @@ def one_of(words: Callable[[], Iterable[str]]) -> Completer:
 
 
 def recipe_names() -> Iterable[str]:
-    from launcher.recipes.catalog import RECIPES  # commands without a bundled program need none of it
+    from launcher.recipes.catalog import RECIPES  # imported only for completion
 
     return RECIPES

@@ -14,19 +14,19 @@ def decoding_options(command: Command) -> Command:
     for option in (
         click.option(
             "--beam", type=IntRange(min=1, max=1000), default=5, show_default=True, metavar="N",
-            help="Hypotheses of each sentence that are followed; 1 is greedy search.",
+            help="Beam width: hypotheses kept per sentence; 1 is greedy search.",
         ),
         click.option(
             "--alpha", type=FloatRange(min=0, max=10), default=1.0, show_default=True, metavar="A",
-            help="Length normalisation: a hypothesis of n tokens has the score log p / n^A.",
+            help="Length penalty: a hypothesis of n tokens scores log p / n^A.",
         ),
         click.option(
             "--batch-tokens", type=IntRange(min=1), default=2048, show_default=True, metavar="N",
-            help="Source tokens, padding included, that are translated together.",
+            help="Source tokens per batch, including padding.",
         ),
         click.option(
             "--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
-            help="auto: the accelerator, if there is one.",
+            help="Device to translate on; auto uses an accelerator if there is one.",
         ),
     )[::-1]:  # fmt: skip
         command = option(command)

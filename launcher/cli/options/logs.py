@@ -1,4 +1,4 @@
-"""Check the options of `tlaunch logs` before any log is read."""
+"""The options of `tlaunch logs`, and their checks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from launcher.runs.record import RankPlace, Recorded
 from launcher.runs.status import RunState
 
 ALL, FIRST_FAILED = "all", "first-failed"
-# What a prefix may hold, with a value of its type.
+# The fields of --prefix, each with an example value.
 PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
 NOT_FOLLOWED = ("errors", "environment", "until")
 NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "exclude", "level", "merged", "collapsed")
 NOT_WITH_PREFIX = ("collapsed", "as_json", "errors")
 NOT_WITH_TIMESTAMPS = ("prefix", *NOT_WITH_PREFIX)
 NOT_WITH_SCHEDULER = ("server", "environment", "errors", "merged", "collapsed", "prefix", "as_json")
-NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}  # where they differ
+# Field: its option, if the names differ.
+NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}
 
 
 @frozen
@@ -51,59 +52,64 @@ class LogOptions:
     scheduler: bool
     color: bool | None
     exit_code: bool
-    by_attempt: bool = False  # where a rank is depends on the attempt: the run is elastic
+    by_attempt: bool = False  # the run is elastic: a rank's device depends on the attempt
 
     def check(self) -> None:
-        """Raise UsageError for options that do not go together, and for a prefix with unknown fields."""
+        """Raise UsageError for options that cannot be combined, and for a prefix with unknown fields."""
         if self.follow:
-            self._refuse(NOT_FOLLOWED, "cannot be followed")
+            self._refuse(NOT_FOLLOWED, "cannot be combined with --follow")
         if self.exit_code and not self.follow:
-            raise UsageError("--exit-code needs --follow: only then is the end of the run waited for")
+            raise UsageError("--exit-code needs --follow: without it, `logs` does not wait for the run to end")
         if self.merged and self.collapsed:
-            raise UsageError("--merge and --collapse: choose one", hint="--collapse sorts lines by time too")
+            raise UsageError(
+                "--merge and --collapse cannot be combined", hint="use --collapse; it sorts lines by time, too"
+            )
         if self.errors:
-            self._refuse(NOT_WITH_ERRORS, "has no effect with --errors, which shows the first traceback of each rank")
+            self._refuse(
+                NOT_WITH_ERRORS, "cannot be combined with --errors, which shows only the first traceback of each rank"
+            )
         if self.ignore_case and not (self.grep or self.exclude or self.highlight):
             raise UsageError("--ignore-case needs --grep, --exclude or --highlight")
         if self.as_json:
-            self._refuse(("highlight",), "means nothing with --json, which has the text as it was written")
+            self._refuse(("highlight",), "cannot be combined with --json, which does not change the text")
         self._check_source()
         if self.timestamps:
-            self._refuse(NOT_WITH_TIMESTAMPS, "does not go with --timestamps")
+            self._refuse(NOT_WITH_TIMESTAMPS, "cannot be combined with --timestamps")
         if self.prefix is not None:
             self._check_prefix(self.prefix)
 
     def _check_source(self) -> None:
-        """Raise UsageError for what means nothing for the logs that are shown instead of those of ranks."""
+        """Raise UsageError for options that do not apply to `--scheduler` or `--env`."""
         if self.scheduler:
-            self._refuse(NOT_WITH_SCHEDULER, "means nothing with --scheduler, whose log is that of no rank")
+            why = "cannot be combined with --scheduler, which shows the log of MindSpore's scheduler, not of a rank"
+            self._refuse(NOT_WITH_SCHEDULER, why)
             if self.rank_expression != ALL:
-                raise UsageError("--rank means nothing with --scheduler, whose log is that of no rank")
+                raise UsageError(f"--rank {why}")
         if self.environment and self.attempt is not None:
-            raise UsageError("--attempt means nothing with --env: env.log is written anew in each attempt")
+            raise UsageError("--attempt cannot be combined with --env: each attempt overwrites env.log")
 
     def check_attempt(self, state: RunState) -> None:
-        """Raise UsageError if the run has had no such attempt."""
+        """Raise UsageError if the run has no attempt with the chosen number."""
         known = [attempt.number for attempt in state.attempts]
         if self.attempt is not None and self.attempt not in known:
-            had = "its only attempt is 0" if known == [0] else f"its attempts are {ranges(known)}"
-            raise UsageError(f"this run has had no attempt {self.attempt}", hint=had)
+            hint = "use `--attempt 0`, its only attempt" if known == [0] else f"choose from {ranges(known)}"
+            raise UsageError(f"the run has no attempt {self.attempt}", hint=hint)
 
     def _check_prefix(self, prefix: str) -> None:
-        self._refuse(NOT_WITH_PREFIX, "means nothing with --prefix")
+        self._refuse(NOT_WITH_PREFIX, "cannot be combined with --prefix")
         try:
             fields = prefix_fields(prefix)
             if unknown := [name for name, _ in fields if name not in PREFIX_FIELDS]:
                 known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
-                raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
+                raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"choose from {known}")
             if any("{" in look for _, look in fields):
-                raise UsageError(f"--prefix {prefix!r}: a field cannot stand in another")
+                raise UsageError(f"--prefix {prefix!r}: a field cannot contain another field")
             prefix.format(**PREFIX_FIELDS)
-        except (ValueError, OverflowError, MemoryError) as error:  # the last: a width beyond all measure
-            raise UsageError(f"--prefix {prefix!r} is no template: {error or 'too long'}") from error
+        except (ValueError, OverflowError, MemoryError) as error:  # MemoryError: a huge width
+            raise UsageError(f"--prefix {prefix!r} is not a valid template: {error or 'too long'}") from error
 
     def _refuse(self, names: Iterable[str], why: str) -> None:
-        """Raise UsageError if one of these was given."""
+        """Raise UsageError if one of the options `names` was given."""
         for name in names:
             given = getattr(self, name)
             if given is not None and given is not False and given != ():
@@ -111,14 +117,18 @@ class LogOptions:
 
     @property
     def selects(self) -> bool:
-        """True where some lines of the chosen logs are left out."""
+        """Whether some lines of the chosen logs are left out."""
         by_server = self.server if self.by_attempt else None
         by_text = bool(self.grep or self.exclude)
         chosen = (self.since, self.until, self.level, self.attempt, by_server)
         return by_text or any(each is not None for each in chosen)
 
     def line_options(self) -> LineOptions:
-        """Return how lines look. Raises UsageError for what is no regular expression."""
+        """Return the format of lines.
+
+        Raises:
+            UsageError: a pattern is not a valid regular expression.
+        """
         marked = tuple(map(self._matcher, (*self.grep, *self.highlight)))
         return LineOptions(
             self.prefix, timestamps=self.timestamps, as_json=self.as_json, color=self.color, marked=marked
@@ -129,20 +139,24 @@ class LogOptions:
 
     @property
     def timed(self) -> bool:
-        """True where it matters when lines came that carry no time."""
+        """Whether the recorded times of lines are needed."""
         asked = self.since is not None or self.until is not None or self.merged or self.as_json
         return not self.environment and (asked or self.timestamps or shows_time(self.prefix or ""))
 
     @property
     def plain(self) -> bool:
-        """True where lines are shown one after the other as they are, unread."""
+        """Whether logs can be copied to stdout without parsing their lines."""
         arranged = self.merged or self.collapsed or self.as_json or self.errors
         prefix = self.prefix or ""
         timed = self.timestamps or shows_time(prefix)
         return not (self.selects or arranged or timed or (self.by_attempt and shows_rank(prefix)))
 
     def selector(self) -> Selector:
-        """Return what selects lines. Raises UsageError for what is no time, level or expression."""
+        """Return the selector of lines.
+
+        Raises:
+            UsageError: a time, level or regular expression is invalid.
+        """
         now_ns = time.time_ns()
         return Selector(
             level=level_named(self.level) if self.level is not None else 0,
@@ -153,33 +167,33 @@ class LogOptions:
         )
 
     def is_chosen(self, place: RankPlace) -> bool:
-        """Return whether lines of a rank are shown that it has written at that place."""
+        """Return True if the lines that a rank wrote on this device are shown."""
         return self.server in {None, place.server_id, str(place.server_index)}
 
     def chosen_ranks(self, recorded: Recorded, state: RunState) -> tuple[int, ...]:
-        """Return the global ranks whose logs hold, or may come to hold, lines of the chosen ones; ascending.
+        """Return the global ranks of the logs to read, in ascending order.
 
         Raises:
-            UsageError: there is no such rank or server, or no rank has failed.
+            UsageError: the rank or server does not exist, or `--rank first-failed` is given and no rank failed.
         """
         places = recorded.devices or recorded.places
         if not any(map(self.is_chosen, places)):
             servers = sorted({place.server_id for place in places})
-            raise UsageError(f"this run has no server {self.server!r}", hint=f"servers are {', '.join(servers)}")
+            raise UsageError(f"the run has no server {self.server!r}", hint=f"choose from {', '.join(servers)}")
         known = {place.global_rank for place in recorded.places}
         here = known
-        if not (self.by_attempt and self.follow):  # else any rank may be there in an attempt to come
+        if not (self.by_attempt and self.follow):  # a later attempt may move any rank to the server
             attempts = map(recorded.places_in, {attempt.allotment for attempt in state.attempts} or {None})
             here = {place.global_rank for attempt in attempts for place in attempt if self.is_chosen(place)}
         if self.rank_expression.strip() == FIRST_FAILED:
             verdicts = [noted] if (noted := self_reported_verdict(state)) else [each.verdict for each in state.attempts]
             culprits = [each.culprit for each in verdicts if each is not None and each.culprit is not None]
             if not culprits:
-                why = "noted a failure" if state.engine else "failed, as far as is known"
-                raise UsageError(f"no rank of this run has {why}")
+                why = "recorded a failure" if state.engine else "is known to have failed"
+                raise UsageError(f"no rank of the run {why}")
             chosen = here & {culprits[-1]}
         else:
             chosen = here & set(ranks_of(self.rank_expression, known))
         if not chosen:
-            raise UsageError(f"--rank {self.rank_expression} and --server {self.server}: no rank is both")
+            raise UsageError(f"no rank matches both --rank {self.rank_expression} and --server {self.server}")
         return tuple(sorted(chosen))

@@ -1,4 +1,4 @@
-"""Lets options of the command line take the place of those in the project's file."""
+"""Precedence of the command line over the project file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def project_file_notes(context: click.Context, chosen: RunOptions) -> Iterator[str]:
-    """Yield a line about what of a run's options the project's file has given, secrets masked."""
+    """Yield a line that lists the options from the project file, with secrets masked."""
     file: ProjectFile | None = context.meta.get(PROJECT_FILE)
     if file is None:
         return
@@ -29,7 +29,7 @@ def project_file_notes(context: click.Context, chosen: RunOptions) -> Iterator[s
         is_from_file = context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP or name in ADDED
         value = (context.default_map or {}).get(name)
         if value is None or not is_from_file or getattr(chosen, name, value) == getattr(RunOptions, name, None):
-            continue  # given by a person, or of no use beside what was
+            continue  # given on the command line, or replaced by an option that was
         option, parts = max(param.opts, key=len), value if isinstance(value, list) else [value]
         if value is False:
             words += param.secondary_opts
@@ -40,7 +40,7 @@ def project_file_notes(context: click.Context, chosen: RunOptions) -> Iterator[s
 
 
 def given_last(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command's options, by parameter: those that were given take the place of what the project's file has."""
+    """Return a command's options by parameter; given options take precedence over the project file."""
     from_file = context.default_map or {}
     if not from_file:
         return dict(options)

@@ -1,7 +1,7 @@
-"""`tlaunch.toml`, or `[tool.tlaunch]` in pyproject.toml: the options that a project gives each time, a table per command.
+"""The project file: default options per command, in `tlaunch.toml` or in `[tool.tlaunch]` of pyproject.toml.
 
-The command line wins over it, and so do environment variables: click gets its values as defaults (`default_map`). Nothing of
-it is read for agents and ranks of `tlaunch exec`: on another server there may be another file. `project_place.py` finds it.
+The command line and environment variables take precedence: click gets the values as defaults (`default_map`). Agents and
+the ranks of `tlaunch exec` do not read the file, because it may differ between servers. `project_place.py` finds it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from launcher.core.text import did_you_mean, near, shell_word
 from launcher.logs.terminal import escaped
 from launcher.recipes.load import line_of, parse_toml
 
-COMMON = "runs-dir"  # which stands above all tables
+COMMON = "runs-dir"  # a key outside all tables, for all commands
 TAKES_NONE = ("exec", "completion")
-TABLE_OF = {"explain": "run"}  # it shows what that would do
-WITHOUT_TABLE = (*TAKES_NONE, *TABLE_OF, "rerun")  # the options of the last stand in the record of a run
+TABLE_OF = {"explain": "run"}  # `explain` takes the options of `run`
+WITHOUT_TABLE = (*TAKES_NONE, *TABLE_OF, "rerun")  # `rerun` takes its options from the recorded run
 _KINDS: tuple[tuple[type[click.ParamType], tuple[type, ...], str], ...] = (  # type: ignore[type-arg]  # since click 8.2
     (IntRange, (int,), "a whole number"),
     (FloatRange, (int, float), "a number"),
-    (Seconds, (int, float, str), 'a number of seconds, or a text such as "10m"'),
-    (Size, (int, str), 'a number of bytes, or a text such as "64M"'),
+    (Seconds, (int, float, str), 'a number of seconds, or a string such as "10m"'),
+    (Size, (int, str), 'a number of bytes, or a string such as "64M"'),
 )
 
 
@@ -44,20 +44,20 @@ _KINDS: tuple[tuple[type[click.ParamType], tuple[type, ...], str], ...] = (  # t
 class ProjectFile:
     path: Path
     text: str
-    prefix: str  # of every table's name
+    prefix: str  # of all table names, such as "tool.tlaunch."
     tables: Mapping[str, Any]
 
     def where(self, name: str) -> str:
-        """Return file and line of a table or a key, as an editor takes it."""
+        """Return the position of a table or key as FILE:LINE."""
         return f"{os.path.relpath(self.path)}:{line_of(f'{self.prefix}{name}', self.text)}"
 
     def check_table(self, name: str, table: Any) -> None:
-        """Raise UsageError if what is called `name`, with dots, is no table."""
+        """Raise UsageError if the value at the dotted `name` is not a table."""
         if not isinstance(table, dict):
-            raise UsageError(f"{self.where(name)}: {name} is no table", hint=f"write [{self.prefix}{name}]")
+            raise UsageError(f"{self.where(name)}: {name} is not a table", hint=f"write [{self.prefix}{name}]")
 
     def check_group(self, name: str, commands: Collection[str]) -> None:
-        """Raise UsageError if the table of a group of commands holds anything but tables of these."""
+        """Raise UsageError if the table of a command group contains anything except tables of its commands."""
         for key, table in self.tables.get(name, {}).items():
             if key not in commands:
                 raise UsageError(
@@ -67,10 +67,10 @@ class ProjectFile:
             self.check_table(f"{name}.{key}", table)
 
     def defaults(self, names: tuple[str, ...], command: click.Command) -> dict[str, Any]:
-        """Return the values for a command, called by these `names`, as its parameters are called.
+        """Return the default values of a command by parameter name. `names` is its path, such as ("table", "show").
 
         Raises:
-            UsageError: the command has no such option, or the option takes no such value.
+            UsageError: an option is unknown, or its value is invalid.
         """
         *groups, name = names
         section = (*groups, TABLE_OF.get(name, name))
@@ -88,7 +88,7 @@ class ProjectFile:
         for key, value in table.items():
             if key in options:
                 values[key] = (".".join((*section, key)), value)
-            elif section == names:  # else it may be an option that this command has no use for
+            elif section == names:  # a shared table may contain options of the other command
                 raise UsageError(
                     f"{self.where('.'.join((*section, key)))}: tlaunch {' '.join(names)} has no option {key}",
                     hint=_own_name(key, options) or did_you_mean(near(key, options)),
@@ -96,9 +96,9 @@ class ProjectFile:
         return {str(options[key].name): self._checked(options[key], *named) for key, named in values.items()}
 
     def _checked(self, option: click.Option, name: str, value: Any) -> Any:
-        """Return a value as `default_map` takes it; a path is that from the file's directory."""
+        """Return a value for `default_map`; relative paths are resolved against the file's directory."""
         kinds, called = next(
-            ((kinds, called) for of, kinds, called in _KINDS if isinstance(option.type, of)), ((str,), "a text")
+            ((kinds, called) for of, kinds, called in _KINDS if isinstance(option.type, of)), ((str,), "a string")
         )
         if option.type is click.STRING:
             kinds = (str, int, float)
@@ -110,8 +110,8 @@ class ProjectFile:
         fits = (isinstance(each, kinds) and isinstance(each, bool) == option.is_flag for each in each_of)
         if not all(fits) or isinstance(value, list) != option.multiple:
             raise UsageError(f"{self.where(name)}: {name} is not {called}")
-        if any(isinstance(each, str) and "\0" in each for each in each_of):  # as no word of a command line does
-            raise UsageError(f"{self.where(name)}: {name} has a null character")
+        if any(isinstance(each, str) and "\0" in each for each in each_of):  # command lines cannot contain it
+            raise UsageError(f"{self.where(name)}: {name} contains a null character")
         try:
             for each in each_of:
                 option.type.convert(each, option, None)
@@ -125,11 +125,11 @@ class ProjectFile:
         return str(self.path.parent / value) if self._is_path(option, value) else value
 
     def _is_path(self, option: click.Option, value: Any) -> bool:
-        """Return whether a value is a path, also of an option that takes names as well."""
+        """Return True if a value is a path. For options that take a name or a path, the path must exist."""
         if option.name == "config":
-            return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path's raises where a name is too long
+            return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path.is_file raises for long names
         if option.name == "resume":
-            from launcher.checkpoint.index import checkpoints_in, is_checkpoint  # few runs go on from others
+            from launcher.checkpoint.index import checkpoints_in, is_checkpoint  # rarely needed
 
             place = self.path.parent / value
             is_there = is_checkpoint(place) or checkpoints_in(place) or os.path.isfile(RunDir(place).run_json)  # noqa: PTH113
@@ -138,13 +138,17 @@ class ProjectFile:
 
 
 def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
-    """Read the tables whose names begin with `prefix`. `commands`: of which there may be tables.
+    """Read the tables whose names begin with `prefix`.
 
-    `git`: the `.git` that makes the file apply here.
+    Args:
+        path: The project file.
+        prefix: The prefix of table names.
+        commands: Commands that may have tables.
+        git: The `.git` entry of the repository, if the file is in a parent directory.
 
     Raises:
         UnreadableError: the file cannot be read.
-        UsageError: it is not TOML, or holds something else; or another user owns it, or `git`.
+        UsageError: the file is not TOML or has an unknown table, or another user owns it or `git`.
     """
     shown = os.path.relpath(path)
     try:
@@ -156,57 +160,59 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
     except OSError as error:
         raise UnreadableError(f"{shown} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{shown}: this is not TOML: {error}") from error
-    if prefix:  # that a line looks like the header of a table does not mean that there is one
+        raise UsageError(f"{shown}: invalid TOML: {error}") from error
+    if prefix:  # the table may be missing: a line that looks like its header may be part of a string
         tool = tables.get("tool")
         tables = tool.get("tlaunch", {}) if isinstance(tool, dict) else {}
         if not isinstance(tables, dict):
-            raise UsageError(f"{shown}: {prefix[:-1]} is no table", hint=f"write [{prefix[:-1]}]")
+            raise UsageError(f"{shown}: {prefix[:-1]} is not a table", hint=f"write [{prefix[:-1]}]")
     file = ProjectFile(Path(path), text, prefix, tables)
     for name, table in tables.items():
         if name == COMMON:
             continue
         if name in WITHOUT_TABLE:
             raise UsageError(
-                f"{file.where(name)}: tlaunch {name} has no table of its own",
-                hint=f"it takes the options of [{prefix}{TABLE_OF[name]}]" if name in TABLE_OF else None,
+                f"{file.where(name)}: tlaunch {name} cannot have a table",
+                hint=f"use [{prefix}{TABLE_OF[name]}]" if name in TABLE_OF else None,
             )
         if name not in commands:
             raise UsageError(
-                f"{file.where(name)}: {name} is no command of tlaunch",
-                hint=did_you_mean(near(name, [*commands, COMMON])) or f"a table for each command: [{prefix}run]",
+                f"{file.where(name)}: tlaunch has no command {name}",
+                hint=did_you_mean(near(name, [*commands, COMMON])) or f"name the table after a command: [{prefix}run]",
             )
         file.check_table(name, table)
     return file
 
 
 def _check_owners(path: str, uids: Iterable[int]) -> None:
-    """Refuse a file that others own: it sets the environment of programs, and `.git` decides which file applies.
+    """Check that `path` belongs to this user or root.
+
+    The project file sets options and environment variables, and `.git` decides which project file applies.
 
     Raises:
-        UsageError: one of its owners is another user than this one and root.
+        UsageError: another user owns it, and its directory is not in TLAUNCH_SAFE_DIRECTORY.
     """
     directory = Path(path).parent
     for uid in uids:
         if not is_trusted(uid) and not _is_safe(directory):
             raise UsageError(
-                f"{escaped(path)} belongs to {called(uid)}, and would set options of your commands",
+                f"{escaped(path)} belongs to {called(uid)} and would set options of your commands",
                 hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
             )
 
 
 def _is_safe(directory: Path) -> bool:
-    """Return whether the user trusts the files in this directory, whoever owns them."""
+    """Return True if TLAUNCH_SAFE_DIRECTORY includes this directory."""
     named = os.environ.get(TLAUNCH_SAFE_DIRECTORY, "").split(os.pathsep)
     return "*" in named or directory.resolve() in {Path(at_home(each)).resolve() for each in named if each}
 
 
 def give_defaults(context: click.Context, name: str, command: click.Command, place: ProjectPlace) -> None:
-    """Have the project's file give the defaults of a command of this context's group.
+    """Set the defaults of a command from the project file.
 
     Raises:
         UnreadableError: the file cannot be read.
-        UsageError: it holds what no command takes, or this one does not.
+        UsageError: the file has an unknown table or option, or an invalid value.
     """
     if name in TAKES_NONE:
         return
@@ -227,7 +233,7 @@ def give_defaults(context: click.Context, name: str, command: click.Command, pla
 
 
 def _own_name(key: str, options: Collection[str]) -> str | None:
-    """Return what an option of torchrun or msrun is called here, if the command has it."""
+    """Return a hint with tlaunch's name for an option of another launcher, if the command has it."""
     found = counterpart(f"--{key}")
     name = None if found is None or found.here is None else found.here.removeprefix("--")
-    return f"tlaunch calls it {name}" if name in options else None
+    return f"use {name}" if name in options else None

@@ -1,4 +1,4 @@
-"""Find the file in which a project gives options: little more than a look at each directory, since most have none."""
+"""Search for the project file. This runs before every command, so it imports little."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from launcher.core.regular_files import read_regular
 
 NAME, SHARED_NAME = "tlaunch.toml", "pyproject.toml"
-SHARED_PREFIX = "tool.tlaunch."  # of its tables in a file that others have tables in
+SHARED_PREFIX = "tool.tlaunch."  # of table names in pyproject.toml
 MAX_BYTES = 1 << 20
-# In click's `meta`, which all contexts of a command line share: where the project's file is, and what it holds.
+# Keys in click's `meta`, which all contexts of a command line share: the project file's position and contents.
 PLACE, PROJECT_FILE = "launcher.project_place", "launcher.project_file"
 ProjectPlace = tuple[str, str, str | None]
 
 
 def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
-    """Return what `project_file_here` finds. It is called once for each command line."""
+    """Return the result of `find_project_file`, cached in `meta`."""
     if PLACE not in meta:
         meta[PLACE] = find_project_file()
     place: ProjectPlace | None = meta[PLACE]
@@ -27,14 +27,12 @@ def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
 
 
 def find_project_file() -> ProjectPlace | None:
-    """Return the project file's path, the prefix of its tables, and the `.git` that makes it apply here, if it is above.
+    """Return the project file's path, its table prefix, and the repository's `.git` if the file is in a parent directory.
 
-    Return None if there is no such file.
-
-    Above the working directory only a repository is searched, up to its root: what lies there belongs to the project.
+    Return None if there is no project file. Parent directories are searched only inside a Git repository, up to its root.
     """
     try:
-        here = os.getcwd()  # noqa: PTH109 - strings are quick
+        here = os.getcwd()  # noqa: PTH109 - strings are faster than Path
     except FileNotFoundError:
         return None
     if found := _in(here):
@@ -49,13 +47,13 @@ def find_project_file() -> ProjectPlace | None:
 
 
 def _in(directory: str) -> tuple[str, str] | None:
-    path = os.path.join(directory, NAME)  # noqa: PTH118 - as in `project_file_here`
+    path = os.path.join(directory, NAME)  # noqa: PTH118 - as in `find_project_file`
     if os.path.isfile(path):  # noqa: PTH113
         return path, ""
     path = os.path.join(directory, SHARED_NAME)  # noqa: PTH118
     try:
         content = read_regular(Path(path), MAX_BYTES) if os.path.isfile(path) else b""  # noqa: PTH113
-    except OSError:  # it is for others first
+    except OSError:  # pyproject.toml is mainly for other tools
         return None
     header = rb"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*[\"']?tlaunch[\"']?[ \t]*[\].]"
     return (path, SHARED_PREFIX) if b"tlaunch" in content and re.search(header, content) else None

@@ -1,4 +1,4 @@
-"""What click refuses of a command line, as errors of our own that say what to write instead."""
+"""Conversion of click's usage errors to UsageError, with hints."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from launcher.cli.options.types import choices_of, refused_value, typed_name
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.text import UNITS_S, did_you_mean, near
 
-# What users of other tools type, and what it is called here; only what a command has is offered. The options of other
-# launchers are those of `launcher.cli.launch.external.options`.
+# Options of other tools: tlaunch's name, suggested if the command has it. `launcher.cli.launch.external.options` has the
+# options of other launchers.
 CALLED_HERE = {
     "-a": "--all",  # docker's, of ps
     **dict.fromkeys(("-9", "-f", "--force"), "--kill"),
     "-t": "--timestamps",  # of logs
     "-V": "--version",
 }
-# What users of other tools call commands; the first word is a command's name here.
+# Command names of other tools: tlaunch's command.
 COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
     "watch": "top", "resume": "rerun RUN --resume RUN", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
 }  # fmt: skip
-_SHELLS = frozenset(("bash", "sh"))  # which may run a program's script
-# What no command needs an option for.
+_SHELLS = frozenset(("bash", "sh"))
+# Options that no command has: the hint.
 DONE_ANYWHERE = {
-    **dict.fromkeys(("-w", "--watch"), "`tlaunch top` shows how a run goes on"),
-    "--color": "NO_COLOR=1 in the environment is without colours, FORCE_COLOR=1 with them",
+    **dict.fromkeys(("-w", "--watch"), "use `tlaunch top` to watch a run"),
+    "--color": "set NO_COLOR=1 or FORCE_COLOR=1 in the environment",
 }
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
-DURATION = "TIME"  # of every option that takes a duration
+DURATION = "TIME"  # metavar of options that take a duration
 _UNITS = {
     **{unit: unit for unit in UNITS_S},
     **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
@@ -49,7 +49,7 @@ _UNITS = {
 
 
 def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> UsageError:
-    """Return the same complaint as an error of our own. `words`: the whole command line."""
+    """Convert a click error to a UsageError. `words` is the full command line."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     match error:
         case UnknownCommand(ctx=click.Context() as group):
@@ -65,14 +65,14 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
             return refused_value(error, param)
     message = error.message
     if context is not None and (extra := _EXTRA.search(message)):
-        message = f"{context.command_path} does not take more arguments: {extra[1]}"
+        message = f"{context.command_path} got unexpected arguments: {extra[1]}"
     else:
         message = f"{message[:1].lower()}{message[1:]}".rstrip(".")
     return UsageError(message, hint=_usage(context))
 
 
 def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError:
-    """Return the error for words that begin with no command of this group."""
+    """Return the error for an unknown command of a group."""
     name, group, path = words[0], context.command, context.command_path
     whole = as_other_launcher(words) if context.parent is None else None
     is_program = "/" in name and os.path.isfile(name) and os.access(name, os.X_OK)  # noqa: PTH113 - a Path raises for some
@@ -83,10 +83,10 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
     known = group.list_commands(context) if isinstance(group, click.Group) else ()
     hint = did_you_mean(near(name, known))
     if context.parent is None and name in COMMANDS_CALLED_HERE:
-        hint = f"tlaunch calls it `{path} {COMMANDS_CALLED_HERE[name]}`"
+        hint = f"use `{path} {COMMANDS_CALLED_HERE[name]}`"
     elif context.parent is None and name in PROGRAMS:
-        hint = f"what {name} starts is started by `{path} run`: `{path} run --help`"
-    return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
+        hint = f"use `{path} run` to start ranks; see `{path} run --help`"
+    return UsageError(f"{path} has no command {name}", hint=hint or f"list the commands with `{path} --help`")
 
 
 def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
@@ -105,20 +105,20 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
     ]
     of_other = counterpart(option)
     called_here = CALLED_HERE.get(option)
-    hint = f"tlaunch calls it {called_here}" if called_here in known else None
-    if option == "--no-config":  # which every command heeds
-        hint = f"write it before the command: {context.find_root().command_path} --no-config ..."
+    hint = f"use {called_here}" if called_here in known else None
+    if option == "--no-config":  # an option of `tlaunch` itself
+        hint = f"write it before the command: `{context.find_root().command_path} --no-config ...`"
     if hint is None and of_other is not None and (of_other.here in known or is_like_run):
         hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
-    listed = f"`{context.command_path} {HELP_ALL if HELP_ALL in known else HELP}` lists them"
+    listed = f"list the options with `{context.command_path} {HELP_ALL if HELP_ALL in known else HELP}`"
     if takes_program:
-        listed += "; put options of the program after --"
+        listed += "; put options of the program after `--`"
     return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
 
 
 def _wanted(param: click.Parameter) -> str | None:
-    """Return what may be written for an option that is missing, as --help says it."""
+    """Return the hint for a missing option or argument: its choices or its help text."""
     if choices := choices_of(param):
         return f"choose from {', '.join(choices)}"
     if isinstance(param, click.Option) and param.metavar and param.help:
@@ -133,10 +133,10 @@ def _usage(context: click.Context | None) -> str | None:
 
 
 def hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Group) -> str | None:
-    """Return what to write for a duration that the shell has split: `--hang-timeout 10 m` is 10 seconds and a program `m`.
+    """Return a hint for a duration that was written as two words, such as `--hang-timeout 10 m`.
 
-    None if `error` is not about the unit: there may be a program `m`, or a run whose name begins so. `words`: the whole
-    command line of `group`.
+    Without the hint this is 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the
+    full command line of `group`.
     """
     own = (*(words[: words.index("--")] if "--" in words else words), "")
     takers = {name for param in _command_of(own, group).params if param.metavar == DURATION for name in param.opts}
@@ -145,12 +145,12 @@ def hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Gro
         number, unit = (value, second) if is_joined else (second, third)
         is_split = name in takers and number.replace(".", "", 1).isdecimal() and unit in _UNITS
         if is_split and (error.message.startswith(f"{unit}:") or error.message.endswith(f": {unit}")):
-            return f"write the duration in one word: {name}{'=' if is_joined else ' '}{number}{_UNITS[unit]}"
+            return f"write the duration as one word: {name}{'=' if is_joined else ' '}{number}{_UNITS[unit]}"
     return None
 
 
 def _command_of(words: Sequence[str], group: click.Command) -> click.Command:
-    """Return the command that is called, or the group in which none is found."""
+    """Return the command that `words` call, or the last group found."""
     for word in words:
         if isinstance(group, click.Group):
             group = group.get_command(click.Context(group), word) or group

@@ -1,7 +1,4 @@
-"""The options of `tlaunch run` and of commands that read rank tables, each declared once.
-
-`explain` has all of `run`, `exec`, `doctor` and `render` some.
-"""
+"""The options of `tlaunch run`, and of commands that share some of them or read rank tables."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ from launcher.engines.placement import BINDS
 
 MAX_RESTARTS = 10**6
 MAX_S = 7 * 24 * 3600
-MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
-MAX_DEGREE = 10**6  # of one axis
+MAX_DEVICES = 65536  # of --devices, so that a typo does not exhaust the machine
+MAX_DEGREE = 10**6  # of --dp, --mp and --pp
 MIN_TABLE_BYTES = 1 << 10
 CHIP_NAMES = ("auto", "910", "a2", "a3", "a5", "300i", "none")
 CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
@@ -41,7 +38,7 @@ table_chip_option = click.option(
     type=click.Choice(CHIP_NAMES),
     default="auto",
     show_default=True,
-    help="Hardware to check for; with none (CPU, GPU), rules of Ascend devices give warnings.",
+    help="Hardware to check for; with none (CPU, GPU), violations of Ascend rules are warnings.",
 )
 consumer_option = click.option(
     "--for",
@@ -49,12 +46,12 @@ consumer_option = click.option(
     type=click.Choice(CONSUMER_NAMES),
     default="hccl",
     show_default=True,
-    help="Program that will read the table; each adds its own rules.",
+    help="Program that reads the table; each adds its own rules.",
 )
 
 
 def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | None) -> None:
-    """Leave the size to all that this command reads, and to the commands that it starts."""
+    """Pass the size to child processes and to all readers in this process, in the environment."""
     if size_bytes is not None:
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(size_bytes)
 
@@ -67,10 +64,10 @@ max_table_size_option = click.option(
 
 
 def keep_max_table_size() -> None:
-    """Check what the environment says of the size, where no command line is parsed.
+    """Check and normalize TLAUNCH_MAX_TABLE_SIZE if no command line is parsed.
 
     Raises:
-        click.BadParameter: it is no size.
+        click.BadParameter: the value is not a size.
     """
     if text := os.environ.get(TLAUNCH_MAX_TABLE_SIZE):
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(Size(MIN_TABLE_BYTES).convert(text, None, None))
@@ -88,7 +85,7 @@ _rank_table_option = click.option(
 
 
 def rank_table_option(command: Command) -> Command:
-    """Add the options for the table, and how large it may be."""
+    """Add --rank-table and --max-table-size."""
     return _rank_table_option(max_table_size_option(command))
 
 
@@ -155,7 +152,6 @@ mindspore_option = click.option(
     "(Ascend, without a scheduler) or off.  [default: auto: if COMMAND imports mindspore, rank-table with a table and "
     "Ascend devices, else cluster]",
 )  # fmt: skip
-# How devices are divided among the axes.
 layout_options = together(
     click.option(
         "--dp", type=IntRange(max=MAX_DEGREE), metavar="N", help="Data-parallel degree.  [default: devices / (mp * pp)]"
@@ -168,7 +164,7 @@ allow_idle_devices_option = click.option(
     "--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused."
 )
 
-# Parameters of `tlaunch run` that few people need: only --help-all shows them.
+# Rarely needed parameters of `tlaunch run`; only --help-all shows them.
 RARE = frozenset(
     (
         "max_table_size", "chip", "allow_idle_devices", "engine_options", "mpi_ranks", "server", "join_timeout", "lost_after",
@@ -201,7 +197,7 @@ RUN_GROUPS = {
             help=f"Treat a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}s]",
         ),
         coordinator_port_option,
-        click.option("--allow-different-program", is_flag=True, help="Allow the files of COMMAND to differ between servers."),
+        click.option("--allow-different-program", is_flag=True, help="Allow COMMAND's files to differ between servers."),
     ),
     "Bundled programs": parameters_of(
         click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="Bundled program to train: transformer, quickstart, resnet50.  [default: transformer]"),
@@ -210,7 +206,7 @@ RUN_GROUPS = {
         click.option("--data", type=FILE, metavar="PATH", help="Training data: sentence pairs, or CIFAR-10's images (`tlaunch data` prepares them)."),
         click.option(
             "--resume", type=NAME_OR_PATH, metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
-            help="Resume from a checkpoint, or from the newest complete one of a run or directory; auto: of the runs here with the same settings.",
+            help="Resume from a checkpoint, or from the newest complete one of a run or directory; auto: the newest of any run with the same settings.",
         ),
         click.option(
             "--save-strategy", is_flag=True,
@@ -221,9 +217,9 @@ RUN_GROUPS = {
     "Ranks": parameters_of(
         env_option,
         click.option(
-            "--preload", metavar="MODULE,...", help="Import these modules once and fork the ranks.  [default: found in COMMAND]"
+            "--preload", metavar="MODULE,...", help="Import these modules once and fork the ranks.  [default: detected from COMMAND]"
         ),
-        click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
+        click.option("--no-preload", is_flag=True, help="Start a new Python process for every rank."),
         mindspore_option,
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
@@ -254,7 +250,7 @@ RUN_GROUPS = {
         ),
         click.option(
             "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
-            help="With --elastic, exclude a server or one of its devices; the file `excluded` in the run directory lists them. Repeatable.",
+            help="With --elastic, exclude a server or one of its devices; to change this later, edit `excluded` in the run directory. Repeatable.",
         ),
     ),
     "Run directory and output": parameters_of(
@@ -266,7 +262,7 @@ RUN_GROUPS = {
         ),
         click.option(
             "--progress-regex", metavar="REGEX",
-            help="Read progress from matching lines; name the groups step, last_step, epoch, loss or tokens_per_s.",
+            help="Read progress from lines that match; named groups: step, last_step, epoch, loss, tokens_per_s.",
         ),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
         click.option("-v", "--verbose", is_flag=True, help="Also print decisions and their reasons."),

@@ -1,4 +1,4 @@
-"""Types of options: whole numbers, seconds and sizes within bounds, names of files."""
+"""Option types: bounded integers, numbers, durations and sizes, and paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.core.text import did_you_mean, duration_s, near
 
 
 class BadValue(click.BadParameter):
-    """A value that the type of an option refuses, and what to write instead."""
+    """An invalid option value, with a hint."""
 
     def __init__(
         self, message: str, param: click.Parameter | None, ctx: click.Context | None, hint: str | None = None
@@ -26,14 +26,14 @@ class BadValue(click.BadParameter):
 
 
 class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """A number within bounds, which `--help` does not show as a formula, and errors say in words."""
+    """A number within inclusive bounds. Unlike click's ranges, `--help` does not show the bounds."""
 
     def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - click's names
         self._min = min
         self._max = max
 
     def within_bounds(self, number: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return `number`; raise BadValue if it is outside the bounds, both of which are allowed."""
+        """Return `number`; raise BadValue if it is outside the bounds."""
         shown = number if isinstance(number, int) else f"{number:.10g}"
         if self._min is not None and number < self._min:
             raise BadValue(f"{shown} is less than {self._min:.10g}", param, ctx)
@@ -43,7 +43,7 @@ class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 
 
 class IntRange(_Bounded):
-    """A whole number within bounds."""
+    """An integer within bounds."""
 
     name = "number"
 
@@ -56,16 +56,16 @@ class IntRange(_Bounded):
 
 
 def _about_count(value: str) -> str | None:
-    """Return what to write instead of what users of torchrun (`auto`, `gpu`) and mpirun (`-np2`) write for a number of devices."""
+    """Return a hint for device counts in the style of torchrun (`auto`, `gpu`) or mpirun (`-np2`)."""
     if value in {"auto", "gpu", "cpu"}:
-        return "write how many, for instance 8"
+        return "write a number, such as 8"
     if re.fullmatch(r"p\d+", value):
-        return f"put a blank between: -np {value[1:]}"
+        return f"add a space: -np {value[1:]}"
     return None
 
 
 class FloatRange(_Bounded):
-    """A number within bounds, and not NaN."""
+    """A number within bounds, except NaN."""
 
     name = "number"
 
@@ -80,7 +80,7 @@ class FloatRange(_Bounded):
 
 
 class Seconds(_Bounded):
-    """Seconds within bounds: 90, 90s, 1.5h, 1h30m. Not NaN, which is neither below nor above any bound."""
+    """A duration within bounds, such as 90, 90s, 1.5h or 1h30m; converted to seconds."""
 
     name = "seconds"
 
@@ -92,7 +92,7 @@ class Seconds(_Bounded):
             except ValueError:
                 seconds = math.nan
         if math.isnan(seconds):
-            raise BadValue(f"{value!r} is no duration", param, ctx, "for instance 90 (seconds), 10m or 1h30m")
+            raise BadValue(f"{value!r} is not a duration", param, ctx, "write 90 (seconds), 10m or 1h30m")
         return self.within_bounds(seconds, param, ctx)
 
 
@@ -112,13 +112,13 @@ class Size(_Bounded):
             return value
         matched = _SIZE.fullmatch(str(value).strip())
         if matched is None:
-            raise BadValue(f"{value!r} is not a size", param, ctx, "for instance 64M")
+            raise BadValue(f"{value!r} is not a size", param, ctx, "write bytes, or a unit as in 64M")
         size = float(matched[1]) * _UNITS[matched[2].upper()]
         if size > MAX_BYTES:
             raise BadValue(f"{value} is larger than any file", param, ctx)
         least = int(self._min or 0)
         if size < least:
-            raise BadValue(f"{value} is too small: at least {least >> 10}K", param, ctx)
+            raise BadValue(f"{value} is less than {least >> 10}K", param, ctx)
         return int(size)
 
 
@@ -130,14 +130,14 @@ class PathType(click.Path):
 
 
 class _NameOrPath(click.types.StringParamType):
-    """A text that may be a path; a leading `~` is the home directory."""
+    """A name or a path; a leading `~` is the home directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return at_home(super().convert(value, param, ctx))
 
 
 class _File(PathType):
-    """A path that is not empty: one of pathlib would be that of this directory."""
+    """A path that is not empty; `Path("")` would be the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -151,14 +151,14 @@ NAME_OR_PATH = _NameOrPath()
 
 
 def complete_files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Have the shell complete the names of files, as it does for commands that it knows nothing of."""
-    from click.shell_completion import CompletionItem  # only a shell that completes needs it
+    """Let the shell complete file names."""
+    from click.shell_completion import CompletionItem  # imported only for completion
 
     return [CompletionItem(begun, type="file")]
 
 
 def refused_value(error: click.BadParameter, param: click.Parameter) -> UsageError:
-    """Return the error for a value that an option or argument refuses."""
+    """Return the error for an invalid value of an option or argument."""
     if unreadable := _UNREADABLE.fullmatch(error.message):
         return UsageError(f"{unreadable[1]} cannot be read: Permission denied")
     hint = error.hint if isinstance(error, BadValue) else None
@@ -177,7 +177,7 @@ def choices_of(param: click.Parameter) -> tuple[str, ...]:
 
 
 def typed_name(param: click.Parameter) -> str:
-    """Return what a person types for an option (its long name), or what the help calls an argument, without its dots."""
+    """Return the long name of an option, or the metavar of an argument without brackets and dots."""
     if isinstance(param, click.Option):
         return max(param.opts, key=len)
     called = param.human_readable_name

@@ -1,4 +1,4 @@
-"""Text for terminals: tables, amounts, the status line, verdicts and lines of logs.
+"""Text output for terminals: tables, amounts, the status line, verdicts and log lines.
 
 To change what is coloured: style.py, line_style.py (words say the same without colours).
 To change the status line: run_status_line.py, progress_text.py, status_line.py, summary.py (off a terminal each

@@ -1,4 +1,4 @@
-"""Lines that are looked at before they are shown: searched, merged by time, collapsed."""
+"""A feed of log lines that are searched, merged by time or collapsed before they are shown."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from launcher.logs.log_merge import Merger, merge
 from launcher.logs.select import Selector
 from launcher.runs.rank_logs import AT_ONCE_BYTES, RankLogs
 
-STAGE_S = 0.05  # how often lines that wait for others are asked for
-# Read at once of all ranks: lines that are not alike take their time to be compared, and the display has its turns.
+STAGE_S = 0.05  # polling interval while lines wait for other ranks
+# Bytes of all ranks read at once; comparing different lines is slow, and the display must be updated in between.
 COLLAPSED_BYTES = 64 << 10
 
 
 class ArrangedFeed:
-    """A `Feed` (launcher/cli/text/log_stream.py)."""
+    """A `Feed` (launcher/cli/text/log_stream.py) of selected lines, merged or collapsed."""
 
     def __init__(
         self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,
@@ -29,11 +29,11 @@ class ArrangedFeed:
     ) -> None:  # fmt: skip
         self._logs, self._format, self._selection = logs, shape, Selection(selector, shape)
         self._at_once_bytes = COLLAPSED_BYTES if collapsed else AT_ONCE_BYTES
-        self._stage: Merger | Collapser | None = None  # where lines wait for those of other ranks
+        self._stage: Merger | Collapser | None = None  # holds lines that wait for other ranks
         if merged or collapsed:
             self._stage = Merger(logs.of_rank) if merged else Collapser(logs.of_rank)
         self._attempt: int | None = None  # of the last line
-        self._next: list[Line | Shown] = []  # shown before what the stage gives
+        self._next: list[Line | Shown] = []  # shown before the stage's lines
         self._flushed = False
         self._ended: set[int] = set()  # ranks whose last lines may not have been read yet
         self.close = logs.close
@@ -62,7 +62,7 @@ class ArrangedFeed:
         return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.begun)}
 
     def begin_with_last(self, count: int) -> None:
-        """Show of what there is the last `count` selected lines of each rank. Call it first."""
+        """Skip existing lines except the last `count` selected lines of each rank. Call this first."""
         last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
         if self._stage is None:
             self._put(chain.from_iterable(last.values()))
@@ -99,19 +99,19 @@ class ArrangedFeed:
 
 
 class Selection:
-    """A choice among lines of several ranks, each rank's in their order."""
+    """A filter of the lines of several ranks. It keeps the order of each rank's lines."""
 
     def __init__(self, selector: Selector | None, shape: Format) -> None:
-        """Without a `selector` all lines are shown."""
+        """Create a filter; without a `selector`, all lines are shown."""
         self._selector, self._format = selector, shape
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Yield the lines to show as `lines` come. Raises what `Selector.accepts` does."""
+        """Yield the lines to show. Raises the errors of `Selector.accepts`."""
         searches = self._selector is not None and self._selector.searches
         for line in lines:
             if self._selector is not None and not self._selector.accepts(line):
                 continue
-            # What follows overwrites this piece of a progress bar, and it was not searched for.
+            # The next text overwrites this piece of a progress bar; it is shown only if the user searches.
             nothing = line.overwritten or not (line.ends or line.raw.strip(OVERWRITES))
             if nothing and not searches and not self._format.as_json:
                 continue
@@ -119,5 +119,5 @@ class Selection:
                 yield kept
 
     def last(self, lines: Iterable[Line], count: int) -> Iterator[Line]:
-        """Yield the last `count` lines to show. It keeps no more of them in memory, and reads `lines` when the first is asked for."""
+        """Yield the last `count` lines to show. At most `count` lines are in memory."""
         yield from deque(self.of(lines), maxlen=count)

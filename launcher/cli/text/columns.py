@@ -1,4 +1,4 @@
-"""Tables and series as plain text, how many columns a text takes, and amounts as people say them."""
+"""Plain-text tables and sparklines, display widths, and formatted durations, sizes and numbers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Painters = Mapping[str, Callable[[str], str]]
 DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 GAP = "  "
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-SERVERS_SHOWN = 8  # of many; the others are counted
+SERVERS_SHOWN = 8  # names in a list of servers; the others are counted
 BLOCKS = "▁▂▃▄▅▆▇█"
-PLAIN = "_.:-=+*#"  # where stdout's encoding has no block elements
-MAX_NUMBER_CHARS = 16  # characters; what a rank writes to its heartbeat file may be any number
+PLAIN = "_.:-=+*#"  # for encodings without block elements
+MAX_NUMBER_CHARS = 16  # longer numbers, for example from a heartbeat file, are shown as powers of ten
 
 
 def aligned(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset(), paint: Painters = MappingProxyType({})
 ) -> list[str]:  # fmt: skip
-    """Return a line per row below the header; the columns named in `right` end alike, the others begin alike.
+    """Return the lines of a table with a header. Columns in `right` are right-aligned.
 
-    Colours are left out, since they take no column; `paint` gives those of columns, by their names.
+    Colours in the cells are removed; `paint` maps a column's name to a function that colours its cells.
     """
     table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
@@ -48,10 +48,10 @@ def fitted(
     right: frozenset[str] = frozenset(),
     paint: Painters = MappingProxyType({}),
 ) -> list[str]:
-    """Return a table as `aligned` does, in lines of at most `width` columns if that can be.
+    """Return the lines of a table, as `aligned` does, that fit into `width` characters if possible.
 
-    Columns of the table give way in turn, those that do not stand in `giving_way` never: each is cut to as many columns
-    as it may have, but to no fewer than so many; with 0 it is left out.
+    `giving_way` lists the columns to shrink, in this order, each with its minimum width; 0 drops the column. Other columns
+    keep their width.
     """
     table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
     whole = {name: max(map(columns_of, column)) for name, *column in zip(header, *table, strict=True)}
@@ -67,7 +67,7 @@ def fitted(
             widths[name] = max(min(least, widths[name]), widths[name] - excess())
         else:
             del widths[name]
-    for name, columns in tuple(widths.items()):  # some room may be left where a column is left out
+    for name, columns in tuple(widths.items()):  # a dropped column may leave some room
         widths[name] = min(whole[name], columns + max(0, -excess()))
     kept = [(place, widths[name]) for place, name in enumerate(header) if name in widths]
     shown = [tuple(cut_off(row[place], columns) for place, columns in kept) for row in table]
@@ -79,18 +79,18 @@ def fitted(
 
 
 def cut_off(text: str, columns: int) -> str:
-    """Return `text`, or its beginning and "…" where it would take more columns of a terminal; it holds no colours."""
+    """Return `text` without colours, shortened with "…" if it is wider than `columns` on a terminal."""
     return text if columns_of(text) <= columns else f"{cut_to(text, columns - 1)}…"
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:
-    """Return `text` with blanks after it, or before it, so that it takes so many columns of a terminal."""
+    """Pad `text` with spaces on the right, or on the left, to a width of `columns` on a terminal."""
     blanks = " " * (columns - columns_of(text))
     return blanks + text if right else text + blanks
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration with two units at most; "-" for None.
+    """Format a duration with at most two units; "-" for None.
 
     >>> [duration(s) for s in (0.25, 75, 7300, 200000)]
     ['0.2 s', '1 min 15 s', '2 h 1 min', '2 d 7 h']
@@ -108,16 +108,16 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_in_seconds(seconds: float) -> str:
-    """Return a duration as `duration` does, without fractions of a second: for what counts them.
+    """Format a duration as `duration` does, without fractions of a second.
 
-    >>> whole_duration(4.7)
+    >>> duration_in_seconds(4.7)
     '4 s'
     """
     return f"{int(seconds)} s" if seconds < 10 else duration(seconds)
 
 
 def size(count_bytes: int | None) -> str:
-    """Return an amount of memory in binary units; "-" for None.
+    """Format a number of bytes in binary units; "-" for None.
 
     >>> size(900), size(70 << 20)
     ('900 B', '70.0 MiB')
@@ -127,12 +127,12 @@ def size(count_bytes: int | None) -> str:
     power = min((max(count_bytes, 1).bit_length() - 1) // 10, len(UNITS) - 1)
     if power == 0:
         return f"{_short(str(count_bytes), count_bytes)} B"
-    tenths = (20 * count_bytes + 1024**power) // (2 * 1024**power)  # no float holds whatever a file may say
+    tenths = (20 * count_bytes + 1024**power) // (2 * 1024**power)  # integers, because the size may exceed a float
     return f"{_short(f'{tenths // 10}.{tenths % 10}', tenths // 10)} {UNITS[power]}"
 
 
 def number(value: float | None, form: str) -> str:
-    """Return a number as `form` (of `format`) says, in powers of ten where that is long; "-" for None.
+    """Format a number with the format spec `form`, or as a power of ten if that is too long; "-" for None.
 
     >>> number(1e30, ",.0f")
     '1.00e+30'
@@ -141,7 +141,7 @@ def number(value: float | None, form: str) -> str:
 
 
 def step_time(step_s: float | None, shares: Mapping[str, float]) -> str:
-    """Return a step's time and the parts that it went into, without those that took nothing; "-" where it is unknown.
+    """Format a step's time and its shares, such as compute and communication; "-" for an unknown time.
 
     >>> step_time(0.774, {"compute": 0.8, "communication": 0.2, "bubble": 0})
     '0.774 s: compute 80%, communication 20%'
@@ -154,53 +154,55 @@ def step_time(step_s: float | None, shares: Mapping[str, float]) -> str:
 def _short(text: str, value: float) -> str:
     if len(text) <= MAX_NUMBER_CHARS:
         return text
-    from decimal import Decimal  # every run would pay for it
+    from decimal import Decimal  # rarely needed
 
     return f"{Decimal(value):.2e}"
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """Return a count with its noun, `nouns` where an s makes no plural: "1 server", "16,384 devices", "2 processes"."""
+    """Return a count with its noun: "1 server", "16,384 devices". `nouns` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def awaited(who: str, limit_s: float | None) -> str:
-    """Return a line on what is waited for, and how long that may take where it is known."""
-    limit = "" if limit_s is None else f"; at most {limit_s:g} s in all (--join-timeout)"
+    """Return a line about a wait for `who`, with the time limit if it is known."""
+    limit = "" if limit_s is None else f" (at most {limit_s:g} s in total, --join-timeout)"
     return f"waiting for {who}{limit}"
 
 
 def server_list(server_ids: Sequence[str]) -> str:
-    """Return as many servers as fit on a line: "servers h2, h3 and 12 more"."""
+    """Return a short list of servers: "servers h2, h3 and 12 more"."""
     shown = ", ".join(map(escaped, server_ids[:SERVERS_SHOWN]))
     more = f" and {len(server_ids) - SERVERS_SHOWN} more" if len(server_ids) > SERVERS_SHOWN else ""
     return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"
 
 
 def columns_of(text: str) -> int:
-    """Return how many columns of a terminal a text without colours takes.
+    """Return the width of a text without colours on a terminal.
 
-    Chinese characters and emoji take two each, accents that combine none.
+    Chinese characters and emoji are two columns wide, combining accents zero.
     """
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # most texts are ASCII, and a run starts sooner without it
+    from rich.cells import cell_len  # slow to import, and most texts are ASCII
 
     return cell_len(text)
 
 
 def cut_to(text: str, columns: int) -> str:
-    """Return the beginning of a text without colours, as much as fits."""
+    """Return the longest prefix of a text without colours that fits into `columns`."""
     if text.isascii():
         return text[: max(0, columns)]
-    from rich.cells import get_character_cell_size  # as above
+    from rich.cells import get_character_cell_size  # slow to import
 
     ends = accumulate(map(get_character_cell_size, text))
     return "".join(character for character, end in zip(text, ends, strict=True) if end <= columns)
 
 
 def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False) -> str:
-    """Return a character per value, or per mean of several where there are more than `width`; a blank for no value.
+    """Return a sparkline of at most `width` characters; a space stands for a missing value.
+
+    If there are more values than characters, each character shows the mean of several values.
 
     >>> sparkline([1, 2, None, 4, 8], 10)
     '▁▂ ▄█'
@@ -214,8 +216,8 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
         return " " * len(means)
     levels = PLAIN if plain else BLOCKS
     count = len(levels)
-    low, span = min(present), max(present) / 2 - min(present) / 2  # halves: the difference of two floats may be none
-    # The middle level where all values are alike.
+    low, span = min(present), max(present) / 2 - min(present) / 2  # halves, because the difference may overflow
+    # If all values are equal, the middle level is used.
     return "".join(
         " " if mean is None else levels[
             count // 2 if span <= 0 else min(count - 1, int((mean / 2 - low / 2) / span * count))
@@ -225,7 +227,7 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
 
 
 def has_blocks(encoding: str | None) -> bool:
-    """Return whether text of this encoding can hold block elements."""
+    """Return True if an encoding has block elements."""
     try:
         BLOCKS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

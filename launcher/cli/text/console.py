@@ -1,4 +1,4 @@
-"""Show an active run to a person: lines of a few ranks on stdout, everything else on stderr."""
+"""The console of an active run: log lines of ranks on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -40,16 +40,19 @@ from launcher.logs.log_file import Truncation
 from launcher.logs.terminal import one_line, shortened
 from launcher.runs.progress import Progress
 
-AT_ONCE_S = 0.1  # how long one tick may show lines or wait for stdout; events wait meanwhile
-LAST_BYTES = 4 << 20  # the most that is shown once nothing runs any more
-END_PATIENCE_S = 2.0  # a run that was stopped, or failed, waits no longer for the reader of stdout
+AT_ONCE_S = 0.1  # the longest time one tick shows lines or waits for stdout; events wait meanwhile
+LAST_BYTES = 4 << 20  # the most log bytes shown after the run has ended
+END_PATIENCE_S = 2.0  # the longest wait for stdout's reader after a run was stopped or failed
 
 
 class Console:
-    """Observes one run. A stdout or stderr that has lost its reader is forgotten; the run continues."""
+    """An observer that shows one run. If stdout or stderr loses its reader, the run continues without it."""
 
     def __init__(self, spec: RunSpec, server_index: int | None = None, *, quiet: bool = False) -> None:
-        """`server_index`: of the server whose ranks alone are observed; None: all are. `quiet`: tell no news, and no good end."""
+        """Create the console of a run.
+
+        `server_index` restricts it to the ranks of one server. `quiet` shows only errors and the verdict.
+        """
         self._quiet = quiet
         ranks = tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
         elastic = spec.supervision.elastic
@@ -63,14 +66,14 @@ class Console:
         self._spec = spec
         shape = format_of(spec, shown, sys.stdout)
         self._shape = shape
-        # Of one server's part of an elastic run, its ranks are known when an attempt begins.
+        # In an elastic run, the ranks of one server are known only when an attempt starts.
         self._feed = feed_of(spec, shown if devices is None else (), shape, self._say_truncated)
-        self._former: list[Feed] = []  # of attempts that have ended, whose last lines are still to be shown
+        self._former: list[Feed] = []  # feeds of ended attempts whose last lines are not shown yet
         self._foot = RunStatusLine(spec, self.progress, shape, self.shown_dir)
         self._stdout = StreamWriter(sys.stdout)
         self._interrupted = False
-        self._at_once = False  # every rank is killed, without grace
-        self._asked_elsewhere = ""  # who wants the end, until that is reported
+        self._at_once = False  # all ranks are killed without a grace period
+        self._asked_elsewhere = ""  # the unreported source of a stop request
 
     # --- launcher.cluster.launcher_loop.Observer ---
 
@@ -84,8 +87,8 @@ class Console:
                 self._say_stopping(stopping)
             case Leftovers(count=count):
                 self._report(
-                    f"every rank ended well; ending {counted(count, 'process', 'processes')} that they left, killed if "
-                    f"they take more than {self._spec.supervision.grace_s:g} s"
+                    f"all ranks succeeded; terminating {counted(count, 'process', 'processes')} that they left running "
+                    f"(SIGKILL after {self._spec.supervision.grace_s:g} s)"
                 )
             case Trouble(message=message):
                 self._report(shortened(f"warning: {message}"))
@@ -105,11 +108,11 @@ class Console:
         if at_once:
             self._say_killing()
         elif not self._at_once:
-            again = "; Ctrl-C again kills them at once" if number == signal.SIGINT else ""
+            again = "; press Ctrl-C again to kill them at once" if number == signal.SIGINT else ""
             self._say_ending(signal.Signals(number).name, again)
 
     def tick(self) -> bool:
-        # Not where the signal came to this launcher, which has reported it; that it did is heard before the next tick.
+        # Not if this launcher got the signal itself and has reported it, which happens before the next tick.
         if self._asked_elsewhere and not self._interrupted and not self._at_once:
             self._say_ending(self._asked_elsewhere)
         self._asked_elsewhere = ""
@@ -120,20 +123,20 @@ class Console:
                 self._report(line)
         return more
 
-    # --- the rest ---
+    # --- implementation ---
 
     @property
     def _shows_foot(self) -> bool:
-        """False while a line has been written in part, which the foot would break."""
+        """Whether the status line can be shown; False while stdout has a partial line."""
         return not self._stdout.pending and self._spec.console != "none"
 
     @staticmethod
     def _shown_of(spec: RunSpec, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ranks whose lines are shown; the lowest rank of a server stands for rank 0."""
+        """Return the ranks whose lines are shown; on other servers, the lowest rank replaces rank 0."""
         return {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
 
     def _show_own_ranks(self, event: AttemptStarted | DevicesChanged | Joined) -> None:
-        """Show the ranks that this server has in an attempt that begins, where an elastic run may give it others."""
+        """Show this server's ranks of a new attempt, which may differ in an elastic run."""
         if not isinstance(event, AttemptStarted) or event.allotment is None or self._own_devices is None:
             return
         ranks = tuple(rank for rank, device in enumerate(event.allotment.devices) if device in self._own_devices)
@@ -146,13 +149,13 @@ class Console:
         if isinstance(event, RankEnded):
             self._feed.rank_ended(event.global_rank)
         elif self._shows_foot:
-            self._foot.report_start()  # ranks may have ended before the next tick
+            self._foot.report_start()  # ranks may end before the next tick
 
     def _say_truncated(self, global_rank: int, what: Truncation) -> None:
         self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))
 
     def _next_text(self, *, ended: bool) -> bytes | None:
-        """Return what `Feed.next_text` does, of former attempts first."""
+        """Return new text, first from the feeds of earlier attempts."""
         while self._former:
             if (text := self._former[0].next_text(ended=True)) is not None:
                 return text
@@ -160,7 +163,7 @@ class Console:
         return self._feed.next_text(ended=ended)
 
     def finish(self, closing_lines: Callable[[], Iterable[str]]) -> None:
-        """Show the end of the logs when nothing runs any more (Ctrl-C skips it), then the closing lines."""
+        """Show the rest of the logs after the run has ended (Ctrl-C skips it), then the closing lines."""
         with suppress(KeyboardInterrupt):
             self._show_rest()
         closing = closing_lines()
@@ -176,13 +179,13 @@ class Console:
 
     def say(self, line: str) -> None:
         owed = self._foot.erase()
-        with suppress(OSError, ValueError):  # stderr has lost its reader
+        with suppress(OSError, ValueError):  # stderr's reader has closed
             message = screen_of(sys.stderr).message(line)
             print(f"{owed if sys.stderr.isatty() else ''}{message}", file=sys.stderr, flush=True)
 
     def _say_stopping(self, event: Stopping) -> None:
         if event.cause is Cause.AGENT_LOST:
-            self.say("the supervising process is gone; ending everything that it left behind")
+            self.say("the agent process is gone; terminating the processes that it left running")
             return
         if event.restarts and self.progress.current.verdict is not None:
             for line in verdict_text.render(
@@ -195,18 +198,18 @@ class Console:
             self._say_killing()
 
     def _say_ending(self, who: str, again: str = "") -> None:
-        self.say(f"{who}: ending all ranks within {self._spec.supervision.grace_s:g} s{again}")
+        self.say(f"{who}: stopping all ranks within {self._spec.supervision.grace_s:g} s{again}")
 
     def _say_killing(self) -> None:
-        """Say it once: the signal, and what the agent makes of it, come by two ways."""
+        """Report the kill once, although both the signal and the agent's event cause it."""
         if not self._at_once:
             self._at_once = True
             self.say("killing all ranks")
 
     def _show_lines(self, until_s: float, *, ended: bool = False) -> bool:
-        """Show new lines as fast as stdout takes them; return whether some may be left.
+        """Show new lines as fast as stdout accepts them; return whether some may be left.
 
-        Where stdout has no reader, nothing is read of the logs either.
+        If stdout has no reader, logs are not read.
         """
         try:
             while not self._stdout.forgotten:
@@ -222,35 +225,37 @@ class Console:
         return False
 
     def _show_rest(self) -> None:
-        """Show all that is left; of a run that did not end by itself as much as stdout takes in `END_PATIENCE_S`."""
+        """Show the remaining lines; if the run was stopped or failed, only for `END_PATIENCE_S`."""
         if self._stdout.forgotten:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
-            self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
+            self.say(f"... {skipped} bytes not shown; see {RunDir(self.shown_dir).train_log(global_rank)}")
         in_haste = self._interrupted or self.progress.current.ending.stopping is not None
         patience_s = END_PATIENCE_S if in_haste else math.inf
         late = self._show_lines(time.monotonic() + patience_s, ended=True)
-        if late and not self._stdout.pending:  # it took all that came: this process has been held up itself
+        if late and not self._stdout.pending:  # the reader was fast enough, but this process was delayed: try again
             late = self._show_lines(time.monotonic() + patience_s, ended=True)
         if late:
-            why = f"to show the rest took more than {END_PATIENCE_S:g} s"
+            why = f"its reader took more than {END_PATIENCE_S:g} s"
             self._forget_stdout(TimeoutError(errno.ETIMEDOUT, why))
 
     def _forget_stdout(self, error: OSError) -> None:
-        """Write to stdout no more, and warn of anything but a reader that has left (`| head`)."""
+        """Stop writing to stdout; warn unless its reader has closed it (`| head`)."""
         self._stdout.forget()
         if not isinstance(error, BrokenPipeError):
-            self.say(f"warning: nothing more is shown on stdout: {error.strerror}; see the logs in {self.shown_dir}")
+            self.say(f"warning: stopped writing to stdout: {error.strerror}; see the logs in {self.shown_dir}")
 
 
 def _about_ranks(observed: Slow | Hung | NotExiting) -> str:
     match observed:
         case Slow(global_rank=rank, busy_s=busy_s, median_s=median_s, steps=steps):
             return (
-                f"warning: rank {rank} is slow: {busy_s:.3g} s of work in each of the last {steps} steps, the median rank "
-                f"{median_s:.3g} s"
+                f"warning: rank {rank} is slow: {busy_s:.3g} s of work per step over the last {steps} steps "
+                f"(median of all ranks: {median_s:.3g} s)"
             )
         case Hung(global_ranks=ranks, seconds=seconds):
-            return f"{verdict_text.rank_list(ranks)}: no progress for {seconds:.0f} s; looking where the ranks are"
+            return f"{verdict_text.rank_list(ranks)}: no progress for {seconds:.0f} s; collecting stacks"
         case NotExiting(global_rank=rank, what=what, grace_s=grace_s):
-            return f"rank {rank} has failed and does not exit: {one_line(what)}; the run ends in {grace_s:g} s if it still lives"
+            return (
+                f"rank {rank} failed but does not exit: {one_line(what)}; the run ends in {grace_s:g} s unless it exits"
+            )

@@ -1,4 +1,4 @@
-"""The keys that a person presses in a terminal, one by one."""
+"""Keyboard input from a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|.", re.DOTALL)
 
 @contextmanager
 def keys_of_terminal() -> Iterator[int | None]:
-    """Yield the terminal's descriptor, which gives keys as they are typed; None without one. Ctrl-C acts as ever."""
+    """Switch the terminal on stdin to unbuffered input and yield its descriptor; yield None if there is no terminal."""
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return
@@ -37,7 +37,7 @@ def keys_of_terminal() -> Iterator[int | None]:
 
 
 def pressed(descriptor: int | None, wait_s: float) -> list[str]:
-    """Wait for so long, or until something is typed; return which keys were pressed, `QUIT` where the terminal is gone."""
+    """Wait up to `wait_s` seconds for input and return the pressed keys; `QUIT` if the terminal is gone."""
     if descriptor is None:
         time.sleep(wait_s)
         return []
@@ -48,7 +48,7 @@ def pressed(descriptor: int | None, wait_s: float) -> list[str]:
 
 
 def keys_in(typed: bytes) -> list[str]:
-    r"""Return the keys of what a terminal has sent; letters as they are, others by name.
+    r"""Decode the bytes from a terminal to keys: characters, or names of special keys.
 
     >>> keys_in(b"s\x1b[B?")
     ['s', 'down', '?']

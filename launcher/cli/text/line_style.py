@@ -1,4 +1,4 @@
-"""The colours of a line that a rank has written: what was searched for, and its level if that is a warning or worse."""
+"""Colours for log lines: search matches, and levels from WARNING up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.logs.levels import LEVEL_CHARS, LEVELS, level_at
 from launcher.logs.select import Matcher
 from launcher.logs.terminal import without_colours
 
-# What the name of a level from WARNING up has in it, lower case, but for glog's; most lines have none of it.
+# Parts of the names of levels from WARNING up, in lower case. A fast check, since most lines contain none of them.
 _GRAVE = ("warn", "err", "crit", "fatal", "terminate called")
 _GLOG = re.compile(r"[WEFC]\d{3}")
 
@@ -25,14 +25,16 @@ _RESET = "\x1b[0m"
 
 
 class LineStyle:
+    """A function that colours log lines."""
+
     def __init__(self, matchers: Sequence[Matcher] = ()) -> None:
         self._matchers = matchers
 
     def __call__(self, text: str) -> str:
-        """Return a line that is safe to show, in colour. Raises UsageError where an expression takes too long."""
+        """Return a printable line with colours. Raises UsageError if a regular expression takes too long."""
         plain = without_colours(text) if "\x1b" in text else text
         marks = list(_joined(span for matcher in self._matchers for span in matcher.spans(plain)))
-        # Who colours lines has chosen how.
+        # A line that has colours keeps them.
         found = level_at(plain) if plain is text and _may_be_grave(plain[:LEVEL_CHARS]) else None
         if found is not None and found[0] >= LEVELS["WARNING"]:
             level, start, end = found
@@ -49,7 +51,7 @@ def _may_be_grave(beginning: str) -> bool:
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[Span]:
-    """Yield the spans that cover the same, in their order, none over another."""
+    """Merge overlapping spans, and yield them in order."""
     start = end = 0
     for begin, stop in sorted(spans):
         if begin > end:
@@ -60,9 +62,10 @@ def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[Span]:
 
 
 def painted(text: str, spans: Sequence[Span]) -> str:
-    """Return `text` with each span in its look. They are ascending, apart, and count no colours that `text` has itself.
+    """Return `text` with each span in its colours.
 
-    Those are left out within a span, and go on behind it.
+    Spans are ascending and disjoint; their positions do not count escape sequences in `text`. The text's own colours are
+    suspended within a span.
     """
     parts, own, begin = [], "", 0
     left = list(reversed(spans))

@@ -1,4 +1,4 @@
-"""Lines of logs as text, each with what stands before it."""
+"""Formatting of log lines for output, with prefixes, colours or as JSON."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ NEWLINE = "\n"
 
 @frozen
 class LineOptions:
-    """The options for how lines of logs are shown."""
+    """The options for the format of log lines."""
 
     prefix: str | None = None  # a template; None: the rank, if there are several
-    timestamps: bool = False  # the time, too
+    timestamps: bool = False  # add the time to the prefix
     as_json: bool = False
-    color: bool | None = None  # whether lines keep their colours, and get some; None: on a terminal
-    keeps_color: bool = False  # lines keep their own colours, wherever they go
-    marked: tuple[Matcher, ...] = ()  # what matches is marked, where there are colours
+    color: bool | None = None  # show colours; None: only on a terminal
+    keeps_color: bool = False  # always keep the lines' own colours
+    marked: tuple[Matcher, ...] = ()  # highlight matches if colours are shown
 
 
 class Format:
-    """Makes bytes of lines, such as may be written to `stream`, whatever the lines hold."""
+    """A formatter from log lines to bytes that are safe to write to a stream."""
 
     def __init__(
         self, options: LineOptions, stream: TextIO, places: Collection[RankPlace], global_ranks: Collection[int], *,
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """`places_of` gives the places of the ranks of an attempt, where attempts have others than `places`."""
+        """Create a formatter; `places_of` returns the ranks' devices in an attempt if they differ from `places`."""
         self._encoding = stream.encoding or "utf-8"
         self._for_people = stream.isatty()
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
@@ -52,33 +52,33 @@ class Format:
         self._prefixes = Prefixes(template + "{time} " * options.timestamps, self._screen, places, places_of)
         self._beginnings = Beginnings() if self._for_people and not options.as_json else None
         self.as_json = options.as_json
-        # Rank and offset of what continues a line that was begun, where stdout is no terminal; the offset is -1 in blocks.
+        # Rank and offset of the text that continues a partial line, if stdout is not a terminal; the offset is -1 in blocks.
         self._begun: tuple[int, int] | None = None
         self._as_text: Callable[[Line | Shown], str] = _json if options.as_json else self._line
 
     @property
     def redraws(self) -> bool:
-        """True where a row of a terminal may be drawn again and again."""
+        """Whether a row of the terminal may be redrawn."""
         return self._for_people and not self.as_json
 
     def prefix(self, global_rank: int) -> str:
-        """Return the prefix of this rank's lines; "" where each has its own."""
+        """Return the prefix of this rank's lines; "" if it differs between lines."""
         return self._prefixes.of_rank(global_rank)
 
     def of_long(self, line: Line) -> Line | None:
-        """Return what is to be shown of a selected line: of one in many pieces a terminal gets the beginning."""
+        """Return the line to show; on a terminal, only the beginning of a line that comes in several pieces."""
         return line if self._beginnings is None else self._beginnings.of_line(line)
 
     def lines(self, lines: Iterable[Line | Shown]) -> bytes:
-        """Make bytes of lines."""
+        """Format lines as bytes."""
         return self.encoded("".join(map(self._as_text, lines)))
 
     def block(self, global_rank: int, block: bytes) -> bytes:
-        """Make bytes as `lines` does, for unread lines of one rank; their prefix holds no time.
+        """Format unparsed lines of one rank, without times in their prefix.
 
-        They are whole, or a piece of one that continues in this rank's next block.
+        A block is complete lines, or a piece of a line that continues in this rank's next block.
         """
-        if block.endswith(OVERWRITES):  # a line that what follows will overwrite
+        if block.endswith(OVERWRITES):  # the next text overwrites this line
             if self._beginnings is not None:
                 self._beginnings.forget(global_rank)
             return self.end() if self._begun == (global_rank, -1) else b""
@@ -95,7 +95,7 @@ class Format:
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
 
     def end(self) -> bytes:
-        """Return the end of a line that was begun and not ended; mostly nothing."""
+        """Return a newline if the last line is partial, else nothing."""
         return self.encoded(self._end())
 
     def _complete_lines(self, global_rank: int, block: bytes) -> bytes:
@@ -110,17 +110,17 @@ class Format:
         text = block.replace(b"\n", b"\n" + before) if prefix else block
         if not block.endswith(b"\n"):
             return before + text + b"\n"
-        # Few copies: memory for such large ones comes from the system, and goes back to it, every time.
+        # Avoid copies: blocks of this size are allocated from and returned to the system each time.
         return b"".join((before, memoryview(text)[: len(text) - len(before)]))
 
     def error(self, error: Folded) -> bytes:
-        """Make a line of JSON of what was raised, whatever is shown otherwise."""
+        """Format an error as a line of JSON."""
         found = error.traceback
         fields = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
         return self.encoded(json.dumps({"global_ranks": list(error.ranks), **fields}) + "\n")
 
     def safe(self, text: str) -> str:
-        """Return what `printable` gave, in colour or without, and cut where need be."""
+        """Add or remove the colours of printable text, and shorten it for a terminal."""
         text = text if self._keeps else without_colours(text)
         text = shortened(text) if self._for_people else text
         return text if self._style is None else self._style(text)
@@ -144,7 +144,7 @@ class Format:
         return without_mark(shown(line), line.global_rank) if self._prefixes.names_rank else shown(line)
 
     def _continues(self, raw: bytes, *, ends: bool) -> bool:
-        """Return whether this rank's next text continues the line; each state of a progress bar is a line."""
+        """Return True if this rank's next text continues the line. Each state of a progress bar is a separate line."""
         return not (ends or self._for_people or OVERWRITES in raw)
 
     def _end(self) -> str:
@@ -166,18 +166,18 @@ def _json(line: Line | Shown) -> str:
 
 
 MARK = "… and more"
-KEPT_CHARS = 900  # with a prefix and the mark still shorter than what is shown of any line
+KEPT_CHARS = 900  # with a prefix and MARK still shorter than MAX_LINE_CHARS
 
 
 class Beginnings:
-    """A choice among lines of several ranks, each rank's in their order."""
+    """A filter that keeps only the beginning of long lines of several ranks."""
 
     def __init__(self) -> None:
-        self._goes_on_at: dict[int, int] = {}  # by global rank: offset of the next piece of a line that was cut
-        self._goes_on: set[int] = set()  # ranks whose last block ended within a line that was cut
+        self._goes_on_at: dict[int, int] = {}  # by global rank: offset of the next piece of a cut line
+        self._goes_on: set[int] = set()  # ranks whose last block ended within a cut line
 
     def of_line(self, line: Line) -> Line | None:
-        """Return `line`, or its beginning if it is the first piece of a longer one; None for a piece after that."""
+        """Return the line, or the beginning of a long line's first piece; None for its later pieces."""
         goes_on = self._goes_on_at.pop(line.global_rank, None) == line.offset
         if not _is_cut(line.raw, goes_on=goes_on, ends=line.ends):
             return line
@@ -186,11 +186,11 @@ class Beginnings:
         return None if goes_on else replace(line, raw=_cut(line.raw))
 
     def forget(self, global_rank: int) -> None:
-        """Forget this rank's line, whose beginning has been overwritten."""
+        """Forget this rank's line after its beginning was overwritten."""
         self._goes_on.discard(global_rank)
 
     def of_block(self, global_rank: int, block: bytes) -> bytes:
-        """Return what is shown of whole lines, or of one piece of a line. May be empty."""
+        """Return the text to show of a block of lines or a piece of a line. May be empty."""
         goes_on = global_rank in self._goes_on
         self._goes_on.discard(global_rank)
         if goes_on:
@@ -204,7 +204,7 @@ class Beginnings:
 
 
 def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
-    """Return whether a piece belongs to a long line; one that ends in its first piece does not."""
+    """Return True if a piece belongs to a line that is cut; a line in one piece is not."""
     return OVERWRITES not in raw and (goes_on or (not ends and len(raw) > MAX_LINE_CHARS))
 
 

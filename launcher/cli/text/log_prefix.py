@@ -1,4 +1,4 @@
-"""The prefix of each line of a log: the rank, and the fields of `--prefix`."""
+"""Prefixes of log lines: the rank, or the fields of `--prefix`."""
 
 from __future__ import annotations
 
@@ -15,45 +15,44 @@ PLACE_FIELDS = frozenset({"local_rank", "server", "device"})
 
 
 class Prefixes:
-    """The prefixes of lines, by a template: of its rank, with its place and time where the template asks for them."""
+    """The prefixes of log lines, made from a template with the rank, its server and device, and the time."""
 
     def __init__(
         self, template: str, screen: Screen, places: Collection[RankPlace],
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """`places_of` gives the places of the ranks of an attempt, where attempts have others than `places`."""
+        """Create the prefixes; `places_of` returns the ranks' devices in an attempt if they differ from `places`."""
         self._template, self._screen = template, screen
         self.names_rank = any(name == "global_rank" for name, _ in prefix_fields(template))
         self._fields = _prefix_fields(places)
         self._places_of = places_of if shows_rank(template) else None
         self._fields_of: dict[int | None, tuple[Mapping[int, RankPlace], Mapping[int, Fields]]] = {}  # by attempt
-        self._of_ranks: Mapping[int, str] | None = None  # by global rank; None: each line's own
+        self._of_ranks: Mapping[int, str] | None = None  # by global rank; None if prefixes differ between lines
         if not shows_time(template) and self._places_of is None:
             self._of_ranks = {
                 rank: self.painted(rank, template.format(**fields)) for rank, fields in self._fields.items()
             }
 
     def of_rank(self, global_rank: int) -> str:
-        """Return the prefix of this rank's lines; "" where each has its own."""
+        """Return the prefix of this rank's lines; "" if it differs between lines."""
         return self._of_ranks.get(global_rank, "") if self._of_ranks else ""
 
     def of_line(self, line: Line) -> str:
-        """Return the prefix of a line; "" where the place of its rank is not known."""
+        """Return the prefix of a line; "" if the rank's device is unknown."""
         if self._of_ranks is not None:
             return self._of_ranks.get(line.global_rank, "")
         fields = self._fields_in(line.attempt).get(line.global_rank)
         if fields is None:
             return ""
-        # In local time.
         time = "-" if line.time_ns is None else datetime.fromtimestamp(line.time_ns / 1e9).strftime("%H:%M:%S")  # noqa: DTZ006
         return self.painted(line.global_rank, self._template.format(**fields, time=time))
 
     def painted(self, global_rank: int, text: str) -> str:
-        """Return a prefix in the colour of its rank."""
+        """Return `text` in the rank's colour."""
         return self._screen.paint(text, OF_RANKS[global_rank % len(OF_RANKS)])
 
     def _fields_in(self, attempt: int | None) -> Mapping[int, Fields]:
-        """Return the prefix's fields in an attempt, by global rank."""
+        """Return the fields of prefixes in an attempt, by global rank."""
         if self._places_of is None:
             return self._fields
         places = self._places_of(attempt)
@@ -64,22 +63,22 @@ class Prefixes:
 
 
 def prefix_fields(template: str) -> list[tuple[str, str]]:
-    """Return the name of each field, and its format. Raises ValueError if it is no template."""
+    """Return the name and format spec of each field. Raises ValueError for an invalid template."""
     return [(name, look or "") for _, name, look, _ in string.Formatter().parse(template) if name is not None]
 
 
 def shows_time(template: str) -> bool:
-    """Return whether lines have different prefixes, with their time. Raises ValueError if it is no template."""
+    """Return True if a template contains the time. Raises ValueError for an invalid template."""
     return any(name == "time" for name, _ in prefix_fields(template))
 
 
 def shows_rank(template: str) -> bool:
-    """Return whether a prefix tells where its line's rank is. Raises ValueError if it is no template."""
+    """Return True if a template contains the rank's server or device. Raises ValueError for an invalid template."""
     return any(name in PLACE_FIELDS for name, _ in prefix_fields(template))
 
 
 def _prefix_fields(places: Collection[RankPlace]) -> Mapping[int, Fields]:
-    """Return the prefix's fields by global rank; `time` is each line's own."""
+    """Return the fields of prefixes by global rank, except the time."""
     ordered = sorted(places, key=lambda each: each.global_rank, reverse=True)
     first_of = {place.server_index: place.global_rank for place in ordered}
     return {

@@ -1,4 +1,4 @@
-"""Turn the logs of ranks, while they grow, into text for stdout: for `tlaunch logs` and the console of a run."""
+"""Streaming of growing rank logs to stdout, for `tlaunch logs` and the console of a run."""
 
 from __future__ import annotations
 
@@ -29,49 +29,49 @@ from launcher.logs.terminal import printable_lines
 from launcher.logs.tracebacks import Folded
 from launcher.runs.record import RankPlace
 
-TOGETHER = 1000  # lines that are written at once
-TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more
+TOGETHER = 1000  # lines per write
+TOGETHER_BYTES = 1 << 20  # bytes per write, unless one line is longer
 HELD_BACK_S = 0.1
-RECENT_BYTES = 4 << 20  # of all logs together, in which an attempt begins that has just begun
-PIPE_BYTES = 1 << 20  # as much as the system allows every user; with less, reader and writer wait for each other
+RECENT_BYTES = 4 << 20  # of all logs; a new attempt starts within them
+PIPE_BYTES = 1 << 20  # Linux's default limit; with a smaller pipe, reader and writer wait for each other
 INTERRUPTED_PATIENCE_S = 1.0
 
 
 def truncated(log: Path, truncation: Truncation) -> str:
-    """Return the line that reports a truncation."""
+    """Return the warning about a truncated log."""
     unread = f", {truncation.unread_bytes} of them unread" if truncation.unread_bytes else ""
-    return f"warning: {log} was truncated while it was followed: {truncation.lost_bytes} bytes are gone{unread}"
+    return f"warning: {log} was truncated while it was read: {truncation.lost_bytes} bytes are lost{unread}"
 
 
 class Feed(Protocol):
-    """Text of several ranks, bounded in memory however slowly it is taken. Close it at the end."""
+    """A source of text from several ranks. Its memory use is bounded, even for a slow reader. Close it at the end."""
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
-        """Return some new lines; None if there are none at the moment. Does not block.
+        """Return some new lines, or None if there are none now. Does not block.
 
-        With `ended` no rank writes any more: an unfinished last line counts, and no line waits for others.
+        With `ended`, all ranks have ended: partial lines are returned, and lines do not wait for other ranks.
         """
 
     def partial(self) -> Mapping[int, PartialLine]:
-        """Return what was read of lines that are not ended, by global rank."""
+        """Return the partial lines by global rank."""
 
     def rank_ended(self, global_rank: int) -> None:
-        """Wait for nothing more from this rank."""
+        """Stop waiting for lines of this rank."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        """Leave out all but the last `keep_bytes` of what is unread, all logs together.
+        """Skip unread text except the last `keep_bytes` of all logs together.
 
-        Yield the global rank of each log that is shortened, and how many bytes of it are left out.
+        Yield the global rank of each shortened log, and its number of skipped bytes.
         """
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there may be something new, at most for `seconds`."""
+        """Sleep until there may be new lines, at most for `seconds`."""
 
     def close(self) -> None: ...
 
 
 class PlainFeed:
-    """A feed of whole lines as they are, in the order in which they come."""
+    """A feed of unchanged complete lines, in the order of their arrival."""
 
     def __init__(self, follower: Follower, shape: Format) -> None:
         self._follower, self._format = follower, shape
@@ -88,11 +88,11 @@ class PlainFeed:
         return before + self._format.block(*found)
 
     def rank_ended(self, global_rank: int) -> None:
-        """Do nothing: no line waits for another."""
+        """Do nothing; lines do not wait for other ranks."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
         for skipped in self._follower.skip_to_last(keep_bytes):
-            self._before += self._format.end()  # of a line that was begun the rest may be left out
+            self._before += self._format.end()  # the rest of a partial line may be skipped
             yield skipped
 
 
@@ -105,14 +105,15 @@ def feed_of(
     spec: RunSpec, global_ranks: tuple[int, ...], shape: Format, on_truncation: Callable[[int, Truncation], object],
     part: tuple[RunDir, int] | None = None,
 ) -> Feed:  # fmt: skip
-    """Open the feed of these ranks' logs; close it at the end. `on_truncation` is called with the global rank.
+    """Open a feed of these ranks' logs; close it at the end.
 
-    `part`: a server's files, and the only attempt of which lines are shown. In others other servers may write these logs.
+    `on_truncation` is called with the global rank. `part` is a server's directory and the only attempt to show; in other
+    attempts, other servers may write these logs.
     """
     run_dir = RunDir(spec.run_dir)
-    make_room(len(global_ranks))  # where that cannot be, what cannot be opened is not shown
+    make_room(len(global_ranks))  # if the limit on open files cannot be raised, some logs are not shown
     if spec.console == "collapse" or part is not None:
-        from launcher.cli.text.arranged_lines import ArrangedFeed  # others need none of it
+        from launcher.cli.text.arranged_lines import ArrangedFeed  # rarely needed
         from launcher.runs.rank_logs import RankLogs
 
         its_dir, attempt = part or (run_dir, 0)
@@ -121,7 +122,7 @@ def feed_of(
             wanted=None if part is None else lambda line: (line.attempt or 0) == attempt,
         )  # fmt: skip
         feed = ArrangedFeed(logs, shape, collapsed=spec.console == "collapse")
-        if attempt:  # it has just begun, and before it much may have been written
+        if attempt:  # skip the lines of earlier attempts
             deque(feed.skip_to_last(RECENT_BYTES), maxlen=0)
         return feed
     growing = {rank: GrowingLog(run_dir.train_log(rank), partial(on_truncation, rank)) for rank in global_ranks}
@@ -129,23 +130,23 @@ def feed_of(
 
 
 class Writer:
-    """Lines on their way to stdout. Each method blocks while stdout takes nothing.
+    """A buffered writer of lines to stdout. Its methods block while stdout's reader is slow.
 
-    Raises (everything that writes):
-        BrokenPipeError: stdout's reader has gone.
-        UnreadableError: stdout takes nothing any more.
+    Raises (all methods that write):
+        BrokenPipeError: stdout's reader has closed it.
+        UnreadableError: stdout cannot be written.
     """
 
     def __init__(self, shape: Format) -> None:
         self._stdout = StreamWriter(sys.stdout)
         self._format = shape
-        with suppress(OSError, AttributeError):  # it is no pipe, or this is no Linux
+        with suppress(OSError, AttributeError):  # not a pipe, or not on Linux
             fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._batch: list[Line | Shown] = []
         self._batch_bytes = 0
         self._flushed_s = 0.0
         self._left = select.poll()
-        self._left.register(sys.stdout.fileno(), 0)  # errors are reported unasked
+        self._left.register(sys.stdout.fileno(), 0)  # poll always reports errors
 
     def put(self, text: bytes, patience_s: float = math.inf) -> None:
         if not text:
@@ -159,14 +160,14 @@ class Writer:
             raise UnreadableError(f"stdout cannot be written: {error.strerror}") from error
 
     def check_reader(self) -> None:
-        """Raise BrokenPipeError where stdout has lost its reader."""
+        """Raise BrokenPipeError if stdout's reader has closed it."""
         if self._left.poll(0):
             raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown]) -> None:
-        """Write lines, many at once; those that wait are written too when the search for more is broken off.
+        """Write lines in batches. If `lines` raises an exception, write the current batch first.
 
-        A write that is broken off itself (Ctrl-C while the reader takes nothing) may end anywhere.
+        A write that is interrupted (by Ctrl-C while the reader is stuck) may end within a line.
         """
         try:
             for line in lines:
@@ -181,18 +182,18 @@ class Writer:
         self.put(self._format.end())
 
     def flush_late(self) -> None:
-        """Write the lines that have been found if the last ones were written a while ago: the next may be far away."""
+        """Write the current batch if the last write was a while ago, since the next line may take long to find."""
         if self._batch and time.monotonic() - self._flushed_s >= HELD_BACK_S:
             self._flush()
 
     def write_blocks(self, global_rank: int, blocks: Iterable[bytes]) -> None:
-        """Write unread lines of one rank; their prefix holds no time."""
+        """Write unparsed lines of one rank, without times in their prefix."""
         for block in blocks:
             self.put(self._format.block(global_rank, block))
         self.put(self._format.end())
 
     def write_errors(self, errors: Collection[Folded]) -> None:
-        """Write what was raised, each once, with the ranks that raised it."""
+        """Write each error once, with the ranks that raised it."""
         if self._format.as_json:
             self.put(b"".join(map(self._format.error, errors)))
             return

@@ -1,4 +1,4 @@
-"""Files that commands write where an option says so."""
+"""Writing of output files that the user names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from launcher.logs.terminal import escaped
 
 
 def put(name: str, content: bytes, *, hint: str) -> None:
-    """Write a file; through a symbolic link, what that leads to. `hint` says what to do where it is something else.
+    """Write a file, following symbolic links.
 
     Raises:
-        UsageError: it is a directory, a device, ...
-        UnreadableError: it cannot be written.
+        UsageError: `name` is a directory, a device or similar; the error has `hint`.
+        UnreadableError: the file cannot be written.
     """
     shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
-    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's own raise where these do not
+    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's methods may raise
         raise UsageError(f"{shown} is not a regular file", hint=hint)
     try:
         with replacing(target) as aside:

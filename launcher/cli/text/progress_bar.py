@@ -1,4 +1,4 @@
-"""Show how far a command is that reads and writes much."""
+"""Progress bars for commands that process large files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(what: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Give a function that counts bytes which are done. On stderr, if that is a terminal, a bar shows them until the end.
+    """Show a progress bar on stderr, and yield a function that advances it by a number of bytes.
 
-    There is none where nobody knows how many there will be.
+    Show no bar if the total is unknown or stderr is not a terminal.
     """
     if total_bytes is None or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # most output goes to scripts
+    from rich.console import Console  # only for terminals
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()

@@ -1,4 +1,4 @@
-"""The progress of a training as text: how far it is, which rank lags, and how long nothing has come of any rank."""
+"""Training progress as text: step, loss and speed, the slowest rank, and silent ranks."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from launcher.runs.silence import SilenceReader, Silences
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
 
-STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+, loss is .*\n", re.MULTILINE)  # of the bundled trainer, after each step
-LOOK_EVERY_S = 1.0  # at the rank whose figures are told
-SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # at all ranks: at a thousand every ten seconds
-TOLD_EVERY_PLAIN_S = 30.0  # where each is a line of its own
+STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+, loss is .*\n", re.MULTILINE)  # the bundled trainer's line for a step
+LOOK_EVERY_S = 1.0  # interval for the rank whose figures are shown
+SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # interval for all ranks: every ten seconds for a thousand ranks
+TOLD_EVERY_PLAIN_S = 30.0  # interval if each text is a separate line
 ALL_SILENT_FROM_S = 10.0
-LAGS_STEPS, LAGS_S = 2, 1.0  # ranks that are observed one after the other differ by less
-PRINTS_SELDOM = 4  # times less often than others
-MIN_PACE_S = 2.0  # a shorter time says little of the pace
+LAGS_STEPS, LAGS_S = 2, 1.0  # smaller differences may come from reading ranks one after the other
+PRINTS_SELDOM = 4  # a rank that prints this many times less often than others is not compared
+MIN_PACE_S = 2.0  # the shortest time to measure the pace
 GIVEN_UP = "--progress-regex takes too long"
 HEAD = {"count": "", "elapsed": "for", "where": "in"}  # "4 ranks for 12 s in runs/a"
-# What a narrow terminal has room for is taken in this order.
+# A narrow terminal shows the first of these that fit.
 BY_IMPORTANCE = ("step", "refused", "silence", "silent", "lag", "elapsed", "loss", "left", "count", "speed", "where")
 
 
 class ProgressText:
-    """The figures of the lowest rank that has any, by its heartbeat or its log, and what is striking about the others."""
+    """The progress of a run: figures of the lowest rank that has any, plus slow and silent ranks."""
 
     def __init__(self, run_dir: RunDir, pattern: Matcher | None = None, *, on_terminal: bool) -> None:
         self._run_dir, self._on_terminal = run_dir, on_terminal
@@ -43,24 +43,24 @@ class ProgressText:
         self.forget()
 
     def forget(self) -> None:
-        """Forget what was read of another attempt."""
+        """Reset the state for a new attempt."""
         self._next_s = self._next_survey_s = 0.0
         self._figures = RankFigures()
         self._lead: int | None = None
-        self._first: tuple[int, int] | None = None  # the first step that was read since steps began, and when that was
-        self._last = RankFigures()  # the last ones with a step
-        self._time_ns = 0  # of the figures: when the heartbeat was written, or the line was read
-        self._noticed_s = 0.0  # when they were seen first
-        self._lagging: tuple[int, str] | None = None  # at the last survey: which rank, and where it is
-        self._lag = ""  # of a rank that has lagged at two surveys in a row
+        self._first: tuple[int, int] | None = None  # the first step seen and its time
+        self._last = RankFigures()  # the last figures with a step
+        self._time_ns = 0  # when the heartbeat was written, or the line was read
+        self._noticed_s = 0.0  # when the figures were first seen
+        self._lagging: tuple[int, str] | None = None  # the slowest rank and its step at the last survey
+        self._lag = ""  # text about a rank that lagged at two surveys in a row
         self._seen: Mapping[int, RankFigures] = {}  # at the last survey
-        self._changes = Counter[int]()  # surveys at which a rank had other figures than before
+        self._changes = Counter[int]()  # by rank: surveys at which its figures had changed
         self._signs: list[object] = []
         self.silences = Silences()
-        self._sign_s: float | None = None  # when a rank was last seen to have written; None where no file is here
+        self._sign_s: float | None = None  # when output of any rank was last seen; None without files
 
     def look(self, starts: Mapping[int, RankStart], ended: Collection[int] = ()) -> None:
-        """Read what is due of the ranks of an attempt, by global rank; those that have `ended` are not silent."""
+        """Update the figures if it is time to; `starts` is by global rank, and `ended` ranks are not silent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -74,12 +74,12 @@ class ProgressText:
         self._next_s = now_s + (LOOK_EVERY_S if often else TOLD_EVERY_PLAIN_S)
 
     def text(self, starts: Mapping[int, RankStart]) -> str:
-        """Return "step 120 of 400, loss 3.2140, 12,345 tokens/s, 48 s left" or the like; empty where nothing is known."""
+        """Return the progress, such as "step 120 of 400, loss 3.2140, 12,345 tokens/s, 48 s left"; "" if unknown."""
         self.look(starts)
         return ", ".join(self.parts().values())
 
     def parts(self) -> dict[str, str]:
-        """Return what was known at the last look, in the order in which it is told."""
+        """Return the parts of the text by name, in display order."""
         figures = self._figures
         end = "" if figures.last_step is None else f" of {figures.last_step}"
         epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"
@@ -100,10 +100,10 @@ class ProgressText:
         return {name: text for name, text in parts.items() if text}
 
     def without_steps(self, lines: bytes, starts: Mapping[int, RankStart]) -> bytes:
-        """Return lines of rank 0 without those of its steps, where its heartbeat tells of them and of their end."""
+        """Return rank 0's lines without step lines, if its heartbeat reports the step and the last step."""
         if not STEP_LINE.search(lines):
             return lines
-        if not self._knows_steps:  # a heartbeat comes before the line of its step
+        if not self._knows_steps:  # the heartbeat of a step is written before its line
             lead = min(starts, default=0) if self._lead is None else self._lead
             figures = self._reader.look(lead, starts[lead].event.log_offset if lead in starts else 0)
             if figures.known and not figures.from_log:
@@ -131,7 +131,7 @@ class ProgressText:
             self._last = figures
 
     def _survey(self, starts: Mapping[int, RankStart], ended: Collection[int], now_s: float) -> None:
-        """Look at all ranks: which is told of, whether one lags, and whether any has written something."""
+        """Read all ranks: choose the rank to show, and find slow and silent ranks."""
         looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
         if self._lead not in looks:
             self._lead = next((rank for rank, each in looks.items() if each.known), None)
@@ -139,7 +139,7 @@ class ProgressText:
             self._note(looks[self._lead])
         interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
         self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
-        if self._on_terminal:  # elsewhere each would be a line of its own
+        if self._on_terminal:  # otherwise each update would be a separate line
             started_ns = {rank: start.time_ns for rank, start in starts.items()}
             self._notice_signs({rank: each for rank, each in looks.items() if rank not in ended}, started_ns, now_s)
             self._notice_lag(looks)
@@ -162,9 +162,9 @@ class ProgressText:
         self._lag = f"slowest rank {self._lagging[0]} at {self._lagging[1]}" if stays and self._lagging else ""
 
     def _lagging_of(self, looks: Mapping[int, RankFigures]) -> tuple[int, str] | None:
-        """Return the rank that is farthest behind the first, where it is by more than the looks lie apart.
+        """Return the slowest rank and its step, if it lags by more than the time between reading two ranks explains.
 
-        A rank that prints figures far less often than others, such as at the end of epochs, tells too little.
+        Ranks that print figures much less often than others, such as once per epoch, are not compared.
         """
         enough = max(self._changes.values(), default=0) / PRINTS_SELDOM
         steps = {
@@ -188,16 +188,16 @@ class ProgressText:
         return f"silent for {duration(silent_s)}" if silent_s >= ALL_SILENT_FROM_S else ""
 
     def _silent(self) -> str:
-        """Return which ranks have written nothing for unusually long, while others write."""
+        """Describe the ranks that have been silent for unusually long while others write."""
         silent_s = self.silences.silent_s
         if not silent_s or self.silences.all_are_silent:
             return ""
         return f"{rank_list(silent_s)} silent for {duration(max(silent_s.values()))}"
 
     def _pace(self) -> float | None:
-        """Return the steps in a second since the first that was read of the epoch, if they begin anew with it, or of all.
+        """Return the steps per second since the first step seen; None if too little is known.
 
-        None where too little is known.
+        If steps restart with each epoch, only the current epoch counts.
         """
         if self._first is None or self._figures.step is None:
             return None
@@ -212,37 +212,38 @@ class ProgressText:
         return "" if pace is None else f"{number(pace, ',.0f' if pace >= 100 else '.3g')} {self._unit}s/s"
 
     def _left_s(self) -> float | None:
-        """Return the seconds until the last step, at the pace so far; None where it is unknown, or an epoch's."""
+        """Estimate the seconds until the last step; None if unknown, or if the last step is only that of an epoch."""
         step, last, pace = self._figures.step, self._figures.last_step, self._pace()
         is_of_epoch = self._figures.epoch is not None or self._figures.counts_samples or self._figures.is_bare
         if step is None or last is None or step >= last or is_of_epoch or pace is None:
             return None
         left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)
-        return left_s if left_s > 0 else None  # it takes longer than steps before
+        return left_s if left_s > 0 else None  # the current step takes longer than expected
 
 
 def _begins_anew(before: RankFigures, now: RankFigures) -> bool:
-    """Return whether steps have been counted from the beginning again since `before`, as samples are with each epoch."""
+    """Return True if the step count restarted between `before` and `now`, as sample counts do with each epoch."""
     falls = now.step is not None and before.step is not None and now.step < before.step
     goes_back = now.epoch is not None and before.epoch is not None and now.epoch < before.epoch
     return falls or goes_back or (now.counts_samples and now.epoch != before.epoch)
 
 
 def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> tuple[str, str]:
-    """Return two lines on ranks, by number, that have been silent for so many seconds, of so many that run.
+    """Return a line about silent ranks, and a command to show their stacks.
 
-    The second is what to type, with `argument` for RUN, so that no terminal cuts it.
+    `silent_s` are the seconds of silence by global rank, `running` is the number of running ranks, and `argument` is RUN
+    for a shell. The command is a separate line, so that terminals do not wrap it.
     """
     seconds = duration_in_seconds(max(silent_s.values()))
     if len(silent_s) == running > 1:
-        return f"all ranks have been silent for {seconds}; where they are:", f"  tlaunch stacks {argument}"
-    who, verb = ("it is", "has") if len(silent_s) == 1 else ("they are", "have")
-    what = f"{rank_list(silent_s)} {verb} been silent for {seconds}; where {who}:"
+        return f"all ranks have been silent for {seconds}; to show their stacks:", f"  tlaunch stacks {argument}"
+    whose, verb = ("its stack", "has") if len(silent_s) == 1 else ("their stacks", "have")
+    what = f"{rank_list(silent_s)} {verb} been silent for {seconds}; to show {whose}:"
     return what, f"  tlaunch stacks {argument} --rank {ranges(silent_s)}"
 
 
 def fitting(who: str, elapsed: str, parts: Mapping[str, str], width: int) -> str:
-    """Return "4 ranks for 12 s: step 3, loss 2.5", with as much of it as fits `width` columns, the most important first."""
+    """Return a text such as "4 ranks for 12 s: step 3, loss 2.5", with the most important parts that fit `width`."""
     whole = {"count": who, "elapsed": elapsed, **parts}
     kept: dict[str, str] = {}
     for name in BY_IMPORTANCE:

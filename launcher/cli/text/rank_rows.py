@@ -1,4 +1,4 @@
-"""Rows of ranks in a table: one for each, or one for all that are alike, sorted by a column."""
+"""Rows of a table of ranks, optionally grouped and sorted."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from launcher.core.text import ranges
 
 T = TypeVar("T")
 UNKNOWN = "-"
-NEXT_TO = 1  # steps: ranks that are observed one after the other differ by so much, as a rule
+NEXT_TO = 1  # steps; ranks that are read one after the other usually differ by this much
 
-Joined = Callable[[Sequence[Any], Callable[[Any], str]], str]  # the values of several ranks, in one cell
+Joined = Callable[[Sequence[Any], Callable[[Any], str]], str]  # formats the values of several ranks as one cell
 
 
 def span(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Return the smallest and the largest value: "118..120".
+    """Format the smallest and the largest value: "118..120".
 
     >>> span([3, None, 1], str), span([3, 3], str), span([None], str)
     ('1..3', '3', '-')
@@ -30,17 +30,17 @@ def span(values: Sequence[Any], text: Callable[[Any], str]) -> str:
 
 
 def most(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Return the largest value."""
+    """Format the largest value."""
     return text(max((value for value in values if value is not None), default=None))
 
 
 def same(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Return the value that all have; "-" where they differ."""
+    """Format the common value; "-" if values differ."""
     return text(values[0]) if len(set(values)) == 1 else UNKNOWN
 
 
 def listed(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Return whole numbers as ranges: "0-61,63"."""
+    """Format integers as ranges: "0-61,63"."""
     known = {value for value in values if value is not None}
     return ranges(known) if len(known) > 1 else text(values[0])
 
@@ -50,13 +50,13 @@ class Column(Generic[T]):
     """A column of a table of ranks."""
 
     name: str
-    value: Callable[[T], Any]  # of a rank, None where it is unknown; by it rows are sorted
+    value: Callable[[T], Any]  # of a rank, also for sorting; None if unknown
     text: Callable[[Any], str] = str
     joined: Joined = span
 
 
 def grouped(rows: Iterable[T], group_key: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
-    """Return the rows that are alike together, those first that are like few others."""
+    """Return the rows grouped by key, the smallest groups first."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
         groups.setdefault(group_key(row), []).append(row)
@@ -64,7 +64,7 @@ def grouped(rows: Iterable[T], group_key: Callable[[T], Hashable]) -> list[tuple
 
 
 def step_groups(steps: Mapping[int, int | None]) -> dict[int, int]:
-    """Return for each step, by global rank, the highest step of those that count as the same: one less is still that.
+    """Return the step of each global rank, raised to the highest step of its group; steps that differ by one are a group.
 
     >>> step_groups({0: 120, 1: 119, 2: 80, 3: None})
     {0: 120, 1: 120, 2: 80}
@@ -84,7 +84,7 @@ def group_key(
     step: Callable[[T], int | None],
     loss: Callable[[T], float | None],
 ) -> Callable[[T], Hashable]:
-    """Return what tells apart rows that do not belong in one: state, step, and whether the loss is finite."""
+    """Return a key function for grouping rows: by state, step, and whether the loss is finite."""
     steps = dict(enumerate(map(step, rows)))
     of_step = {steps[number]: highest for number, highest in step_groups(steps).items()}
 
@@ -96,12 +96,12 @@ def group_key(
 
 
 def age_s(time_ns: int | None, looked_ns: int) -> float | None:
-    """Return how long ago something was at a look, by the wall clock, which may have been set back; None where it never was."""
+    """Return the age at time `looked_ns` in seconds; None without a time. It is never negative if clocks are set back."""
     return None if time_ns is None else max(0.0, (looked_ns - time_ns) / 1e9)
 
 
 def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: bool = False) -> list[tuple[T, ...]]:
-    """Return the groups by the smallest value of a column, by the largest in reverse; unknown ones last, equal ones as they are."""
+    """Sort groups by the smallest value in a column, or in reverse by the largest; unknown values come last."""
     keys: list[tuple[Any, tuple[T, ...]]] = []
     unknown: list[tuple[T, ...]] = []
     for group in groups:
@@ -115,7 +115,7 @@ def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: boo
 
 
 def cells(group: Collection[T], columns: Iterable[Column[T]]) -> tuple[str, ...]:
-    """Return the cells of one row."""
+    """Return the cells of a group's row."""
     texts = []
     for column in columns:
         values = [column.value(row) for row in group]

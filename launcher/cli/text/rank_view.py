@@ -1,4 +1,4 @@
-"""The part of a table of ranks that a person has chosen to see: order, groups, and from which row on."""
+"""An interactive view of a table of ranks: order, grouping and scrolling."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from launcher.cli.text.keys import DOWN, END, HOME, PAGE_DOWN, PAGE_UP, UP
 from launcher.cli.text.rank_rows import Column, cells, grouped, in_order
 
 T = TypeVar("T")
-MAX_RANK_COLUMNS = 24  # of the ranks of a group
+MAX_RANK_COLUMNS = 24  # width of a group's list of ranks
 HELP = (
-    ("up, k / down, j", "scroll by a row"),
-    ("page up, b / page down, space", "scroll by a screen"),
-    ("home / end", "go to the first or the last row"),
-    ("s / S", "sort by the next column, or by the one before"),
-    ("r", "sort in reverse"),
-    ("g", "group ranks that are alike, or show each"),
-    ("?", "show these keys, or the ranks again"),
-    ("q", "quit; the run goes on"),
+    ("up, k / down, j", "scroll one row"),
+    ("page up, b / page down, space", "scroll one page"),
+    ("home / end", "go to the first or last row"),
+    ("s / S", "sort by the next or previous column"),
+    ("r", "reverse the order"),
+    ("g", "group similar ranks, or show each rank"),
+    ("?", "show or hide this help"),
+    ("q", "quit (the run continues)"),
 )
 
 
 @dataclass
 class RankView:
-    """The choices of a person. `grouped` is None until one is made: then ranks are grouped where they are too many."""
+    """The user's view of the table. While `grouped` is None, ranks are grouped if they do not fit on the screen."""
 
-    sorted_by: int | None = None  # which column; None: ranks in their order, groups that are like few others first
+    sorted_by: int | None = None  # column; None: by rank, smallest groups first
     reverse: bool = False
     grouped: bool | None = None
     helps: bool = False
-    first: int = 0  # of the rows, which is at the top
-    page: int = 1  # rows that were shown last
-    total: int = 0  # rows that there were then
-    is_grouped: bool = False  # whether they were groups
+    first: int = 0  # index of the top row
+    page: int = 1  # rows on the screen
+    total: int = 0  # rows of the table
+    is_grouped: bool = False  # rows are groups
 
     def press(self, key: str, column_count: int) -> None:
-        """Take note of a key; unknown ones do nothing."""
+        """Handle a key; unknown keys do nothing."""
         moves = {UP: -1, DOWN: 1, PAGE_UP: -self.page, PAGE_DOWN: self.page, HOME: -self.total, END: self.total}
         if self.helps or key == "?":
             self.helps = not self.helps
@@ -49,7 +49,7 @@ class RankView:
         elif key == "r":
             self.reverse, self.first = not self.reverse, 0
         elif key in {"s", "S"}:
-            # Before all columns is the order without a choice: by the first one, unless ranks are grouped.
+            # The default order (None) comes before the columns; it is also that of column 0 unless ranks are grouped.
             places: list[int | None] = [None, *range(1, column_count), 0]
             self.sorted_by = places[(places.index(self.sorted_by) + (1 if key == "s" else -1)) % len(places)]
             self.first = 0
@@ -66,7 +66,7 @@ class RankView:
         right: frozenset[str],
         paint: Painters,
     ) -> Iterator[str]:
-        """Yield the header and at most so many rows; all of them with None."""
+        """Yield the header and at most `most_rows` rows; all rows if it is None."""
         wants = self.grouped if self.grouped is not None else most_rows is not None and len(rows) > most_rows
         groups = grouped(rows, alike) if wants else [(row,) for row in rows]
         if self.sorted_by is not None:
@@ -82,7 +82,7 @@ class RankView:
         yield from fitted(header, table, width, giving_way=giving_way, right=right, paint=paint)
 
     def foot(self, columns: Sequence[Column[T]], width: int) -> str:
-        """Return which keys there are, and which rows are shown, as much as fits."""
+        """Return a line with the visible rows and the main keys, cut to `width`."""
         order = (
             "" if self.sorted_by is None else f": {columns[self.sorted_by].name}{', reversed' if self.reverse else ''}"
         )
@@ -94,7 +94,7 @@ class RankView:
 
     @staticmethod
     def help_lines(width: int) -> Iterator[str]:
-        """Yield what each key does."""
+        """Yield the help for each key."""
         column = max(len(keys) for keys, _ in HELP)
         for keys, what in HELP:
             yield cut_off(f"{keys.ljust(column)}  {what}", width)

@@ -1,4 +1,4 @@
-"""The row at the foot of a terminal: lines that ranks have begun, or the state of the run."""
+"""The status line of a run: partial lines of ranks, or the state of the run."""
 
 from __future__ import annotations
 
@@ -38,42 +38,42 @@ from launcher.logs.terminal import printable, without_colours
 from launcher.runs.progress import Progress
 from launcher.runs.rank_figures import pattern_of
 
-SHOWN_AFTER_S = 0.3  # most lines that are seen half written are ended by then
+SHOWN_AFTER_S = 0.3  # most partial lines are completed by then
 REDRAWN_EVERY_S = 0.1
 PRINTED_EVERY_S = 1.0  # at most, if the row cannot be redrawn in place
-BETWEEN = "  "  # what different ranks say
+BETWEEN = "  "  # separates the lines of different ranks
 BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\|")
 
 DOTS = " ..."
-PACKAGES_SHOWN = 3  # of those that are imported for all ranks
-ENDING_SHOWN_AFTER_S = 1.0  # most processes end at once, and then nothing needs to be said
+PACKAGES_SHOWN = 3  # names of preloaded packages
+ENDING_SHOWN_AFTER_S = 1.0  # most processes end within this time
 
 
 class PartialLines:
-    """Lines that ranks have begun and not ended (progress bars, prompts), in one row.
+    """Partial lines of ranks, such as progress bars and prompts, drawn in one row.
 
-    Nothing is shown where `stream` is no terminal. Close it at the end, or something is left on the screen.
+    Nothing is shown if `stream` is not a terminal. Close it at the end to clear the row.
     """
 
     def __init__(
         self, shape: Format, stream: TextIO, *, hidden: bool = False, before: Callable[[], object] = lambda: None
     ) -> None:
-        """`before` is called before something is drawn, and clears what else is in the row."""
+        """Create the row; `before` is called before drawing, to clear other text in the row."""
         row = StatusLine(stream)
         self._row = row if shape.redraws and row.on_terminal and not hidden else None
         self._format, self._before = shape, before
-        self._since_s: dict[tuple[int, int], float] = {}  # by global rank and line: when it was seen first
-        self._drawn: set[tuple[int, int]] = set()  # that `_text` is made of
+        self._since_s: dict[tuple[int, int], float] = {}  # by global rank and line offset: when it was first seen
+        self._drawn: set[tuple[int, int]] = set()  # the lines in `_text`
         self._text = ""
         self._next_s = 0.0
 
     @property
     def wanted(self) -> bool:
-        """True where `show` has anything to do."""
+        """Whether `show` can draw anything."""
         return self._row is not None
 
     def show(self, begun: Mapping[int, PartialLine]) -> bool:
-        """Draw how lines stand, by global rank; nothing for none. Return whether something is to be seen."""
+        """Draw the partial lines by global rank; return whether anything is visible."""
         if self._row is None:
             return False
         now_s = time.monotonic()
@@ -89,14 +89,14 @@ class PartialLines:
         return self._row.visible
 
     def erase(self) -> str:
-        """Erase the row before anything else is written to the terminal; as `StatusLine.erase`."""
+        """Erase the row before other text is written to the terminal; see `StatusLine.erase`."""
         return "" if self._row is None else self._row.erase()
 
     def close(self) -> None:
         self.erase()
 
     def _text_of(self, begun: Mapping[int, PartialLine]) -> str:
-        seen = {  # a tab is as wide as a blank
+        seen = {  # tabs become spaces
             global_rank: without_colours(printable(line.state.decode(errors="replace"))).replace("\t", " ")
             for global_rank, line in sorted(begun.items())
         }
@@ -108,7 +108,7 @@ class PartialLines:
 
 
 def _folded(said: Mapping[int, str]) -> list[str]:
-    """Return what ranks say alike, with these ranks; bars are left out, whose lengths differ before their numbers do."""
+    """Group ranks with similar lines; return each line with its ranks. Progress bars are removed, since they differ first."""
     kinds = Kinds()
     alike: dict[str, list[Alike]] = {}
     for global_rank, text in said.items():
@@ -118,19 +118,19 @@ def _folded(said: Mapping[int, str]) -> list[str]:
 
 
 class RunStatusLine:
-    """The row of a run: drawn again and again on a terminal; elsewhere a line when the state of the run changes."""
+    """The status line of a run: redrawn in place on a terminal; elsewhere, a new line for each change."""
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
         self._progress = progress
         self._run_dir, self._shown_dir = RunDir(spec.run_dir), shown_dir
         self._server_count = len(spec.cluster.servers)
-        # What `| tee` takes from a pipe, it writes to the terminal: behind a row that stands there.
+        # If stdout is a pipe to `tee`, tee also writes to the terminal, so the row cannot be redrawn.
         self._status = StatusLine(sys.stderr, alone=spec.console in {"status", "none"} or not is_pipe(sys.stdout))
         self._partial = PartialLines(shape, sys.stdout, before=self._status.erase)
         self._grace_s = spec.supervision.grace_s
         self._began_s = self._phase_s = time.monotonic()
-        self._doing = "starting"  # until ranks are started
-        self._killed_at_s = math.inf  # when the grace of what is being ended is over
+        self._doing = "starting"  # the phase before ranks run
+        self._killed_at_s = math.inf  # when the grace period ends
         self._stopping_since_s = math.inf
         self._last_end_s = -math.inf
         self._printed, self._print_after_s = "", 0.0  # the last line, if there is no terminal
@@ -143,17 +143,17 @@ class RunStatusLine:
 
     @property
     def wants_lines(self) -> bool:
-        """True where lines that ranks have begun would be shown now."""
+        """Whether partial lines of ranks would be shown now."""
         return self._partial.wanted and self._progress.current.ending.stopping is None
 
     def without_steps(self, text: bytes) -> bytes:
-        """Return lines of rank 0 without those of steps, where the row tells how far the training is."""
+        """Return rank 0's lines without step lines, if the status line shows the step."""
         if self._measured is None or not self._replaces_steps:
             return text
         return self._measured.without_steps(text, self._progress.current.starts)
 
     def event(self, event: Event) -> None:
-        """Note when what is shown changes."""
+        """Update the status for an event."""
         now_s = time.monotonic()
         match event:
             case Awaiting(server_ids=missing):
@@ -180,11 +180,11 @@ class RunStatusLine:
                 pass
 
     def _do(self, what: str, already_s: float = 0.0) -> None:
-        """Note what is done before ranks run, and for how long already."""
+        """Set the phase before ranks run, and how long it has already taken."""
         self._doing, self._phase_s = what, time.monotonic() - already_s
 
     def show(self, begun: Mapping[int, PartialLine], *, killed: bool) -> None:
-        """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
+        """Draw the partial lines `begun` by global rank, or the state of the run; nothing if all ranks are `killed`."""
         attempt = self._progress.current
         self._look()
         unended = {rank: line for rank, line in begun.items() if rank not in attempt.exits}
@@ -211,12 +211,12 @@ class RunStatusLine:
             self._printed, self._print_after_s = text, time.monotonic() + PRINTED_EVERY_S
 
     def report_start(self) -> None:
-        """Say that all ranks have started, once they have; a terminal's row says it for as long as they run."""
+        """Print that all ranks have started; on a terminal, the status line shows it instead."""
         if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
             self._print(self._started_text())
 
     def _look(self) -> None:
-        """Read how far ranks are, and which are silent, while all run; also where lines that they have begun hide that."""
+        """Update progress and silent ranks while all ranks run, even if partial lines hide the status."""
         attempt = self._progress.current
         all_started = len(attempt.starts) == self._progress.rank_count
         goes_on = all_started and attempt.running and attempt.ending.stopping is None
@@ -224,7 +224,7 @@ class RunStatusLine:
             self._measured.look(attempt.starts, attempt.exits)
 
     def hint(self) -> tuple[str, ...]:
-        """Return lines on how to see where ranks are that have been silent for unusually long; once, and else none."""
+        """Return lines about ranks that have been silent for unusually long; only once per run."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
             return ()
@@ -232,11 +232,11 @@ class RunStatusLine:
         return about_silence(silent_s, self._progress.current.running, as_argument(self._run_dir))
 
     def erase(self) -> str:
-        """Erase the row; return what `StatusLine.erase` does."""
+        """Erase the row; see `StatusLine.erase`."""
         return max(self._partial.erase(), self._status.erase())
 
     def _text(self) -> str:
-        """Return how the run stands; empty while nothing is left, or is waited for."""
+        """Return the state of the run; "" if there is nothing to show."""
         progress, attempt = self._progress, self._progress.current
         if attempt.ending.stopping is not None or attempt.ending.leftovers:
             return self._ending_text()
@@ -247,7 +247,7 @@ class RunStatusLine:
         return self._running_text() if attempt.running else ""
 
     def _beginning_text(self) -> str:
-        """Return what is done before all ranks run: "importing torch ... 3 s"."""
+        """Return the phase before all ranks run: "importing torch ... 3 s"."""
         attempt, seconds = self._progress.current, time.monotonic() - self._phase_s
         what = self._doing
         if attempt.starts:
@@ -256,10 +256,10 @@ class RunStatusLine:
         return f"{cut_off(what, self._status.width - len(DOTS) - len(since))}{DOTS}{since}"
 
     def _running_text(self) -> str:
-        """Return how many ranks run, and how far they are: "4 ranks for 12 s: step 3, loss 2.5000"."""
+        """Return the running ranks and their progress: "4 ranks for 12 s: step 3, loss 2.5000"."""
         attempt, total = self._progress.current, self._progress.rank_count
         ranks = counted(total, "rank")
-        if attempt.running < total:  # ranks that end together do so one by one
+        if attempt.running < total:  # wait a moment: ranks that finish together end one by one
             ranks = f"{attempt.running} of {total} ranks running"
             if time.monotonic() - self._last_end_s <= ENDING_SHOWN_AFTER_S:
                 return ""
@@ -273,11 +273,11 @@ class RunStatusLine:
 
     def _started_text(self) -> str:
         ranks, number = counted(self._progress.rank_count, "rank"), self._progress.current.number
-        # The directory is the run's, and has been shown before a restart.
+        # The run directory was shown before the restart.
         return f"attempt {number}: {ranks} started" if number else f"{ranks} started in {self._shown_dir}"
 
     def _live_text(self, ranks: str) -> str:
-        """Return the row of a terminal, as much as fits: the run's time is in it, and what of its ranks is striking."""
+        """Return the status for a terminal: ranks, elapsed time and progress, as much as fits."""
         attempt, parts = self._progress.current, dict[str, str]()
         if self._measured is not None:
             parts = self._measured.parts()
@@ -289,7 +289,7 @@ class RunStatusLine:
         return fitting(who, duration_in_seconds(time.monotonic() - self._began_s), parts, self._status.width)
 
     def _ending_text(self) -> str:
-        """Return what is being ended, and when it is killed."""
+        """Return the number of ranks that are still ending, and when they are killed."""
         progress, attempt = self._progress, self._progress.current
         now_s = time.monotonic()
         has_end = self._status.on_terminal and math.isfinite(self._killed_at_s)
@@ -298,12 +298,12 @@ class RunStatusLine:
             end = "being killed" if attempt.ending.killed else "killed if they take too long"
             if left_s > 0 and not attempt.ending.killed:
                 end = f"killed in {duration_in_seconds(left_s)}"
-            return f"{counted(attempt.running, 'rank')} of {progress.rank_count} to end, {end}"
-        # What is waited for are processes that ranks had started.
+            return f"waiting for {attempt.running} of {counted(progress.rank_count, 'rank')} to end, {end}"
+        # All ranks have ended, but not all of their child processes.
         begun = attempt.starts and progress.not_begun is None and not progress.ended
         lasts = now_s >= self._stopping_since_s + ENDING_SHOWN_AFTER_S
         if not begun or not (lasts or (attempt.ending.stopping is None and self._status.on_terminal)):
             return ""
         if left_s > 0:
-            return f"ending processes that ranks left, killed in {duration_in_seconds(left_s)}"
-        return f"ending processes that ranks left, killed if they take more than {self._grace_s:g} s"
+            return f"terminating processes that ranks left running, killed in {duration_in_seconds(left_s)}"
+        return f"terminating processes that ranks left running, killed after {self._grace_s:g} s"

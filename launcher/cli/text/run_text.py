@@ -1,4 +1,4 @@
-"""Put the state of a run into words."""
+"""Descriptions of the state of a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from launcher.supervise.diagnosis.failure_files import read_failure
 from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
 
 HOW_LOST = {
-    Cause.HEAD_LOST: "its launcher was killed, and its agent ended the ranks",
-    Cause.COORDINATOR_LOST: "the launcher that coordinated the run fell silent, and its agent ended the ranks here",
-    Cause.AGENT_LOST: "its agent was killed, and its launcher ended what that left",
+    Cause.HEAD_LOST: "its launcher was killed, so its agent stopped the ranks",
+    Cause.COORDINATOR_LOST: "the coordinating launcher stopped responding, so the agent stopped the ranks on this server",
+    Cause.AGENT_LOST: "its agent was killed, so its launcher stopped the remaining processes",
 }
 
 
@@ -32,9 +32,9 @@ def shown_name(state: RunState) -> str:
 
 
 def describe_run(state: RunState, *, restarts: bool = True) -> str:
-    """Return one clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
+    """Describe a run: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
 
-    Without `restarts` those of an active run are left out, for a command that shows them elsewhere.
+    `restarts` includes the number of restarts of an active run.
     """
     engine, age = printable(state.engine or "?"), duration(state.elapsed_s)
     match state.state:
@@ -42,11 +42,11 @@ def describe_run(state: RunState, *, restarts: bool = True) -> str:
             return f"lost: {_how_lost(state)}"
         case State.ELSEWHERE:
             host = printable(state.host or "?")
-            return f"on {host} (not this machine, or before its last start); look there for more"
+            return f"on {host} (another machine, or this one before its last boot); run the command there for details"
         case State.UNWATCHED:
-            return f"not watched over: {engine} started it {age} ago"
+            return f"not supervised: {engine} started it {age} ago"
         case State.ENDED:
-            return f"ended: {engine}, which started it {age} ago, knows with which exit codes"
+            return f"ended: {engine} started it {age} ago and has its exit codes"
         case State.UNKNOWN:
             return "written by another version of tlaunch"
         case _:
@@ -57,7 +57,7 @@ def describe_run(state: RunState, *, restarts: bool = True) -> str:
 def _details(state: RunState, *, restarts: bool) -> str:
     match state.state:
         case State.FINISHED:
-            return ": every rank ended well"
+            return ": all ranks succeeded"
         case State.FAILED | State.HUNG:
             return f" with exit code {state.exit_code}"
         case State.STOPPED:
@@ -69,7 +69,7 @@ def _details(state: RunState, *, restarts: bool) -> str:
 
 
 def culprit(state: RunState) -> str:
-    """Return which rank failed first, on one line; empty where no attempt failed or none was judged."""
+    """Describe the rank that failed first, on one line; "" if no rank failed or there is no verdict."""
     if state.verdict is not None:
         return headline(state.verdict)
     failed = state.progress.current.first_failure
@@ -79,7 +79,7 @@ def culprit(state: RunState) -> str:
 
 
 def not_exiting(state: RunState) -> list[NotExiting]:
-    """Return the ranks that have failed and do not exit, as long as the run goes on."""
+    """Return the failed ranks of an active run that do not exit."""
     return list(state.progress.current.not_exiting.values()) if state.state.going_on else []
 
 
@@ -88,36 +88,33 @@ def described(failed: NotExiting) -> str:
 
 
 def continued_from(continued: ResumedFrom) -> str:
-    """Return the run and the step that another goes on from: "20261121-053712-transformer from step 500"."""
+    """Describe the checkpoint that a run was resumed from: "20261121-053712-transformer from step 500"."""
     source = (continued.run or str(continued.checkpoint)).encode(errors="backslashreplace").decode()
     return one_line(f"{source} from step {continued.step:,}")
 
 
 def running_ranks(state: RunState) -> int:
-    """Return how many ranks run, as the agent reported, or as many as are seen of those that an engine started."""
+    """Return the number of running ranks, as the agent reported, or as observed if an engine started them."""
     if state.engine is not None:
         return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
     return 0 if state.state.over else state.progress.current.running
 
 
 def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
-    """Return a line that names the ranks whose figures are those that they printed; nothing where there are none.
-
-    Where logs are not read any more it says why.
-    """
+    """Return a line about the ranks whose figures come from their logs, or about the reason why logs are not read."""
     refused = next((each.refused for each in figures.values() if each.refused is not None), None)
     if refused is not None:
-        return [f"no figures are read from logs: {one_line(refused)}"]
+        return [f"figures are not read from logs: {one_line(refused)}"]
     ranks = [global_rank for global_rank, each in figures.items() if each.from_log]
     samples = "; STEP counts samples" if any(each.counts_samples for each in figures.values()) else ""
     return [f"figures of {rank_list(ranks)} are read from logs{samples}"] if ranks else []
 
 
 def scheduler_text(state: RunState) -> str:
-    """Return how MindSpore's scheduler stands: "running, process 4711"; empty where the run has none, as far as is known."""
+    """Describe MindSpore's scheduler: "running, process 4711"; "" if the run is not known to have one."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
-        return "not watched over" if state.run_dir.scheduler_log.exists() else ""
+        return "not supervised" if state.run_dir.scheduler_log.exists() else ""
     ended, process = scheduler.ended, state.progress.scheduler_process
     if ended is not None and ended.pid is None:
         return one_line(f"could not be started: {ended.reason or describe_status(ended.status)}")
@@ -126,7 +123,7 @@ def scheduler_text(state: RunState) -> str:
 
 
 def scheduler_json(state: RunState) -> dict[str, Any] | None:
-    """Return what `status --json` says of MindSpore's scheduler; None where no event tells of one."""
+    """Return MindSpore's scheduler for `status --json`; None if no event mentions one."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
         return None
@@ -141,7 +138,7 @@ def scheduler_json(state: RunState) -> dict[str, Any] | None:
 
 
 def as_json(state: RunState) -> dict[str, Any]:
-    """Return what `--json` of every command says of a run. Times in nanoseconds since 1970."""
+    """Return the fields of a run for `--json`, common to all commands. Times are nanoseconds since 1970."""
     progress = state.progress
     return {
         "name": state.name,
@@ -167,14 +164,14 @@ def _how_lost(state: RunState) -> str:
     if state.exit_code is not None and cause in HOW_LOST:
         return HOW_LOST[cause]
     if state.progress.agent is None:
-        return "its launcher went away before anything was started"
-    return "launcher and agent went away without a last word"
+        return "its launcher disappeared before it started anything"
+    return "its launcher and agent disappeared without a report"
 
 
 def self_reported_verdict(state: RunState) -> Verdict | None:
-    """Return a verdict on what the hook in each rank wrote; None where a run is watched over, or none has written.
+    """Return a verdict from the failures that ranks recorded themselves; None if there are none or the run is supervised.
 
-    Never certain: clocks of servers differ, and a rank that was killed notes nothing.
+    It is never certain, because the clocks of servers differ and a killed rank does not record anything.
     """
     if state.engine is None:
         return None

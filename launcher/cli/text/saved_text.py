@@ -1,4 +1,4 @@
-"""Say how far a run was saved, and which command resumes it."""
+"""Lines about the newest checkpoint of a run and how to resume from it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ LOOKED_AT = 5
 
 
 def going_on(run_dir: RunDir, reference: str) -> Iterator[str]:
-    """Yield a line that names the newest checkpoint of a run and how to resume from it; none if it has no checkpoint.
+    """Yield a line with the newest checkpoint of a run and how to resume from it, if it has a checkpoint.
 
-    `reference` names the run in a shell, and is safe to show.
+    `reference` is RUN for a shell, and is safe to show.
     """
     if (index := newest_checkpoint(run_dir)) is None:
         return
     how = f"tlaunch rerun {reference} --resume {reference}"
-    if index.program == OWN_NETWORK:  # a script's: `--resume` is for bundled programs
+    if index.program == OWN_NETWORK:  # `--resume` is only for bundled programs
         how = f'train(..., resume="{reference}") in the program'
     yield f"newest checkpoint: step {index.step:,}; to resume from it: {how}"
 
 
 def newest_checkpoint(run_dir: RunDir) -> Index | None:
-    """Return the index of the newest checkpoint of a run that can be read; only the newest few are looked at."""
+    """Return the index of a run's newest readable checkpoint, searching only the newest few."""
     with suppress(OSError):  # the directory cannot be read
         return next((index for _, index in readable(checkpoints_in(run_dir.checkpoints)[:LOOKED_AT])), None)
     return None
 
 
 def how_to_resume(state: RunState) -> Iterator[str]:
-    """Yield the line of `going_on` for a run of `tlaunch run` that ended before its training did."""
+    """Yield the line of `going_on` if the run ended before its training was complete."""
     if state.engine is None and state.state in {State.FAILED, State.HUNG, State.LOST, State.STOPPED}:
         yield from going_on(state.run_dir, as_argument(state.run_dir))

@@ -1,4 +1,4 @@
-"""A line that is redrawn in place at the foot of a terminal."""
+"""A status line that is redrawn in place on a terminal."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from launcher.logs.terminal import without_colours
 
 ERASED = "\r\x1b[K"
 CUT = "…; "
-SPARE_COLUMNS = 2  # where a terminal writes ^C: in a full row it would wrap, and a half of it would stay
+SPARE_COLUMNS = 2  # for the terminal's ^C, which would wrap in a full row
 SETTLED_AFTER_S = 0.5
-MIN_WHY_COLUMNS = 10  # columns; less of a failure says nothing
+MIN_WHY_COLUMNS = 10  # a shorter excerpt of a failure is useless
 
 
 class StatusLine:
-    """A line that is redrawn in place on a terminal. Elsewhere (`on_terminal` is False) do not call `show`.
+    """A line that is redrawn in place on a terminal. Call `show` only if `on_terminal` is True.
 
-    A terminal that takes nothing (Ctrl-S) is left as it is: no method blocks.
+    No method blocks: while the terminal is stopped (Ctrl-S), nothing is written.
     """
 
     def __init__(self, stream: TextIO, *, alone: bool = True) -> None:
-        """`alone`: no other process writes to the same terminal meanwhile; else nothing can be redrawn there."""
+        """Create a status line; it is redrawn only if `alone`: no other process writes to the same terminal."""
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
         self.on_terminal = alone and takes_escapes(stream)
         self._shown = ""
         self.visible = False  # on a terminal
-        self._columns: int | None = None  # of the terminal, when it was looked at last
-        self._resized_s = -math.inf  # when they were seen to have changed
+        self._columns: int | None = None  # the terminal's last known width
+        self._resized_s = -math.inf  # when the width last changed
 
     @property
     def width(self) -> int:
-        """The columns that may be written to now."""
+        """The current width of the terminal minus SPARE_COLUMNS."""
         columns = 0
-        with suppress(OSError):  # of this stream's terminal: stdout may be somewhere else
+        with suppress(OSError):  # of this stream's terminal; shutil would ask stdout
             columns = os.get_terminal_size(self._stream.fileno()).columns
         return (columns or shutil.get_terminal_size().columns) - SPARE_COLUMNS
 
     def show(self, text: str, why: str = "") -> None:
-        """Show `why` and `text`; `why` is cut first where the terminal is narrow.
+        """Show `why` and `text`; on a narrow terminal, `why` is shortened first.
 
-        Colours of what is quoted go: the line is cut, and must not lose the end of a colour.
+        Colours are removed, because shortening could cut off the end of a colour.
         """
         text, why = without_colours(text), without_colours(why)
         width = self.width
@@ -64,7 +64,7 @@ class StatusLine:
             self._shown = text
 
     def erase(self) -> str:
-        """Erase the line; where the terminal takes nothing now, return what to write before anything else."""
+        """Erase the line; if the terminal is stopped, return the text that erases it, to be written first."""
         if not self.visible:
             return ""
         self.visible = False
@@ -75,16 +75,16 @@ class StatusLine:
         return erasure
 
     def _is_in_background(self) -> bool:
-        """Return whether the terminal is another job's now: a shell's prompt, say, which a row would be drawn over."""
+        """Return True if another job, such as the shell, is in the foreground of the terminal."""
         try:
             return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()
-        except OSError:  # it is no terminal of this session
+        except OSError:  # not this session's terminal
             return False
 
     def _is_settled(self, width: int) -> bool:
-        """Return whether the terminal has had this width for so long that it is the one that it has drawn the row with.
+        """Return True if the terminal's width has been stable for SETTLED_AFTER_S.
 
-        While a window is dragged, a terminal may say how wide it is when it is no longer so (tmux does for 0.25 s).
+        While a window is resized, a terminal may report an outdated width (tmux does for 0.25 s).
         """
         if width != self._columns:
             self._resized_s = -math.inf if self._columns is None else time.monotonic()
@@ -92,9 +92,9 @@ class StatusLine:
         return time.monotonic() - self._resized_s >= SETTLED_AFTER_S
 
     def _erasure(self) -> str:
-        """Return what erases the row: also where the terminal has become narrower, and has wrapped it.
+        """Return the text that erases the row, including its wrapped part if the terminal became narrower.
 
-        Rather a piece of it is left than a line of others erased above it.
+        In doubt, it erases too little rather than other lines above the row.
         """
         width = self.width
         is_wrapped = self._is_settled(width) and bool(self._shown)
@@ -104,7 +104,7 @@ class StatusLine:
     def _takes_text(self) -> bool:
         with suppress(OSError):
             return bool(select.select([], [self._stream.fileno()], [], 0)[1])
-        return True  # it is no file
+        return True  # the stream has no descriptor
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):

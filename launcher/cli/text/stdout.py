@@ -1,4 +1,4 @@
-"""Text to stdout and stderr, as fast as its reader takes it, and paths as people write them."""
+"""Writing to stdout and stderr, and short paths for users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_pipe(stream: TextIO) -> bool:
-    """Return whether another process reads what is written to a stream."""
+    """Return True if a stream is a pipe or a socket."""
     with suppress(OSError, ValueError):
         mode = os.fstat(stream.fileno()).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
@@ -29,9 +29,9 @@ def is_pipe(stream: TextIO) -> bool:
 
 
 class StreamWriter:
-    """A stream that takes text as fast as its reader lets it: no byte is lost, and no caller waits longer than asked.
+    """A writer with a time limit that never loses bytes.
 
-    Goes around the stream's own buffer, which would lose what a non-blocking pipe does not take.
+    It bypasses the stream's buffer, which would lose bytes that a non-blocking pipe does not accept.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -42,16 +42,18 @@ class StreamWriter:
         self.forgotten = False
 
     def put_bytes(self, encoded: bytes) -> None:
-        """Take bytes for `push` to write, which must have finished what was put before."""
+        """Set the bytes for `push` to write; all earlier bytes must have been written."""
         self.pending = memoryview(encoded)
 
     def push(self, until_s: float) -> bool:
-        """Write, and return whether all was written; block until `until_s` (monotonic, may be infinite) at most.
+        """Write the pending bytes, and return whether all were written.
+
+        Blocks until `until_s` at most, on the monotonic clock; it may be infinite.
 
         Raises:
-            OSError: the stream takes nothing, now or ever.
+            OSError: the stream cannot be written.
         """
-        # Of so few bytes a pipe that takes some takes all; more are written at once where it may block.
+        # A ready pipe accepts PIPE_BUF bytes without blocking; without a time limit, blocking is allowed.
         limit_bytes = None if math.isinf(until_s) else select.PIPE_BUF
         while self.pending:
             left_s = max(0.0, until_s - time.monotonic())
@@ -65,7 +67,7 @@ class StreamWriter:
         return True
 
     def forget(self) -> None:
-        """Send this process's writes to the stream nowhere from now on, the interpreter's last flush included."""
+        """Discard all further writes of this process to the stream, including the interpreter's last flush."""
         self.forgotten, self.pending = True, memoryview(b"")
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._descriptor)
@@ -73,10 +75,10 @@ class StreamWriter:
 
 
 def write_out(text: str) -> None:
-    """Write to stdout; once its reader has gone, to nowhere. Blocks until all is written.
+    """Write to stdout, and block until all is written. A closed reader is not an error.
 
     Raises:
-        OSError: stdout takes nothing.
+        OSError: stdout cannot be written.
     """
     stdout = StreamWriter(sys.stdout)
     stdout.put_bytes(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
@@ -87,25 +89,25 @@ def write_out(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print on stderr, where nothing of it moves a terminal's cursor; a stderr that takes nothing is no error."""
+    """Print a message on stderr, with control characters escaped. Write errors are ignored."""
     with suppress(OSError):
         print(screen_of(sys.stderr).message("\n".join(map(printable, text.split("\n")))), file=sys.stderr, flush=True)
 
 
 def as_people_call_it(path: Path) -> Path:
-    """Return the path relative to the working directory where that is below it, on one line. To be shown only."""
-    from pathlib import Path  # every command imports this module, and `--help` needs no path
+    """Return a path for display on one line: relative if it is below the working directory."""
+    from pathlib import Path  # not needed for `--help`, which imports this module
 
     here = os.getcwd()  # noqa: PTH109 - as `relpath` takes it
     relative = Path(os.path.relpath(path, here))
-    is_below = relative.parts[:1] != ("..",) and here != "/"  # below the root is everything
+    is_below = relative.parts[:1] != ("..",) and here != "/"  # everything is below /
     return Path(printable(str(relative if is_below else path)))
 
 
 def as_argument(run_dir: RunDir) -> str:
-    """Return RUN as one types it into a shell to name this run again from the same directory."""
+    """Return RUN for a shell, to name this run from the working directory."""
     from launcher.core.resources import usual_runs_dir
 
     own, root = usual_runs_dir().resolve(), run_dir.root
-    is_short = root.parent.resolve() == own and not root.name.startswith("-")  # which looks like an option
+    is_short = root.parent.resolve() == own and not root.name.startswith("-")  # a leading dash looks like an option
     return shell_word(root.name if is_short else str(as_people_call_it(root)))

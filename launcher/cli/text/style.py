@@ -1,4 +1,4 @@
-"""The palette of all commands: which words are coloured, how, and on which streams. Words say the same without it."""
+"""Colours and line wrapping of all commands. No information is conveyed only by colour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.core.frozen import frozen
 
 
 class Look(TypedDict, total=False):
-    """The colours and weight of a text, as `click.style` takes them."""
+    """Colours and weight of a text, as arguments of `click.style`."""
 
     fg: str
     bg: str
@@ -38,9 +38,9 @@ OF_RANKS = (*(Look(fg=colour) for colour in _SOURCES), *(Look(fg=colour, bold=Tr
 _MESSAGE = re.compile(r"^(?:(error)|(warning)|hint|note):(?= )", re.MULTILINE)
 _QUOTING = re.compile(
     r"(?! +(?:error|warning|hint|note): )(?:\s|\d+ \| |# )"
-)  # an excerpt, a shell's comment; a hint within it is words
-_COMMAND = re.compile(r"\s*`[^`]+`\S*|\s*\S+")  # a command, or another word
-_INDENT = re.compile(r" *(?:\| +)?")  # also of what is quoted
+)  # an excerpt or a shell comment, except hints within it
+_COMMAND = re.compile(r"\s*`[^`]+`\S*|\s*\S+")  # a command in backticks, or a word
+_INDENT = re.compile(r" *(?:\| +)?")  # including the margin of quotations
 _ENDED_BADLY = re.compile(r"exit code (?!0$)|SIG(?!TERM)|signal \d")
 _STATES: Mapping[str, Look] = {
     "running": ACTIVE, "starting": ACTIVE, "preloading": ACTIVE, "restarting": WARNING, "ending": WARNING, "paused": WARNING,
@@ -50,7 +50,7 @@ _STATES: Mapping[str, Look] = {
 
 @frozen
 class Screen:
-    """The abilities of a stream: whether it shows colours, and its columns where it is a terminal."""
+    """The capabilities of a stream: colours, and the width of a terminal."""
 
     coloured: bool = False
     columns: int | None = None
@@ -59,10 +59,7 @@ class Screen:
         return click.style(text, **look) if self.coloured and text and look else text
 
     def message(self, text: str) -> str:
-        """Return what is said on stderr, with the kind of each line in its colour: `error: ...`, `hint: ...`.
-
-        Lines too long for a terminal are broken between words, as in `prose`.
-        """
+        """Return a message for stderr with coloured labels (`error:`, `hint:`), wrapped as in `prose`."""
         text = self.prose(text)
         if not self.coloured:
             return text
@@ -71,16 +68,16 @@ class Screen:
         )
 
     def prose(self, text: str) -> str:
-        """Return lines, of which those that are words and not excerpts of something are broken between words."""
+        """Wrap lines of text at the terminal's width; excerpts are left as they are."""
         if self.columns is None:
             return text
         return "\n".join(line if _QUOTING.match(line) else self.wrapped(line) for line in text.split("\n"))
 
     def wrapped(self, line: str) -> str:
-        """Return a line of words in as many lines as the terminal needs, so that it breaks none of them.
+        """Wrap a line between words at the terminal's width.
 
-        A command in backticks stays whole, so that it can be copied: one that is longer than a line begins one, and is
-        left to the terminal.
+        A command in backticks is not broken, so that it can be copied. If it is longer than a line, it starts a new line,
+        which the terminal wraps.
         """
         if self.columns is None or columns_of(click.unstyle(line)) <= self.columns:
             return line
@@ -95,14 +92,14 @@ class Screen:
         return "\n".join(lines)
 
     def state(self, text: str) -> str:
-        """Return the state of a run or rank, or how a process ended, in its colour."""
+        """Colour the state of a run or rank, or the exit status of a process."""
         badly = _ENDED_BADLY.match(text) is not None
         return self.paint(
             text, ERROR if badly else WARNING if text.endswith((", slow", ", silent")) else _STATES.get(text, Look())
         )
 
     def description(self, text: str) -> str:
-        """Return a clause that begins with a run's state, "failed after 12 s", with that in its colour."""
+        """Colour the state at the beginning of a text such as "failed after 12 s"."""
         word = re.match(r"\w*", text)
         return f"{self.state(word[0])}{text[word.end() :]}" if word else text
 
@@ -111,12 +108,15 @@ PLAIN = Screen()
 
 
 def takes_escapes(stream: TextIO) -> bool:
-    """Return whether `stream` is a terminal that obeys escape sequences: it shows colours, and can draw a row again."""
+    """Return True if `stream` is a terminal that supports escape sequences for colours and cursor movement."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
-    """Return what `stream` shows: colours as `wanted` (--color), else as NO_COLOR or FORCE_COLOR says, else on a terminal."""
+    """Return the capabilities of `stream`.
+
+    Colours are used as `wanted` (--color), else as NO_COLOR or FORCE_COLOR says, else on a terminal.
+    """
     is_terminal = stream.isatty()
     if wanted is None:
         wanted = not os.environ.get("NO_COLOR") and (
@@ -124,7 +124,7 @@ def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
         )
     columns = None
     with suppress(OSError, ValueError):
-        if is_terminal:  # this one: stdout may be somewhere else
+        if is_terminal:  # the width of this stream, not of stdout
             said = os.environ.get("COLUMNS", "")
             columns = int(said) if said.isdecimal() else 0
             columns = columns or os.get_terminal_size(stream.fileno()).columns or None

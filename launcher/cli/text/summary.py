@@ -1,4 +1,4 @@
-"""Put the end of a run into words: one line when all is well, the first failure with its last lines when not."""
+"""The summary at the end of a run: one line after a success, else the first failure with its last log lines."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
-# How tlaunch ran the program, in the dump of a crash: '  File ".../launcher/preload/run_main.py", line 54 in main'.
+# Frames of tlaunch in a crash dump: '  File ".../launcher/preload/run_main.py", line 54 in main'.
 _BELOW_PROGRAM = re.compile(r'  File ".*/launcher/preload/\w+\.py", line \d+ in \S+')
 
 
 def render(
     progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None, screen: Screen = PLAIN
 ) -> Iterator[str]:
-    """Yield the lines for stderr, which is `screen`. `shown_dir` is the run directory as a person would call it.
+    """Yield the lines for stderr.
 
-    `server_index`: of the server whose ranks alone `progress` knows; None: it knows all.
+    `shown_dir` is the run directory for display. `server_index` is the server if `progress` covers only its ranks.
+    `screen` are the capabilities of stderr.
     """
     attempt, ending = progress.current, progress.current.ending
-    if not progress.ended:  # the console failed, and was let go
-        yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
+    if not progress.ended:  # the console failed
+        yield f"error: the console failed before the run ended; see the result in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
-        if attempt.verdict is not None:  # of the attempt before, which was to be repeated
+        if attempt.verdict is not None:  # of the previous attempt
             yield from _failure(progress, spec, shown_dir, server_index, screen)
-            yield "it was to start again, and could not:"
+            yield "the restart failed:"
         yield from start_failure(progress.not_begun)
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
@@ -54,23 +55,22 @@ def render(
         yield from _stopped(progress, spec, shown_dir)
     elif ending.cause is Cause.AGENT_LOST:
         yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))
-    elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # seen by the launchers of other servers
+    elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # on the launchers of other servers
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
-        yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
+        yield f"error: lost the coordinating launcher on server {first}; ranks on this server: {ended}; logs in {shown_dir}"
     else:
-        yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
+        yield f"{counted(progress.rank_count, 'rank')} succeeded after {progress.seconds:.2f} s; logs in {shown_dir}"
     if ending.leftovers:
-        were = "was" if ending.leftovers == 1 else "were"
-        yield f"{counted(ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
+        yield f"terminated {counted(ending.leftovers, 'process', 'processes')} that ranks had left running"
     if progress.unkillable is not None:
-        pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
-        yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
+        pids = ", ".join(str(pid) for pid in progress.unkillable) or "with changing ids"
+        yield f"warning: SIGKILL did not end these processes, which are blocked in the kernel: {pids}"
 
 
 def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
-    """Yield a line on what one may type after a run; none where nothing was begun, or how it ended is not known.
+    """Yield a line with commands to use next, unless the run was not started or its end is unknown.
 
-    Each command names the run, since others may have begun meanwhile.
+    Each command names the run, because other runs may have started since.
     """
     if not progress.ended or progress.not_begun is not None:
         return
@@ -80,14 +80,14 @@ def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterat
 
 
 def start_failure(event: NotBegun) -> Iterator[str]:
-    """Yield the lines of an error, as of one that is found before a run is made."""
+    """Yield the error and hint of a run that could not start."""
     yield from (printable(line) for line in f"error: {event.message}".split("\n"))
     if event.hint is not None:
         yield f"hint: {printable(event.hint)}"
 
 
 def describe_exit(ended: RankExit) -> str:
-    """Return how a rank ended: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
+    """Describe how a rank ended: "exit code 7", "SIGKILL (signal 9)", or why its program could not be started."""
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
@@ -98,14 +98,14 @@ def _agent_lost(progress: Progress, run_dir: RunDir) -> Iterator[str]:
         reason = "failed"
         with suppress(OSError, IndexError):
             reason += f": {last_lines(run_dir.agent_log, 1)[-1]}"
-    yield f"error: the process that supervised the ranks{pid} {reason}; everything that it left behind was ended"
+    yield f"error: the agent process{pid} {reason}; the processes that it left running were terminated"
     if os.strerror(errno.EMFILE) in reason:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        yield f"hint: raise the limit on open files, which is {limit} (`ulimit -n`)"
+        yield f"hint: raise the limit on open files with `ulimit -n`; it is {limit}"
 
 
 def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
-    # The end may have been asked for on another server.
+    # The stop request may have come from another server.
     stopping = progress.current.ending.stopping
     by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
     yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
@@ -114,38 +114,38 @@ def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str
 
 def _going_on(spec: RunSpec) -> Iterator[str]:
     if RunDir(spec.run_dir).checkpoints.is_dir():
-        from launcher.cli.text.saved_text import going_on  # others need none of it
+        from launcher.cli.text.saved_text import going_on  # only for runs with checkpoints
 
         run_dir = RunDir(spec.run_dir)
         yield from going_on(run_dir, as_argument(run_dir))
 
 
-# --- the last lines of the culprit's log, for `tlaunch why` too ---
+# --- the last lines of the culprit's log, also for `tlaunch why` ---
 
 
 def shows_traceback(verdict: Verdict) -> bool:
-    """Return whether the verdict shows its culprit's traceback, which the end of the log would repeat."""
+    """Return True if the verdict includes the culprit's traceback, so that the end of the log need not be shown."""
     failure = verdict_text.culprit_failure(verdict)
     return failure is not None and bool(failure.traceback)
 
 
 def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
-    """Return the end of the culprit's log, as far as the attempt wrote it that `progress` is in. Safe to show.
+    """Return the culprit's last log lines of the current attempt. Safe to show.
 
     Raises:
         OSError: the log is missing or unreadable.
     """
     start = progress.current.starts.get(culprit)
     if start is None and progress.current.number > 0:
-        return []  # it never ran in this attempt: whatever the log holds is older
+        return []  # it did not run in this attempt, so the log is older
     offset = 0 if start is None else start.event.log_offset
     lines = last_lines(run_dir.train_log(culprit), 2 * LAST_LINES, offset)
     return [line for line in lines if not _BELOW_PROGRAM.fullmatch(line)][-LAST_LINES:]
 
 
 def remote_log(global_rank: int, first_server: str) -> str:
-    """Return where to look for the log of a rank of another server, with which no disk is shared. Safe to show."""
-    return one_line(f"log of rank {global_rank}: on server {first_server}, which has the logs of all ranks")
+    """Return a line that says where the log of a rank on another server is, without a shared disk. Safe to show."""
+    return one_line(f"log of rank {global_rank}: on server {first_server}, with the logs of all ranks")
 
 
 def quoted(lines: list[str]) -> Iterator[str]:
@@ -158,18 +158,18 @@ def quoted(lines: list[str]) -> Iterator[str]:
 def _failure(
     progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None, screen: Screen
 ) -> Iterator[str]:
-    """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
+    """Yield the verdict, the culprit's last log lines, and how the other ranks ended."""
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
-        yield f"error: the ranks could not start again: {progress.not_restarting}"
+        yield f"error: the ranks could not be restarted: {progress.not_restarting}"
         yield from _going_on(spec)
         return
     if verdict is None:
-        yield "error: a rank failed, and nothing is known about it"
+        yield "error: a rank failed for an unknown reason"
         return
     is_here = partial(_ran_on, progress, spec, server_index)
     if screen.columns is not None:
-        yield ""  # lines of rank 0 may stand above, which is seldom to blame
+        yield ""  # separates the error from rank 0's lines above
     yield from verdict_text.render(
         verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: "
     )
@@ -183,7 +183,7 @@ def _failure(
     if progress.rank_count > 1 or not culprit_here:
         who = "the ranks" if culprit is None else "the others"
         if server_index is not None:
-            who = "the others here" if culprit_here else "ranks here"
+            who = "the others on this server" if culprit_here else "ranks on this server"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
     yield from _restarts(progress)
     if is_full(spec.run_dir):
@@ -194,13 +194,13 @@ def _failure(
 def _restarts(progress: Progress) -> Iterator[str]:
     times = f"restarted {counted(progress.restarts, 'time')}"
     if progress.not_restarting is not None:
-        yield f"{f'{times}, and not again' if progress.restarts else 'not restarted'}: {progress.not_restarting}"
+        yield f"{f'{times}, then gave up' if progress.restarts else 'not restarted'}: {progress.not_restarting}"
     elif progress.restarts:
         yield times
 
 
 def _ran_on(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:
-    """Return whether the rank ran on that server in the last attempt; None stands for all servers."""
+    """Return True if the rank ran on that server in the last attempt; a `server_index` of None is any server."""
     if server_index is None:
         return True
     if (allotment := progress.current.allotment) is None:
@@ -226,37 +226,42 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec, *, is_here: bool
 def _log_of(
     culprit: int, verdict: Verdict, progress: Progress, spec: RunSpec, shown_dir: Path, *, is_here: bool
 ) -> Iterator[str]:
-    """Yield the log's last lines, unless a traceback has been shown already. `is_here`: it is no rank of another server."""
+    """Yield the path of the culprit's log, and its last lines unless the verdict has a traceback.
+
+    `is_here`: the rank ran on this server.
+    """
     run_dir = RunDir(spec.run_dir)
     if not is_here and not run_dir.train_log(culprit).exists():
         yield remote_log(culprit, spec.ranks[0].server_id)
         return
     words = f"log of rank {culprit}: {RunDir(shown_dir).train_log(culprit)}"
-    is_known = is_here or not progress.current.number  # only its own server knows which part of it is this attempt's
+    is_known = (
+        is_here or not progress.current.number
+    )  # only the rank's server knows where the attempt starts in the log
     if shows_traceback(verdict) or not is_known:
         yield words
         return
     try:
         lines = culprit_log_tail(culprit, progress, run_dir)
     except OSError as error:
-        yield f"{words}, which cannot be read: {error.strerror}"
+        yield f"{words} (cannot be read: {error.strerror})"
         return
-    silent = "to which this attempt wrote nothing" if progress.current.number else "which is empty"
-    yield f"{words}, {'its last lines:' if lines else silent}"
+    silent = "no output in this attempt" if progress.current.number else "empty"
+    yield f"{words}{', last lines:' if lines else f' ({silent})'}"
     yield from quoted(lines)
 
 
 def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
-    """Count the ways in which ranks ended, those that were never started included."""
+    """Count how ranks ended: "2 with exit code 0, 1 by SIGTERM (signal 15)"."""
     attempt, grace = progress.current, ""
     stopping, passed_s = attempt.ending.stopping, attempt.ending.grace_passed_s
     if passed_s is not None and stopping is not None:  # both by a wall clock
         if passed_s >= 0.9 * stopping.grace_s:
             grace = f" after {stopping.grace_s:g} s of grace"
         elif stopping.cause is Cause.STOPPED and stopping.signal != signal.SIGQUIT:
-            grace = " at once, when asked again"
+            grace = " immediately, after a second request"
         else:
-            grace = " at once"
+            grace = " immediately"
     counts: Counter[str] = Counter()
     for ended in attempt.exits.values():
         if ended is not without:

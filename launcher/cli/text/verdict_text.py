@@ -1,4 +1,4 @@
-"""A verdict in words: who failed first, where and why that is believed, and who only followed.
+"""Text of a verdict: the rank that failed first, where, the evidence, and the ranks that failed as a consequence.
 
 rank 3: ValueError: no such word, at train.py:88 in step
 certain: its exception came 0.204 s before any other failure
@@ -7,7 +7,7 @@ server 127.0.0.1, device 3, process 4711, exit code 1
 | ...
 consequences:
 ranks 0-2: RuntimeError: Connection closed by peer (lost rank 3)
-stacks, before anything was ended:
+stacks, before the ranks were stopped:
 ranks 0-2: in all_reduce, called at train.py:40 in step
 """
 
@@ -25,30 +25,28 @@ from launcher.logs.terminal import one_line, printable, shortened
 from launcher.logs.traceback_blocks import FRAME
 from launcher.preload.frames import is_of_program
 
-TRACEBACK_LINES = 12  # train.log has them all
-MAX_MESSAGE_LINES = 8  # of a message that starts above them
-MAX_FRAME_LINES = 5  # of one frame in them: a statement may have many
-_MARGIN = re.compile(r"^ {2,}\| (?= )")  # of the frames of a group of exceptions
-_BELOW_A_FRAME = "    "  # its line of code, and what marks a part of that
-FRAMES = 8  # the innermost ones of a group of ranks
-SIGNALLED = 128  # and the signal's number: the code of a shell
-_COPIED = "hint: "  # a person may copy what it says to type, and no line is broken there
-MAX_WAYS = 8  # of failing that are listed
-# The beginning of what is raised: what to do, for what a program expects and this run could have given it.
-_NO_INPUT = (
-    "ranks have /dev/null as standard input; to debug one, start the program without tlaunch, or use `tlaunch stacks`"
-)
-_NO_TLAUNCH = "install tlaunch in the ranks' own Python, or catch the ImportError to run without it"
+TRACEBACK_LINES = 12  # train.log has all lines
+MAX_MESSAGE_LINES = 8  # more lines to show a complete message
+MAX_FRAME_LINES = 5  # of one frame, whose statement may have many lines
+_MARGIN = re.compile(r"^ {2,}\| (?= )")  # of frames in an exception group
+_BELOW_A_FRAME = "    "  # indentation of a frame's code and its markers
+FRAMES = 8  # innermost frames of a group of ranks
+SIGNALLED = 128  # a shell's exit code is 128 + the signal
+_COPIED = "hint: "  # hints are not wrapped, so that commands can be copied
+MAX_WAYS = 8  # kinds of failures that are listed
+# Beginning of an exception: the hint.
+_NO_INPUT = "do not read standard input in ranks, it is /dev/null; to debug, start the program without tlaunch or use `tlaunch stacks`"
+_NO_TLAUNCH = "install tlaunch in the ranks' Python environment, or catch the ImportError"
 HINTS = {
     "ModuleNotFoundError: No module named 'tlaunch'": _NO_TLAUNCH,
     "ModuleNotFoundError: No module named 'launcher'": _NO_TLAUNCH,
     "bdb.BdbQuit": _NO_INPUT,
     "EOFError: EOF when reading a line": _NO_INPUT,
-    "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "--mindspore cluster starts the scheduler "
-    "at which ranks of MindSpore meet; without it, a program is only seen to need one where its own Python files import mindspore "
-    "and call `init()` or `init_process_group()`",
-    "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
-    "--devices N -o rank_table.json` makes one for this machine, --rank-table rank_table.json gives it to ranks",
+    "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "add --mindspore cluster to start MindSpore's "
+    "scheduler; tlaunch starts it by itself only if the program's own Python files import mindspore and call `init()` or "
+    "`init_process_group()`",
+    "KeyError: 'RANK_TABLE_FILE'": "create a rank table with `tlaunch table generate --devices N -o rank_table.json`, and add "
+    "--rank-table rank_table.json, which sets RANK_TABLE_FILE",
 }
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -56,9 +54,9 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 def render(
     verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = ""
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the lines of one verdict, the headline first, behind `lead`; safe to show on `screen`.
+    """Yield the lines of a verdict, starting with `lead` and the headline. Safe to show.
 
-    `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711").
+    `place` describes a global rank: "server 127.0.0.1, device 3, process 4711".
     """
     first = screen.wrapped(f"{lead}{headline(verdict)}")
     yield f"{first[: len(lead)]}{screen.paint(first[len(lead) :], STRONG)}"
@@ -76,7 +74,7 @@ def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback:
     if failure is not None:
         lines += _about(failure, place, traceback=traceback)
     others = [cause for cause in verdict.causes if cause is not failure]
-    lines += _listed("failed of their own, too:" if failure else "failed:", others)
+    lines += _listed("also failed independently:" if failure else "failed:", others)
     raised = dict.fromkeys(cause.what for cause in verdict.causes)
     lines += [f"hint: {hint}" for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised)]
     return lines
@@ -84,10 +82,10 @@ def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback:
 
 def _stacks(verdict: Verdict) -> Iterator[str]:
     if verdict.stacks:
-        yield "stacks, before anything was ended:"
+        yield "stacks, before the ranks were stopped:"
     for number, group in enumerate(verdict.stacks):
         yield printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")
-        if number < len(verdict.stacks) - 1 or len(verdict.stacks) == 1:  # the largest group waits, as its phrase says
+        if number < len(verdict.stacks) - 1 or len(verdict.stacks) == 1:  # the largest group only waits for others
             yield from (printable(f"      {frame}") for frame in group.frames[:FRAMES])
 
 
@@ -104,7 +102,7 @@ def headline(verdict: Verdict) -> str:
         return shortened(_what(verdict.signalled))
     if not verdict.apart:
         return shortened(_loss(verdict))
-    return shortened(f"no rank can be named: {_broken_way(verdict)}")
+    return shortened(f"no single rank is to blame: {_broken_way(verdict)}")
 
 
 def _broken_way(verdict: Verdict) -> str:
@@ -115,26 +113,26 @@ def _broken_way(verdict: Verdict) -> str:
         return f"large packets {f'from or to server {verdict.server}' if verdict.server else between} are lost"
     if verdict.server is not None:
         return f"server {verdict.server} is cut off from the others"
-    return f"servers {one} and {other} do not reach each other{f', nor do {pairs}' if more else ''}"
+    return f"servers {one} and {other} cannot reach each other{f' (and {pairs})' if more else ''}"
 
 
 def _loss(verdict: Verdict) -> str:
     if verdict.stood_still_s is not None:
-        return f"the launcher's machine stood still for {verdict.stood_still_s:.0f} s, and its servers gave it up"
+        return f"the launcher's machine stalled for {verdict.stood_still_s:.0f} s, so its servers gave up on it"
     if verdict.servers:
         return f"servers {listed(verdict.servers)} were lost"
-    return "no rank can be named" if verdict.server is None else f"server {verdict.server} was lost"
+    return "no single rank is to blame" if verdict.server is None else f"server {verdict.server} was lost"
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:
-    """Return what is known of the rank that is to blame; None where no rank can be named."""
+    """Return the failure of the culprit; None if no single rank is to blame."""
     return next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
 
 
 def describe_status(status: int) -> str:
-    """Return how a process ended, its status as in subprocess: "exit code 7", "SIGKILL (signal 9)".
+    """Describe the exit status of a process (negative for a signal): "exit code 7", "SIGKILL (signal 9)".
 
-    Shells report the signal that ended what they ran by a code: "exit code 137 (128 + SIGKILL)".
+    Shells report a signal as an exit code: "exit code 137 (128 + SIGKILL)".
     """
     if status >= 0:
         with suppress(ValueError):
@@ -147,7 +145,7 @@ def describe_status(status: int) -> str:
 
 
 def rank_list(global_ranks: Iterable[int]) -> str:
-    """Return "rank 3", "ranks 0-2,7"."""
+    """Format ranks: "rank 3", "ranks 0-2,7"."""
     ordered = sorted(global_ranks)
     return f"rank{'' if len(ordered) == 1 else 's'} {ranges(ordered)}"
 
@@ -173,9 +171,9 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
 
 
 def _excerpt(lines: Sequence[str]) -> list[str]:
-    """Return the last lines of a traceback, and before them the innermost frame of the program's own code.
+    """Return the last lines of a traceback, preceded by the innermost frame of the user's code.
 
-    That frame mostly is above those of a library, which are many where it calls itself through several layers.
+    Without it, that frame may be hidden above many frames of libraries.
     """
     begin = _start_of_message(lines, max(0, len(lines) - TRACEBACK_LINES))
     plain = [_MARGIN.sub("", line) for line in lines]
@@ -185,15 +183,16 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
         return list(lines[begin:])
     below = range(own + 1, own + MAX_FRAME_LINES)
     end = next((index for index in below if not plain[index].startswith(_BELOW_A_FRAME)), below.stop)
-    begin += end - own + 1  # for that frame, and for the line that says how many are left out
+    begin += end - own + 1  # room for that frame and for the line about omitted lines
     begin = next((index for index in frames if index >= begin), begin)
     return [*lines[own:end], f"  [{counted(begin - end, 'line')} left out]", *lines[begin:]]
 
 
 def _start_of_message(lines: Sequence[str], begin: int) -> int:
-    """Return where the message that holds line `begin` starts; `begin` itself if that is far above or it holds none.
+    """Return the first line of the exception message that contains line `begin`.
 
-    Notes follow the message. Without it they do not say which exception they are of.
+    Return `begin` if it is not part of a message, or if the message starts far above. Notes of an exception follow its
+    message, and are useless without it.
     """
     start = begin
     while start and not lines[start].startswith(" ") and not lines[start - 1].startswith(" "):
@@ -207,14 +206,17 @@ def _file_in(frame: str) -> str:
 
 
 def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
-    """Yield ranks that failed alike on one line: numbers in a text (ports, times) make no difference, the place does."""
+    """Yield a line for each kind of failure, with its ranks.
+
+    Failures are of one kind if they have the same place, and the same text except for numbers.
+    """
     alike: dict[tuple[str, str | None], list[Failure]] = {}
     for failure in failures:
         alike.setdefault((NUMBER.sub("#", _what(failure)), failure.where), []).append(failure)
     if alike:
         yield title
     for group in list(alike.values())[:MAX_WAYS]:
-        first = "" if len({failure.reason for failure in group}) == 1 else "the first: "
+        first = "" if len({failure.reason for failure in group}) == 1 else "first rank: "
         reason = f" ({first}{group[0].reason})" if group[0].reason else ""
         yield printable(f"  {rank_list(failure.global_rank for failure in group)}: {_what(group[0])}{reason}")
     if rest := [failure.global_rank for group in list(alike.values())[MAX_WAYS:] for failure in group]:

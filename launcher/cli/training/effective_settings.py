@@ -1,4 +1,4 @@
-"""The settings with which a bundled program would train, each with where it comes from."""
+"""The effective settings of a bundled program, each with its origin."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ class EffectiveSetting:
 
     name: str
     value: Any
-    default: Any  # None for an entry whose name a person chose
+    default: Any  # None for entries with a name that the user chose
     origin: str
 
 
 def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSetting, ...]:
-    """Return all settings of the program, in the order of `templates/NAME.toml`; `layout`: of the run, once all is known to fit.
+    """Return all settings of the program, in the order of `templates/NAME.toml`.
+
+    `layout` is the checked layout of the run.
 
     Raises:
         TlaunchError: as `Recipe.load`.
@@ -59,18 +61,18 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
 
 
 def without_settings(options: RunOptions) -> RunOptions:
-    """Return the options without those that are settings: data, devices and layout remain."""
+    """Return the options without the settings of the trainer; data, devices and layout remain."""
     return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
 
 
 def toml_lines(settings: Sequence[EffectiveSetting], others: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a file for --config that sets all of them, with the origins as comments.
+    """Yield the lines of a file for --config with all settings, and their origins as comments.
 
-    First comes the command that gives the same run. `others`: its words for `without_settings`.
+    The first line is the command that repeats the run with the file. `others` are its other options.
     """
     command = shell_words(("tlaunch", "--no-config", "run", *others, f"--config={FILE}"))
-    filled_in = " and what is masked is filled in" if MASK in command else ""
-    yield f"# `{command}` gives the same run, where this is {FILE}{filled_in}."
+    filled_in = ", and fill in the masked values" if MASK in command else ""
+    yield f"# To repeat the run, save this file as {FILE} and run `{command}`{filled_in}."
     yield ""
     for section, of_section in groupby(settings, lambda each: each.name.partition(".")[0]):
         yield f"[{section}]"

@@ -1,4 +1,4 @@
-"""Find the trained model that `tlaunch translate` and `tlaunch evaluate` mean by the reference that a person gives."""
+"""Resolve the model argument of `tlaunch translate` and `tlaunch evaluate`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.logs.terminal import escaped
 from launcher.runs.store import find_run
 
-PROGRAM = "transformer"  # the recipe whose models translate
+PROGRAM = "transformer"  # the recipe of translation models
 
 
 @contextmanager
 def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, str]]:
-    """Give the directory of a trained translation model, and what it is called.
+    """Yield the directory of a trained translation model, and its name for messages.
 
-    `reference` is such a directory, a run or a checkpoint. Of a run its final model is meant, or, where it has none yet, its newest
-    checkpoint. A checkpoint is merged into a temporary directory, which is removed afterwards, whatever its layout is.
+    `reference` is a model directory, a run or a checkpoint. For a run, this is its final model, or its newest checkpoint if
+    it has no model yet. A checkpoint of any layout is merged into a temporary directory, which is removed afterwards.
 
     Raises:
-        UnreadableError: there is no such model, run or checkpoint, or it is damaged.
-        UsageError: it is of another program.
+        UnreadableError: the model, run or checkpoint does not exist or is damaged.
+        UsageError: it belongs to another program.
     """
     if (model := _final_model(runs_dir, reference)) is not None:
         _check_program(_program_of(model / CONFIG), model)
@@ -52,11 +52,11 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
 
 
 def _final_model(runs_dir: Path, reference: str) -> Path | None:
-    """Return the directory of a model at a path or in a run; None where there is none."""
+    """Return the directory of a model at a path or in a run; None if there is no model."""
     places = [Path(reference), runs_dir / reference] if reference else []
-    with suppress(TlaunchError):  # checkpoints may be meant
+    with suppress(TlaunchError):  # the reference may be a checkpoint
         places.append(find_run(runs_dir, reference).model)
-    # A checkpoint may have a file of that name. Path.is_file raises an error for a path that is too long.
+    # A checkpoint may contain a file with the same name. Path.is_file raises for long names.
     found = (place.absolute() for place in places if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
     return next(found, None)
 
@@ -65,15 +65,15 @@ def _program_of(config: Path) -> str:
     try:
         program = read_json(config)["program"]
     except OSError as error:
-        raise UnreadableError(f"{config}: {error.strerror}: a trained model has such a file") from None
+        raise UnreadableError(f"{config}, which every trained model has, cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise UnreadableError(f"{config}: it does not say which program the model is of") from None
+        raise UnreadableError(f"{config} has no valid entry `program`, which names the model's program") from None
     return str(program)
 
 
 def _check_program(program: str, path: Path) -> None:
     if program != PROGRAM:
         raise UsageError(
-            f"{escaped(str(path))} is of the program {escaped(program)}, which does not translate",
-            hint=f"a run of the recipe {PROGRAM}",
+            f"{escaped(str(path))} belongs to the program {escaped(program)}, which does not translate",
+            hint=f"choose a run of the recipe {PROGRAM}",
         )

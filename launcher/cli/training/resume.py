@@ -1,4 +1,4 @@
-"""Find the checkpoints that `--resume` and `tlaunch ckpt` mean by the reference that a person gives."""
+"""Resolve the checkpoint references of `--resume` and `tlaunch ckpt`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
 from launcher.runs.store import find_run, means_latest, run_names
 
-SHOWN = 8  # names of checkpoints
+SHOWN = 8  # checkpoints listed in a hint
 
 
 def resolve_checkpoint(
@@ -33,13 +33,13 @@ def resolve_checkpoint(
     named: Collection[str],
     defaults: Mapping[str, Any],
 ) -> Path | None:
-    """Return a checkpoint, or a directory of some, from which the training goes on; None where there is none for "auto".
+    """Return the checkpoint to resume from, or a directory of checkpoints; None if "auto" finds none.
 
-    `named`: the settings that a person has set. `defaults`: of all settings of the program.
+    `named` are the settings that the user has set, and `defaults` are the defaults of all settings of the program.
 
     Raises:
-        UnreadableError: no such checkpoint or run.
-        UsageError: several runs' names begin so, or the newest checkpoint is of another program or other settings.
+        UnreadableError: the checkpoint or run does not exist.
+        UsageError: a prefix matches several runs, or the newest checkpoint has another program or other settings.
     """
     if options.resume == AUTO:
         data = "" if options.data is None else str(options.data.absolute())
@@ -51,8 +51,8 @@ def resolve_checkpoint(
             and not any(differing_settings(index, settings, named, defaults=defaults))
         )
         _, newest = max(fitting, key=lambda pair: (_written_ns(pair[1]), pair[0]), default=(0, None))
-        return None if newest is None else newest.parent  # where others stand if its files are damaged
-    assert options.resume is not None, "it was asked for"
+        return None if newest is None else newest.parent  # the directory, so that ranks can skip a damaged checkpoint
+    assert options.resume is not None
     newest, *others = resolve_checkpoints(options.runs_dir, options.resume)
     for path, index in readable([newest, *others]):
         check_settings(path, index, program, settings, named, defaults=defaults)
@@ -61,13 +61,13 @@ def resolve_checkpoint(
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
-    """Return the checkpoint at a path, those in a directory, or those of a run, the newest first.
+    """Return the checkpoint at a path, or the checkpoints in a directory or of a run, newest first.
 
-    A path is looked for in the directory of runs, too: `latest/checkpoints/step-500`.
+    Paths may be relative to the runs directory: `latest/checkpoints/step-500`.
 
     Raises:
-        UnreadableError: there are none.
-        UsageError: several runs' names begin so.
+        UnreadableError: no checkpoint is found.
+        UsageError: `reference` is a prefix of several run names.
     """
     places = (Path(reference), runs_dir / reference) if reference else ()
     for path in map(_of_its_run, places):
@@ -84,15 +84,15 @@ def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
         if means_latest(reference):
             raise
         is_directory = any(map(os.path.isdir, places))
-        neither = "and it holds no checkpoint" if is_directory else "nor a checkpoint"
-        raise UnreadableError(f"{error.message}, {neither}", hint=error.hint) from None
+        reason = "the directory contains no checkpoints" if is_directory else "there is no such checkpoint, either"
+        raise UnreadableError(f"{error.message}; {reason}", hint=error.hint) from None
     if not (found := checkpoints_in(run.checkpoints)):
         raise _none_of_run(reference, run)
     return [each.absolute() for each in found]
 
 
 def _of_its_run(path: Path) -> Path:
-    """Return a path with the name of the latest run in place of "latest", which is another run's once the next one begins."""
+    """Resolve the link "latest" in a path, because it changes when the next run starts."""
     for latest in path.parents:
         if latest.name == LATEST and latest.is_symlink():
             return latest.resolve() / path.relative_to(latest)
@@ -100,21 +100,23 @@ def _of_its_run(path: Path) -> Path:
 
 
 def _missing(path: Path, reference: str) -> UnreadableError | None:
-    """Return the error for a checkpoint that is not where others are, of a run that has none, or of another tool.
+    """Return the error for a missing checkpoint next to others, a run without checkpoints, or another tool's checkpoint.
 
-    None for other paths.
+    Return None for other paths.
     """
     if (foreign := _foreign(path, reference)) is not None:
         return foreign
-    why = f"{escaped(reference)}: there is no such checkpoint"
+    why = f"{escaped(reference)}: this checkpoint does not exist"
     directory = path.parent if step_named(path.name) is not None else path
     if others := checkpoints_in(directory):
-        return UnreadableError(why, hint=f"there are {_names_of(others)}")
+        return UnreadableError(why, hint=f"choose from {_names_of(others)}")
     if directory != path and (others := checkpoints_in(RunDir(directory).checkpoints)):  # RUN/step-120
         there = RunDir(Path(reference).parent).checkpoints
         is_there = path.name in {each.name for each in others}
         hint = (
-            escaped(str(there / path.name)) if is_there else f"in {escaped(str(there))} there are {_names_of(others)}"
+            f"use {escaped(str(there / path.name))}"
+            if is_there
+            else f"choose from {_names_of(others)} in {escaped(str(there))}"
         )
         return UnreadableError(why, hint=hint)
     run = RunDir(directory.parent)
@@ -123,7 +125,7 @@ def _missing(path: Path, reference: str) -> UnreadableError | None:
 
 
 def _foreign(path: Path, reference: str) -> UnreadableError | None:
-    """Return the error for what looks like a checkpoint of another tool; None for other paths."""
+    """Return the error for a path that looks like another tool's checkpoint; None for other paths."""
     if os.path.isfile(path / DCP_METADATA):  # noqa: PTH113 - a name may be too long
         tool, form = "torch.distributed.checkpoint", "dcp"
     elif path.suffix == MINDSPORE_SUFFIX and os.path.isfile(path):  # noqa: PTH113 - as above
@@ -132,7 +134,7 @@ def _foreign(path: Path, reference: str) -> UnreadableError | None:
         return None
     return UnreadableError(
         f"{escaped(reference)} looks like a checkpoint of {tool}",
-        hint=f"tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR",
+        hint=f"convert it: tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR",
     )
 
 
@@ -141,14 +143,14 @@ def _names_of(checkpoints: Sequence[Path]) -> str:
 
 
 def _none_of_run(reference: str, run: RunDir) -> UnreadableError:
-    hint = "--set checkpoint.every_steps=N writes them"
+    hint = "use --set checkpoint.every_steps=N to save checkpoints"
     if (before := continued_by(run)) is not None:
-        hint = f"it continues {continued_from(before)}: name that one for its checkpoints; {hint}"
+        hint = f"name the run that it was resumed from, {continued_from(before)}, or {hint}"
     return UnreadableError(f"{escaped(reference)}: this run has no checkpoint", hint=hint)
 
 
 def continued(meant: Path) -> ResumedFrom | None:
-    """Return the newest checkpoint of those that `checkpoint_meant` gave, and its run; None where no index can be read."""
+    """Return the newest readable checkpoint at the path from `resolve_checkpoint`, with its run; None if there is none."""
     for path, index in readable([meant] if is_checkpoint(meant) else checkpoints_in(meant)):
         run = path.parent.parent
         return ResumedFrom(path, index.step, run.name if RunDir(run).run_json.is_file() else None)
@@ -156,7 +158,7 @@ def continued(meant: Path) -> ResumedFrom | None:
 
 
 def _indexed(runs_dir: Path) -> Iterator[tuple[Path, Index]]:
-    """Yield the checkpoints that have a readable index, of all runs except those of other users."""
+    """Yield the checkpoints with a readable index of all runs, except runs of other users."""
     for name in run_names(runs_dir):
         if not all(is_trusted_in(uid, runs_dir) for uid in uids_of_file(runs_dir / name)):
             continue

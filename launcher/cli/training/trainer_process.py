@@ -1,4 +1,4 @@
-"""A module of the trainer in a process of its own, which may import torch."""
+"""Starting modules of the trainer in a child process, which may import torch."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
 def missing_for_trainer() -> UnreadableError | None:
-    """Return the error that names packages which the bundled trainer needs, and this Python has not."""
+    """Return the error for packages of the bundled trainer that are not installed; None if all are."""
     if not (lacking := [name for name in NEEDS if importlib.util.find_spec(name) is None]):
         return None
     return UnreadableError(
-        f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
-        hint="pip install '.[train]' in the checkout of tlaunch, or give a COMMAND of your own after --",
+        f"the bundled trainer needs {', '.join(lacking)}, which {sys.executable} does not have",
+        hint="run `pip install '.[train]'` in the checkout of tlaunch, or give your own COMMAND after `--`",
     )
 
 
 def check_installed() -> None:
-    """Find out, before anything is read, whether modules of the trainer can be started.
+    """Check that the packages of the trainer are installed.
 
     Raises:
-        UnreadableError: a package that the trainer needs is not installed.
+        UnreadableError: a package is missing.
     """
     if (missing := missing_for_trainer()) is not None:
         raise missing
@@ -47,9 +47,9 @@ def check_installed() -> None:
 def started(
     module: str, *words: str, stdin: int | None = subprocess.DEVNULL, pass_fds: tuple[int, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a process whose stdout is a pipe, and end it afterwards. With `stdin=None` it reads this process's stdin."""
-    # Ctrl-C interrupts this process alone, which ends the other one. Both stay in one session: only then can the other one read
-    # a terminal, and Ctrl-Z stops both.
+    """Start a process whose stdout is a pipe, and terminate it afterwards. With `stdin=None`, it inherits stdin."""
+    # Only this process handles Ctrl-C, and then terminates the child. Both stay in one session, so that the child can read
+    # the terminal, and Ctrl-Z stops both.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with subprocess.Popen(
         module_argv(module, *words), stdin=stdin, stdout=subprocess.PIPE, text=True, errors="replace",
@@ -64,11 +64,11 @@ def started(
 
 
 def show_progress(child: subprocess.Popen[str], what: str, total_bytes: int | None) -> None:
-    """Read the stdout of a process until it ends, and show a bar of the numbers of bytes that it writes there."""
+    """Show a progress bar from the byte counts that a process prints on stdout, until it ends."""
     with progress_bar(what, total_bytes) as advance:
         assert child.stdout is not None, "it is a pipe"
         for line in child.stdout:
             if _BYTES.fullmatch(line):
                 advance(int(line))
-            else:  # a package that it imports, or sitecustomize, has written it
+            else:  # output of a package or of sitecustomize
                 say(printable(line.rstrip("\n")))

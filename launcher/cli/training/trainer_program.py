@@ -1,4 +1,4 @@
-"""The bundled trainer as the program of a run: the command that its options come to, once they are known to fit."""
+"""The command line of the bundled trainer, from checked options."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from launcher.recipes.catalog import recipe_named
 from launcher.recipes.load import named_settings, packaged_config
 
 TRAINER = "launcher.trainer"
-PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
+PROFILED = ("train.profile_steps=5",)  # for --profile; --set takes precedence
 
 
 @frozen
 class TrainerCommand:
     argv: tuple[str, ...]
     recipe: str
-    layout: Layout  # that of the run, unless the recipe has its own micro batches
-    continues: ResumedFrom | None  # by --resume
+    layout: Layout  # the run's, except for a recipe with its own number of micro batches
+    continues: ResumedFrom | None  # from --resume
     notes: tuple[str, ...]
 
 
 def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
-    """Return what says whether the bundled program can train under a layout. Its settings are known to be sound."""
+    """Return a function that checks whether the bundled program supports a layout. The settings must be valid."""
     recipe = recipe_named(options.recipe)
     settings = recipe.load(options.config, options.settings)
 
@@ -45,17 +45,17 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
 
 
 def chosen_settings(options: RunOptions) -> tuple[str, ...]:
-    """Return what options set of the bundled program, as --set has it; the last one of a name counts."""
+    """Return the settings from options in the form of --set; the last value of a name wins."""
     return (*PROFILED * options.profile, *options.settings)
 
 
 def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = True) -> TrainerCommand:
-    """Return the bundled trainer, once recipe, layout and data are known to fit each other.
+    """Check recipe, layout and data, and return the command of the bundled trainer.
 
-    `needs_data`: it shall train; else data that are not named are not missed.
+    With `needs_data` false, data are checked only if they are given.
 
     Raises:
-        TlaunchError: they do not.
+        TlaunchError: recipe, layout and data do not fit together.
     """
     recipe = recipe_named(options.recipe)
     chosen = chosen_settings(options)
@@ -80,9 +80,9 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     if options.data is not None:
         argv += ["--data", str(options.data.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
-        begins = "begins the training anew" if options.resume is None else "begins where this run begins"
-        saves = "--set checkpoint.every_steps=N saves checkpoints"
-        notes += (f"note: each attempt {begins}; {saves}, from which the next one goes on",)
+        begins = "from the beginning" if options.resume is None else "from the checkpoint of --resume"
+        saves = "to resume from the last step, save checkpoints with --set checkpoint.every_steps=N"
+        notes += (f"note: each restart trains {begins}; {saves}",)
     resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
     argv += resuming
     return TrainerCommand(tuple(argv), recipe.name, layout, continues, (*notes, *more))
@@ -91,10 +91,10 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
 def _resumed(
     options: RunOptions, recipe: str, settings: Any, defaults: Any, chosen: Sequence[str]
 ) -> tuple[Sequence[str], ResumedFrom | None, Sequence[str]]:
-    """Return the words that name the checkpoint which --resume means, the training that goes on from it, and notes."""
+    """Return the trainer's words for --resume, the checkpoint with its run, and notes."""
     if options.resume is None:
         return (), None, ()
-    from launcher.cli.training.resume import continued, resolve_checkpoint  # most runs begin at the beginning
+    from launcher.cli.training.resume import continued, resolve_checkpoint  # only for --resume
 
     named = named_settings(options.config, chosen)
     checkpoint = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
@@ -102,11 +102,11 @@ def _resumed(
         return (
             (),
             None,
-            ("note: --resume auto: no run here has a checkpoint of this training, which begins at its beginning",),
+            ("note: --resume auto found no checkpoint with these settings; training starts from the beginning",),
         )
     continues = continued(checkpoint)
     notes: tuple[str, ...] = ()
     if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
-        saved = f"note: {escaped(continues.run)} saved checkpoints, and this run saves none"
-        notes = (f"{saved}; --set checkpoint.every_steps=N turns them on",)
+        saved = f"note: {escaped(continues.run)} saved checkpoints, but this run does not"
+        notes = (f"{saved}; to save them, add --set checkpoint.every_steps=N",)
     return ("--resume", str(checkpoint)), continues, notes

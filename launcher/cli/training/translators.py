@@ -1,4 +1,4 @@
-"""The process of the trainer that translates."""
+"""The child process that translates with a trained model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULE = "launcher.trainer.decode"
 
 @frozen
 class Decoding:
-    """The settings of a search for translations."""
+    """The settings of beam search."""
 
     beam: int
     alpha: float
@@ -32,14 +32,16 @@ def run_translator(
     total_bytes: int | None,
     stdin: int | None = subprocess.DEVNULL,
 ) -> None:
-    """Translate by a model directory; write to the file descriptor `output`. `words`: more options of the process.
+    """Translate with a model, and write to the file descriptor `output`.
+
+    `words` are more options for the process.
 
     Raises:
-        UnreadableError: a package that the trainer needs is not installed.
-        TlaunchError: the process has failed. If it has printed the reason itself, `is_reported` is set.
+        UnreadableError: a package of the trainer is not installed.
+        TlaunchError: the process failed; `is_reported` is set if the process printed the reason.
     """
     check_installed()
-    descriptor = os.dup(output)  # the process has another stdout
+    descriptor = os.dup(output)  # the child's stdout is a pipe
     try:
         with started(
             MODULE, str(model), "--output", str(descriptor), "--beam", str(how.beam), "--alpha", str(how.alpha),
@@ -57,11 +59,11 @@ def run_translator(
 def _error(status: int) -> TlaunchError:
     if status < 0:
         error = TlaunchError(
-            f"the process that translates was ended by {signal.Signals(-status).name}",
-            hint="if memory does not suffice, reduce --batch-tokens or --beam",
+            f"the translation process was killed by {signal.Signals(-status).name}",
+            hint="if it ran out of memory, reduce --batch-tokens or --beam",
         )
     else:
-        error = TlaunchError(f"the process that translates has ended with {status}")
+        error = TlaunchError(f"the translation process failed with exit code {status}")
         error.is_reported = True
     error.exit_code = exit_code_of(status)
     return error

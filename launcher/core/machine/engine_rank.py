@@ -1,16 +1,16 @@
-"""The job of an engine, mpirun or srun, around this process: the rank that it gave it, and the MPI library that can join it.
+"""The rank that mpirun or srun (an engine) gave this process, and the MPI library that works under this engine.
 
-| engine                 | rank and size                                | what names its job                       |
-|------------------------|----------------------------------------------|------------------------------------------|
-| Open MPI 4, 5          | OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   | PMIX_NAMESPACE, and a random key (4)     |
-| MPICH, Intel MPI       | PMI_RANK, PMI_SIZE                           | I_MPI_HYDRA_UUID (Intel), nothing (MPICH) |
-| srun                   | SLURM_PROCID, SLURM_STEP_NUM_TASKS           | SLURM_JOB_ID.SLURM_STEP_ID               |
-| others that speak PMIx | PMIX_RANK, none                              | PMIX_NAMESPACE                           |
+| engine                 | rank and size                                | job id                                    |
+|------------------------|----------------------------------------------|-------------------------------------------|
+| Open MPI 4, 5          | OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   | PMIX_NAMESPACE, and a random key (4)      |
+| MPICH, Intel MPI       | PMI_RANK, PMI_SIZE                           | I_MPI_HYDRA_UUID (Intel), none (MPICH)    |
+| srun                   | SLURM_PROCID, SLURM_STEP_NUM_TASKS           | SLURM_JOB_ID.SLURM_STEP_ID                |
+| other PMIx engines     | PMIX_RANK, none                              | PMIX_NAMESPACE                            |
 
-Only a step of Slurm has tasks: the shell of a batch job has SLURM_PROCID=0 too, and no SLURM_STEP_ID.
+SLURM_STEP_ID marks a task of a Slurm step. The shell of a batch job has SLURM_PROCID=0 too, but no SLURM_STEP_ID.
 
-An engine gives its processes their ranks by a protocol, and an MPI library has to speak the same. If it does not, most
-libraries make every rank the only one of a world of its own: the run computes N times the same and ends with 0.
+An engine passes ranks to its processes by a protocol, and the MPI library must use the same one. Otherwise most
+libraries give every rank its own world of size 1: the run computes the same result N times and exits with 0.
 
 | measured, mpi4py 4.1.2    | library Open MPI 4.1.4  | Open MPI 5.0.11        | MPICH 5.0.2     | Intel MPI 2021.18 |
 |---------------------------|-------------------------|------------------------|-----------------|-------------------|
@@ -20,12 +20,12 @@ libraries make every rank the only one of a world of its own: the run computes N
 |                           | worlds of size 1 (**)   |                        |                 |                   |
 | mpirun of MPICH, Intel    | worlds of size 1        | worlds of size 1       | one world       | one world         |
 
-(*) Over servers that mpirun hears of by name, not by address, and none of which it runs on, a rank takes those of another
-    server for its neighbours: collectives by coll/han, MPI_Barrier too, hang or fail, and those of OMPI_MCA_coll=^han do
-    not. A communicator of COMM_TYPE_SHARED is wrong there all the same. Elsewhere ^han changes no result.
-(**) Where mpirun is a wheel's, it makes the library look for its parts there, and 4 finds none; else ranks are alone.
+(*) If mpirun runs on none of the servers and gets their names instead of addresses, ranks treat other servers' ranks as
+    local. Collectives of coll/han, including MPI_Barrier, then hang or fail. OMPI_MCA_coll=^han prevents this, and
+    changes no results in other cases. Communicators of COMM_TYPE_SHARED are wrong in either case.
+(**) The mpirun of a wheel makes the library look for its components in the wheel, and Open MPI 4 finds none.
 
-What is unknown is never refused. Standard library only; MPI itself is loaded by another process, if at all.
+Unknown combinations are never refused. Standard library only; a separate process loads MPI if needed.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from pathlib import Path
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 
-SLURM = "Slurm"  # as an EngineRank calls it
-_MAX_TOKEN = 48  # characters of a job's name in that of a directory
+SLURM = "Slurm"
+_MAX_TOKEN = 48  # maximum length of a job id in a directory name
 
 
 @frozen
 class EngineRank:
-    engine: str  # as people call it
+    engine: str  # its usual name
     global_rank: int
-    world_size: int | None  # None: it does not tell
-    local_rank: int | None  # the engine's own count: not always in the order of global ranks, nor always unique
+    world_size: int | None  # None: unknown
+    local_rank: int | None  # as counted by the engine: may be in another order than global ranks, and may repeat
     local_world_size: int | None
-    job: str  # alike on all ranks of a job; empty where the engine does not tell
-    node: str | None = None  # what the engine calls this machine; None: it does not tell
+    job: str  # the same on all ranks of a job; empty if the engine has no job id
+    node: str | None = None  # the engine's name for this machine; None: unknown
 
     @property
     def job_token(self) -> str:
-        """`job` as a part of a file's name."""
+        """The job id in a form that is safe in a file name."""
         plain = re.sub(r"[^A-Za-z0-9._]+", "-", self.job).strip("-.")
         return plain if len(plain) <= _MAX_TOKEN else hashlib.sha256(self.job.encode()).hexdigest()[:16]
 
 
 @frozen
 class _Names:
-    """The variables of one engine; the first of several that is set counts."""
+    """The environment variables of one engine. If `size` lists several, the first one that is set counts."""
 
     engine: str
     rank: str
@@ -84,33 +84,33 @@ _HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of anot
 
 
 def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the rank in the innermost engine that started this process, or None without any. `pid` is this process's own.
+    """Return the rank given by the innermost engine that started this process, or None. `pid` is this process's pid.
 
     Raises:
-        UsageError: a variable is no whole number or out of range, or two engines contradict each other.
+        UsageError: a variable is not a whole number or out of range, or two engines contradict each other.
     """
     if (task := read_task(environment, pid)) is not None:
-        return task  # started by srun itself, whatever is left of others
+        return task  # started directly by srun; variables of other engines are inherited
     slurm = _slurm_rank(environment)
     families = [_OPEN_MPI, _HYDRA]
     if not environment.get("PMIX_NAMESPACE", "").startswith(_PMIX_OF_SLURM):
-        families.append(_PMIX)  # else srun --mpi=pmix, whose own variables say more
+        families.append(_PMIX)  # otherwise srun --mpi=pmix, whose own variables have more information
     claims = [rank for names in families if (rank := _read(names, environment, _job_of_mpi(names, environment)))]
     for other in claims[1:]:
         if not _agree(claims[0], other):
             raise UsageError(
-                f"two engines contradict each other: {_claim(claims[0])}, {_claim(other)}",
-                hint="one mpirun inside another? start the inner one without the variables of the outer one: env -i",
+                f"two engines gave this process different ranks: {_claim(claims[0])}, {_claim(other)}",
+                hint="if one mpirun runs inside another, start the inner one with `env -i`",
             )
     mpi = claims[0] if claims else None
     if slurm is None or mpi is None:
         return mpi or slurm
-    # An mpirun inside a job starts its daemons by srun, and then Slurm speaks of these.
+    # An mpirun inside a Slurm job starts its daemons with srun, so Slurm's variables describe the daemons.
     return slurm if _agree(mpi, slurm) else mpi
 
 
 def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the task of a Slurm step that this very process is, or None. A task that started it does not count.
+    """Return the Slurm task of this process, or None. A task that is only an ancestor of this process does not count.
 
     Raises:
         UsageError: as `read_engine_rank`.
@@ -119,7 +119,7 @@ def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
 
 
 def may_use_open_mpi(environment: Mapping[str, str]) -> bool:
-    """Return True if a process with this environment has a place in a world that Open MPI's library can join."""
+    """Return True if a process with this environment has a rank that Open MPI's library can use."""
     return any(environment.get(names.rank) for names in (_OPEN_MPI, _PMIX))
 
 
@@ -128,7 +128,7 @@ def _slurm_rank(environment: Mapping[str, str]) -> EngineRank | None:
         return None
     parts = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     job = "slurm-" + ".".join(environment[name] for name in parts if environment.get(name))
-    # A step's own: a shell of a batch job hands its SLURMD_NODENAME on, to processes on other nodes too.
+    # Only inside a step: a batch job's shell passes its SLURMD_NODENAME on, even to processes on other nodes.
     node = environment.get("SLURMD_NODENAME") or None
     return _read(_SLURM, environment, job, _tasks_on_node(environment), node)
 
@@ -169,20 +169,20 @@ def _agree(one: EngineRank, other: EngineRank) -> bool:
 
 def _claim(rank: EngineRank) -> str:
     size = "" if rank.world_size is None else f" of {rank.world_size}"
-    return f"rank {rank.global_rank}{size} says {rank.engine}"
+    return f"{rank.engine} says rank {rank.global_rank}{size}"
 
 
 def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
     if names is _HYDRA:
         return environment.get("I_MPI_HYDRA_UUID", "") or environment.get("PALS_APID", "")
     namespace = environment.get("PMIX_NAMESPACE", "")
-    # Open MPI 4 makes its namespace of the host and a pid, which come again; this key is drawn by lot for each job.
+    # Open MPI 4 builds its namespace from host and pid, which can repeat; this key is random for each job.
     key = environment.get("OMPI_MCA_orte_precondition_transports", "") if names is _OPEN_MPI else ""
     return "-".join(part for part in (namespace, key[:8]) if part)
 
 
 def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
-    """Return the tasks on a node, from Slurm's notation: 2(x2),1 are two tasks on each of two nodes, and one on a third."""
+    """Return the number of tasks on this node. In Slurm's notation, 2(x2),1 means 2 tasks, 2 tasks and 1 task."""
     node = environment.get("SLURM_NODEID", "")
     counts: list[int] = []
     for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
@@ -197,21 +197,21 @@ def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
 
 ASK_TIMEOUT_S = 30.0
 OPEN_MPI = "Open MPI"
-MPICH = "MPICH"  # and all that have its binary interface: Intel MPI
+MPICH = "MPICH"  # and libraries with the same ABI, such as Intel MPI
 _BY_PMIX, _BY_PMI = "PMIx", "PMI"
 _OFFERS = {_BY_PMIX: ("PMIX_NAMESPACE", "PMIX_RANK"), _BY_PMI: ("PMI_FD", "PMI_PORT", "PMI_RANK")}
-_OTHER_PMI = ("I_MPI_PMI_LIBRARY", "I_MPI_PMI")  # the user has set what Intel MPI speaks
+_OTHER_PMI = ("I_MPI_PMI_LIBRARY", "I_MPI_PMI")  # the user's choice of PMI for Intel MPI
 _SLURM_STEP = "SLURM_STEP_ID"
-_OF_PRRTE = "prte"  # how namespaces begin that Open MPI 5's mpirun makes; 4's are numbers
-_FIRST_OF_PRRTE = 5  # Open MPI's; older ones may speak Slurm's PMI too, and are no part of a job of PRRTE
+_OF_PRRTE = "prte"  # prefix of namespaces of Open MPI 5's mpirun; those of Open MPI 4 are numbers
+_FIRST_OF_PRRTE = 5  # Open MPI's major version; older ones may use Slurm's PMI but cannot join a PRRTE job
 _ALONE = "each rank would be the only one of its MPI_COMM_WORLD"
 _FAILS_OR_ALONE = "each rank would fail in MPI_Init, or be the only one of its MPI_COMM_WORLD"
-_WITHOUT_HAN = {"OMPI_MCA_coll": "^han"}  # read by MPI_Init, so a process that becomes a rank may still set it
-# By the number of the interface, and with the libraries for Fortran and C++: linked --as-needed, a program names only those.
+_WITHOUT_HAN = {"OMPI_MCA_coll": "^han"}  # read in MPI_Init, so a process can set it before it becomes a rank
+# Matched by ABI version. Includes the Fortran and C++ libraries: programs linked with --as-needed name only those.
 _SONAMES = (
     (OPEN_MPI, "Open MPI", r"libmpi(_\w+)?\.so\.[24]0"),
     (MPICH, "MPICH or Intel MPI", r"libmpi(fort|cxx)?\.so\.12"),
-    (MPICH, "MPICH", r"libmpich(fort|cxx)?\.so\.12"),  # as Debian calls it
+    (MPICH, "MPICH", r"libmpich(fort|cxx)?\.so\.12"),  # Debian's name
     (None, "an MPI", r"libmpi(_\w+)?\.so(\.\d+)*"),
 )
 _MAX_NAME = 60
@@ -220,7 +220,7 @@ _VERSIONS = (
     (MPICH, "MPICH", r"MPICH Version:\s*(\S+)"),
     (MPICH, "Intel MPI", r"Intel\(R\) MPI Library (\S+)"),
 )
-# What `python -c` has first on its path is not what a script has there: a module of the user's might be taken instead.
+# A script has its own directory first on sys.path instead of "". Otherwise another module might be imported.
 _ASK = """
 import sys
 if sys.path[:1] == [""]:
@@ -237,19 +237,19 @@ print(json.dumps([MPI.Get_library_version(), loaded]))
 
 @frozen
 class MpiLibrary:
-    family: str | None  # OPEN_MPI, MPICH, or None for what is not known
-    name: str  # as people call it: "Open MPI 5.0.11"
-    path: str  # where it is, or which name the loader would look for; may be empty
+    family: str | None  # OPEN_MPI, MPICH, or None if unknown
+    name: str  # with its version: "Open MPI 5.0.11"
+    path: str  # of the file, or the name that the loader looks for; may be empty
     major: int | None = None
-    speaks_pmix: bool = False  # of MPICH's family: as it says that it was built
+    speaks_pmix: bool = False  # for the MPICH family: whether it was built with PMIx
 
 
 def library_of_python(
     interpreter: Sequence[str], environment: Mapping[str, str], cwd: Path, first_on_path: str = ""
 ) -> MpiLibrary | None:
-    """Return the library that mpi4py loads there, or None if that cannot be found out. Starts that Python: some 0.1 s.
+    """Return the MPI library that mpi4py loads, or None if unknown. Starts the interpreter, which takes about 0.1 s.
 
-    `interpreter`: with its options. `first_on_path`: the directory of its script.
+    `interpreter` is the command with its options; `first_on_path` is the directory of the script.
     """
     import subprocess  # noqa: PLC0415 - only some ranks ask
 
@@ -264,7 +264,7 @@ def library_of_python(
 
 
 def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
-    """Return the library whose MPI_Get_library_version is `said`; `loaded` are the paths of its files."""
+    """Return the library for the output of MPI_Get_library_version. `loaded` are the paths of its files."""
     path = min(loaded, key=lambda one: (not Path(one).name.startswith("libmpi.so"), one), default="")
     for family, name, version in _VERSIONS:
         if match := re.match(version, said):
@@ -276,25 +276,25 @@ def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
 
 
 def library_called(soname: str) -> MpiLibrary | None:
-    """Return the library of that soname, as compiled programs ask the loader for it, or None if it is not an MPI."""
+    """Return the MPI library with this soname, as linked into compiled programs; None if it is not an MPI library."""
     found = ((family, name) for family, name, pattern in _SONAMES if re.fullmatch(pattern, soname))
     family, name = next(found, (None, None))
     return None if name is None else MpiLibrary(family, name, soname)
 
 
 def is_of_open_mpi_4(environment: Mapping[str, str]) -> bool:
-    """Return True if the mpirun of Open MPI 4 has started a process with this environment."""
+    """Return True if Open MPI 4's mpirun started a process with this environment."""
     return environment.get("PMIX_NAMESPACE", "").isdecimal() and not environment.get(_SLURM_STEP)
 
 
 def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, str]:
-    """Return the variables without which ranks of servers that go by names would hang; mostly none."""
+    """Return variables that prevent hangs on servers known by name. Usually empty."""
     is_new = library.family == OPEN_MPI and library.major is not None and library.major >= _FIRST_OF_PRRTE
     return _WITHOUT_HAN if is_new and by_open_mpi_4 else {}
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:
-    """Return what would happen to ranks that cannot meet with this library under the engine around them, or None."""
+    """Return how ranks fail if this library cannot work under the engine in `environment`; None if it can."""
     if library.family is None:
         return None
     offered = {protocol for protocol, names in _OFFERS.items() if any(environment.get(name) for name in names)}

@@ -1,8 +1,8 @@
-"""The addresses of this machine's network interfaces, and which interface ranks are to use to reach other servers.
+"""The addresses of this machine's network interfaces, and the choice of the interface for traffic to other servers.
 
-Libraries choose an interface by themselves: gloo the one that the own hostname means, NCCL one called ib*, HCCL the first by
-name. On a machine with several networks that need not be the network of the rank table's addresses. What is read here is
-what getifaddrs(3) reads, in the same order, as libraries look for the first address of an interface.
+By default libraries choose an interface themselves: gloo the one of the hostname, NCCL one called ib*, HCCL the first
+by name. With several networks that may not be the network of the rank table. Addresses are listed in getifaddrs(3)
+order, because libraries use the first address of an interface.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Address = IPv4Address | IPv6Address
 
 @lru_cache(maxsize=1 << 14)
 def address_of(text: str) -> Address | None:
-    """Return the address that `text` is, without a zone after "%", or None if it is not an address."""
+    """Parse an IP address; ignore a zone after "%". Return None if `text` is not an address."""
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:
@@ -35,20 +35,20 @@ def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
 
 
 def go_by_names(servers: Sequence[Server]) -> bool:
-    """Return True if some of several servers are called by a name in the table, which mpirun then gets."""
+    """Return True if there are several servers and the table has a name instead of an address for some of them."""
     return len(servers) > 1 and any(address_of(server.server_id) is None for server in servers)
 
 
 def names_of(server: Server) -> tuple[str, ...]:
-    """Return all names and addresses that a table gives the server itself, its id first."""
+    """Return all names and addresses of a server in the table, its id first."""
     container_ip = dict(server.options).get("container_ip")
     others = (server.host_ip, server.host_nic_ip, container_ip)
     return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and address_of(name)))))
 
 
-# How each library gets an interface. gloo and tensorpipe (torch's RPC) take a name; of NCCL and HCCL names are
-# beginnings (eth1 is eth10 too) unless = stands before them. Sources: torch.distributed's documentation, NCCL's user
-# guide (env.html), CANN's reference of environment variables.
+# How to set the interface of each library. gloo and tensorpipe (torch's RPC) take a name. NCCL and HCCL match prefixes
+# (eth1 matches eth10) unless the name starts with =. Sources: torch.distributed's documentation, NCCL's user guide
+# (env.html), CANN's reference of environment variables.
 INTERFACE_VARIABLES: Mapping[str, str] = {
     "GLOO_SOCKET_IFNAME": "{}",
     "TP_SOCKET_IFNAME": "{}",
@@ -56,7 +56,7 @@ INTERFACE_VARIABLES: Mapping[str, str] = {
     "HCCL_SOCKET_IFNAME": "={}",
 }
 _TRAFFIC = Path("/proc/net/dev")
-# Of linux/netlink.h, linux/rtnetlink.h and linux/if_addr.h
+# Constants of linux/netlink.h, linux/rtnetlink.h and linux/if_addr.h
 _GET_ADDRESSES, _NEW_ADDRESS, _ERROR, _DONE = 22, 20, 2, 3
 _REQUEST_DUMP = 0x301
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL = 1, 2, 3
@@ -67,19 +67,19 @@ _PATIENCE_S = 5.0
 
 @frozen
 class Held:
-    """An address that an interface of this machine has."""
+    """An address of an interface of this machine."""
 
-    interface: str  # the interface itself: eth0 where the address is labelled eth0:1
-    label: str  # the name by which libraries find this address
+    interface: str  # the interface itself: eth0 for an address labelled eth0:1
+    label: str  # the name under which libraries find this address
     address: Address
-    prefix: int  # bits of its network
+    prefix: int  # length of the network prefix, in bits
 
     def shares_network(self, address: Address) -> bool:
         return address in ip_network((self.address, self.prefix), strict=False)
 
 
 def held_addresses() -> tuple[Held, ...]:
-    """Return all addresses of this machine's interfaces, in the kernel's order; empty if it does not list them."""
+    """Return all addresses of this machine's interfaces in the kernel's order. Empty if they cannot be listed."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
             kernel.settimeout(_PATIENCE_S)
@@ -96,12 +96,16 @@ def interface_of(
     *,
     on_loopback: bool = False,
 ) -> str | None:
-    """Return the interface by which ranks of this server are to reach the others, or None to let libraries choose.
+    """Return the interface that ranks should use to reach other servers, or None to let libraries choose.
 
-    It is the one that has what the table calls the server by: of `called` an address, else what a name means here
-    (`meanings`). None where no interface has such an address (it is translated, or a container's host has it), where
-    several have it, and where the first address of the interface, which libraries take, is of another network. Loopback
-    leads to no other server, unless all servers of the table are on it (`on_loopback`), as they are on one machine.
+    This is the interface with the server's address in the rank table. `called` are the server's names and addresses
+    in the table; addresses count before names. `meanings` are the resolved addresses of names. Returns None in these
+    cases:
+
+    * No interface has such an address, for example because of NAT or in a container.
+    * Several interfaces have it.
+    * The interface's first address, which libraries use, is in another network.
+    * It is the loopback interface, unless all servers of the table are on it (`on_loopback`).
     """
     written = [frozenset({address}) for name in called if (address := address_of(name))]
     meant = [meanings[name] for name in called if meanings.get(name)]
@@ -120,7 +124,7 @@ def interface_of(
 
 
 def are_on_loopback(servers: Iterable[Server]) -> bool:
-    """Return True if all servers of a table are on the loopback interface, as in a trial on one machine."""
+    """Return True if all servers are on the loopback interface, as in a test on one machine."""
     addresses = [(server.server_id, address_of(server.server_id)) for server in servers]
     return all(name == "localhost" or (address and address.is_loopback) for name, address in addresses)
 
@@ -130,10 +134,10 @@ def interface_variables(interface: str | None) -> dict[str, str]:
 
 
 def traffic(path: Path = _TRAFFIC) -> dict[str, int]:
-    """Return the bytes that each interface has received and sent in all; empty if the system does not count them."""
+    """Return the total bytes received and sent per interface. Empty if the system does not count them."""
     try:
         rows = [line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[2:]]
-        # Fields: bytes and seven more received, then bytes sent
+        # Fields: received bytes and seven other counters, then sent bytes
         return {name.strip(): int(fields[0]) + int(fields[8]) for name, _, rest in rows if (fields := rest.split())}
     except (OSError, ValueError, IndexError):
         return {}
@@ -155,7 +159,7 @@ def _answers(kernel: socket.socket) -> Iterator[Held]:
 
 
 def _held(message: bytes) -> Held | None:
-    """Return the address of one message, or None. Of a tunnel, IFA_LOCAL is this end and IFA_ADDRESS the other one."""
+    """Parse the address of one message, or return None. In a tunnel, IFA_ADDRESS is the peer's address."""
     family, prefix, _, _, index = _ADDRESS_MESSAGE.unpack_from(message)
     if family not in {socket.AF_INET, socket.AF_INET6}:
         return None
@@ -163,7 +167,7 @@ def _held(message: bytes) -> Held | None:
     packed = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
     try:
         interface = socket.if_indextoname(index)
-    except OSError:  # it has just gone
+    except OSError:  # the interface has just been removed
         return None
     label = os.fsdecode(attributes.get(_IFA_LABEL, b"").rstrip(b"\0"))
     return None if packed is None else Held(interface, label or interface, ip_address(packed), prefix)

@@ -1,4 +1,4 @@
-"""The users that files and processes belong to: on shared machines, files name and configure what others run."""
+"""The owners of files and processes. On shared machines, only trusted owners' files may affect a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUDO_UID = "SUDO_UID"  # set by sudo: the user who called it
 
 
 def own_uids() -> frozenset[int]:
-    """Return this process's user; for root, also the user who called sudo."""
+    """Return this process's uid; for root, also the uid of the user who called sudo."""
     uid, caller = os.geteuid(), os.environ.get(SUDO_UID, "")
     return frozenset({uid, int(caller)} if uid == ROOT and caller.isdecimal() else {uid})
 
@@ -23,12 +23,12 @@ def is_own(uid: int | None) -> bool:
 
 
 def is_trusted(uid: int) -> bool:
-    """Return whether files of this user may decide what this process does: its own files and root's."""
+    """Return True if files of this user may control this process: its own user's and root's."""
     return uid == ROOT or uid in own_uids()
 
 
 def is_trusted_in(uid: int, directory: Path) -> bool:
-    """Return whether this user is trusted, or owns files that this process makes in `directory`: some file systems map users."""
+    """Return True if the user is trusted, or owns new files in `directory`. Some file systems map users."""
     if is_trusted(uid):
         return True
     from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user
@@ -39,7 +39,7 @@ def is_trusted_in(uid: int, directory: Path) -> bool:
 
 
 def called(uid: int | None) -> str:
-    """Return a user's name and uid: `alice (uid 1001)`."""
+    """Return a user's name and uid, for example `alice (uid 1001)`."""
     if uid is None:
         return "an unknown user"
     with suppress(KeyError, ImportError):
@@ -50,17 +50,17 @@ def called(uid: int | None) -> str:
 
 
 def uids_of_file(path: str | Path) -> frozenset[int]:
-    """Return the owners of a file: for a symbolic link, of the link and of its target, if there is one.
+    """Return the owners of a file. For a symbolic link, these are the owners of the link and of its target.
 
     Raises:
-        OSError: the file does not exist, or cannot be reached.
+        OSError: the file does not exist, or is not accessible.
     """
     uids = {os.lstat(path).st_uid}
     with suppress(OSError):
-        uids.add(os.stat(path).st_uid)  # noqa: PTH116 - of a text, too
+        uids.add(os.stat(path).st_uid)  # noqa: PTH116 - `path` may be a str
     return frozenset(uids)
 
 
 def uids_of_process(pid: int) -> frozenset[int]:
-    """Return a process's real and saved uid: users who may signal it. Empty if there is no such process."""
+    """Return the real and saved uid of a process. These users may signal it. Empty if the process does not exist."""
     return frozenset(map(int, status(pid).get("Uid", "").split()[:3:2]))

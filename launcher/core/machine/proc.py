@@ -1,9 +1,10 @@
-"""This machine as the kernel shows it: processes, open files, full disks, the control group, accelerators.
+"""Information from the kernel about this machine: processes, open files, disk space, cgroups and accelerators.
 
-The launcher, the agent, the fork server and ranks read processes here and do not import psutil: the import would delay every start, and a
-psutil.py in the working directory could break supervision. `ps`, `status` and `top` share this reading. The doctor uses psutil.
+The launcher, the agent, the fork server and ranks read /proc directly and do not import psutil. The import would
+delay every start, and a psutil.py in the working directory could break supervision. `ps`, `status` and `top` use this
+module too; only the doctor uses psutil.
 
-Where there is no /proc, answers about processes are None or empty. No driver is asked, so nothing can hang.
+Without /proc, functions about processes return None or empty results. No driver is called, so nothing can hang.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from launcher.core.frozen import frozen
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_MAX_GENERATIONS = 64  # of processes below a leader
+_MAX_GENERATIONS = 64  # depth of the process tree below a leader
 _PF_EXITING = 0x4
-FULL_BELOW_BYTES = 64 << 10  # a page or two may be left of a full disk
+FULL_BELOW_BYTES = 64 << 10  # a full disk may still have a few free pages
 DEVICE_FILES = Path("/dev")
-_DAVINCI = re.compile(r"davinci([0-9]{1,6})")  # Ascend; davinci_manager is no device
-_NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # nvidiactl and nvidia-uvm are no devices
-_OCTAL = re.compile(r"\\([0-7]{3})")  # spaces and the like in the table of mounts
-SPARE = 64  # for everything else that is open
-_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+_DAVINCI = re.compile(r"davinci([0-9]{1,6})")  # Ascend devices, without davinci_manager
+_NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # without nvidiactl and nvidia-uvm
+_OCTAL = re.compile(r"\\([0-7]{3})")  # escaped spaces and similar characters in the mount table
+SPARE = 64  # descriptors for everything else that is open
+_LISTENS = "0A"  # socket state in /proc/net/tcp
 
 
 class Mount(NamedTuple):
-    """A mounted file system, or a part of one."""
+    """A mounted file system, or a mounted subtree of one."""
 
     device: str  # "major:minor"
-    root: str  # the part of the file system that is mounted
-    point: str  # the directory that shows it
+    root: str  # the mounted subtree
+    point: str  # the mount point
     kind: str  # "ext4", "cgroup2", ...
     options: frozenset[str]  # of the file system
 
@@ -52,20 +53,20 @@ class Stat(NamedTuple):
     state: str
     parent: int
     session: int
-    started: int  # clock ticks since boot; with the pid, this names one process until the next boot
-    flags: int = 0  # the kernel's own, PF_* of linux/sched.h
-    ticks: int = 0  # of processor time that all its threads have used, SC_CLK_TCK a second
-    reaped_ticks: int = 0  # of its children that have been reaped
+    started: int  # clock ticks since boot; unique together with the pid until the next boot
+    flags: int = 0  # kernel flags, PF_* in linux/sched.h
+    ticks: int = 0  # processor time of all its threads, SC_CLK_TCK per second
+    reaped_ticks: int = 0  # processor time of reaped children
     pages: int = 0  # resident
 
     @property
     def living(self) -> bool:
-        """False for a zombie, which only waits to be reaped."""
+        """False for a zombie that waits to be reaped."""
         return self.state not in "ZX"
 
     @property
     def exiting(self) -> bool:
-        """True once the process is ending: no signal will reach it, and its memory may have been freed."""
+        """True once the process is exiting: signals no longer reach it, and its memory may be freed."""
         return not self.living or bool(self.flags & _PF_EXITING)
 
     @property
@@ -75,7 +76,7 @@ class Stat(NamedTuple):
 
 @frozen
 class ProcessId:
-    """The identity of a process across machines and boots: pids alone are used again."""
+    """The identity of a process across machines and boots. A pid is not enough, because pids are reused."""
 
     pid: int
     started: int
@@ -84,12 +85,12 @@ class ProcessId:
 
     @property
     def is_local(self) -> bool:
-        """True for a process of this machine since its last boot: `lives` is meaningful only then."""
+        """True if the process is on this machine and from its current boot. `lives` is meaningful only then."""
         return (self.host, self.boot) == (socket.gethostname(), boot_id())
 
     @property
     def lives(self) -> bool:
-        """True if the process still runs on this machine."""
+        """True if the process is running on this machine."""
         found = stat(self.pid) if self.is_local else None
         return found is not None and found.started == self.started and found.living
 
@@ -101,10 +102,10 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def stat(pid: int) -> Stat | None:
-    """Return /proc/PID/stat, or None if there is no such process or no /proc."""
+    """Read /proc/PID/stat. Return None if the process does not exist or without /proc."""
     try:
-        with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - for scans of thousands of processes
-            _, _, rest = file.read(4096).rpartition(b") ")  # a name may hold anything
+        with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - fast, for thousands of processes
+            _, _, rest = file.read(4096).rpartition(b") ")  # the name may contain any character
     except OSError:
         return None
     fields = rest.split()
@@ -115,15 +116,15 @@ def stat(pid: int) -> Stat | None:
 
 
 def every_process() -> Iterator[Stat]:
-    """Yield all processes in the order of the listing, without those that end meanwhile."""
+    """Yield all processes in listing order. Processes that end during the scan may be missing."""
     with suppress(FileNotFoundError):
-        for name in os.listdir(PROC):  # noqa: PTH208 - a scan of thousands of names, and no use for paths
+        for name in os.listdir(PROC):  # noqa: PTH208 - fast, for thousands of names
             if name.isdecimal() and (found := stat(int(name))):
                 yield found
 
 
 def status(pid: int) -> dict[str, str]:
-    """Return the fields of /proc/PID/status; none if there is no such process or no /proc."""
+    """Return the fields of /proc/PID/status. Empty if the process does not exist or without /proc."""
     with suppress(OSError):
         text = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
         return {name: value for name, _, value in (line.partition(":") for line in text.splitlines())}
@@ -131,18 +132,18 @@ def status(pid: int) -> dict[str, str]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Return True if the process has a handler for signal `number`; without one the signal may end it."""
+    """Return True if the process has a handler for signal `number`. Without a handler the signal may end it."""
     return bool(int(status(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
 
 
 def has_open(pid: int, descriptor: int) -> bool:
-    """Return whether a process has the file of this process's `descriptor` open for writing.
+    """Return True if the process has the file behind this process's `descriptor` open for writing.
 
-    Its other files are not touched: they may be on a file system that does not answer. Reading a link never waits.
+    Its other files are only read as links, which never blocks: they may be on a file system that does not respond.
     """
     path, wanted = os.readlink(f"{PROC}/self/fd/{descriptor}"), os.fstat(descriptor)  # noqa: PTH115
     with suppress(OSError):
-        for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - many names, and no use for paths
+        for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - fast, for many names
             link = f"{PROC}/{pid}/fd/{name}"
             with suppress(OSError):
                 is_written = os.lstat(link).st_mode & S_IWUSR
@@ -152,23 +153,23 @@ def has_open(pid: int, descriptor: int) -> bool:
 
 
 def open_links(pid: int) -> Iterator[str]:
-    """Yield what the open descriptors of a process lead to: paths, and sockets as "socket:[INODE]"."""
+    """Yield the targets of a process's open descriptors: paths, and sockets as "socket:[INODE]"."""
     directory = f"{PROC}/{pid}/fd"
     with suppress(OSError):
-        for name in os.listdir(directory):  # noqa: PTH208 - many names, and no use for paths
+        for name in os.listdir(directory):  # noqa: PTH208 - fast, for many names
             with suppress(OSError):
                 yield os.readlink(f"{directory}/{name}")  # noqa: PTH115
 
 
 def tcp_sockets() -> dict[str, tuple[int, bool]]:
-    """Return the TCP sockets by their links, as `open_links` yields them: the local port, and whether the socket listens."""
+    """Return the TCP sockets by link (see `open_links`): the local port, and True if the socket listens."""
     found = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError, ValueError, IndexError), open(PROC / "net" / name, encoding="ascii") as file:  # noqa: PTH123
             next(file)
             for line in file:
                 fields = line.split()
-                if fields[9] != "0":  # no process has it open any more
+                if fields[9] != "0":  # 0: not open in any process
                     port = int(fields[1].rpartition(":")[2], 16)
                     found[f"socket:[{fields[9]}]"] = (port, fields[3] == _LISTENS)
     return found
@@ -176,7 +177,7 @@ def tcp_sockets() -> dict[str, tuple[int, bool]]:
 
 @cache
 def boot_id() -> str:
-    """Return an id that changes with every boot; empty if the system has none."""
+    """Return an id that is different after every boot; empty if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -185,10 +186,10 @@ def boot_id() -> str:
 
 @frozen
 class Usage:
-    """The use of the machine by a process and its descendants together."""
+    """The resources used by a process and its descendants together."""
 
-    ticks: int  # of processor time since their start, of those that were reaped too; grows
-    rss_bytes: int  # of those that live; pages that they share count for each
+    ticks: int  # processor time since their start, including reaped processes; never decreases
+    rss_bytes: int  # of living processes; shared pages count once per process
 
     @property
     def cpu_s(self) -> float:
@@ -196,12 +197,12 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the usage of each leader by pid: of itself, its descendants, and orphans in the session that it leads.
+    """Return the usage of each leader by pid: of itself, its descendants, and orphans in its session.
 
-    Leaders that have gone are missing; without /proc, all are. One scan serves all leaders.
+    Leaders that have ended are missing; without /proc, all are missing. One scan serves all leaders.
     """
     processes = {process.pid: process for process in every_process()}
-    # The listing may pass over a process while others come and go.
+    # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
     processes |= {process.pid: process for process in missed if process}
     found: dict[int, list[Stat]] = {leader: [] for leader in leaders if leader in processes}
@@ -218,19 +219,19 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
 
 def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
-    """Return for how long a process's main thread, or this thread, could run and had no core; None if that is not known.
+    """Return the seconds that a process's main thread (or this thread) waited for a core; None if unknown.
 
     Source: Documentation/scheduler/sched-stats.rst of Linux.
     """
     try:
-        with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - for every rank at every look
+        with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - fast, for every rank
             return int(file.read(256).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):  # of kernels that do not count it, there is no such file
+    except (OSError, ValueError, IndexError):  # the kernel does not count it
         return None
 
 
 def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]) -> int | None:
-    for _ in range(_MAX_GENERATIONS):  # a pid that was used again during the scan could close a circle
+    for _ in range(_MAX_GENERATIONS):  # a pid that was reused during the scan could create a cycle
         if pid in leaders:
             return pid
         if pid not in processes:
@@ -245,26 +246,26 @@ def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]
 
 
 def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
-    """Return True if `descriptor` has data or is at its end. Blocks for `within_s` seconds at most."""
-    poll = select.poll()  # select.select knows no descriptor from 1024 on
+    """Return True if `descriptor` has data or is at its end. Blocks for at most `within_s` seconds."""
+    poll = select.poll()  # select.select does not support descriptors from 1024
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(within_s * 1000))
 
 
 def own_limit() -> int:
-    """Return how many descriptors this process may have open."""
+    """Return the maximum number of descriptors that this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def limit_to(files: int) -> None:
-    """Set the limit back to `files`, which this process had before. Children that are started from now on get it too."""
+    """Restore the limit of open files to its earlier value `files`. New child processes inherit the limit."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def make_room(files: int) -> bool:
-    """Raise this process's limit, if need be, so that it can have `files` files open. Return True if it can.
+    """Raise this process's limit of open files if necessary. Return True if it can open `files` files.
 
-    Children inherit the limit: call it when none is to be started any more.
+    Child processes inherit the limit, so call this after the last one has started.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
@@ -276,36 +277,36 @@ def make_room(files: int) -> bool:
 
 
 def make_room_for_servers(count: int) -> None:
-    """Raise the limit, as `make_room` does, to hold a connection to each of `count` servers.
+    """Raise the limit of open files for one connection to each of `count` servers.
 
     Raises:
-        UnreadableError: the system does not allow so many.
+        UnreadableError: the system's limit is too low.
     """
     if not make_room(count):
         raise UnreadableError(
-            f"{count} servers need as many connections, and this machine allows {own_limit()} files",
-            hint="ulimit -Hn shows the limit, which root can raise",
+            f"{count} servers need {count} connections, but the limit of open files is {own_limit()}",
+            hint="run `ulimit -Hn` to see the limit; root can raise it",
         )
 
 
 def is_full(directory: Path) -> bool:
-    """Return True if no bytes or no files can be added there, so that logs and failure files may be missing."""
+    """Return True if the file system has no space or no inodes left. Logs and failure files may then be missing."""
     try:
         there = os.statvfs(directory)
     except OSError:
         return False
-    no_inode = there.f_files > 0 and there.f_favail == 0  # some file systems do not count them
+    no_inode = there.f_files > 0 and there.f_favail == 0  # some file systems report 0 inodes in total
     return no_inode or there.f_bavail * there.f_frsize < FULL_BELOW_BYTES
 
 
 def mounts(proc: Path = PROC) -> list[Mount]:
-    """Return what is mounted where, for this process; what covers another stands after it. Empty where it is unknown."""
+    """Return the mounts that this process sees; a mount that hides another comes after it. Empty if unknown."""
     try:
         table = (proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
     found = []
-    for line in table:  # id, parent, device, part, point, options, ..., " - ", type, source, options of the file system
+    for line in table:  # id, parent, device, root, mount point, options, ..., " - ", type, source, file system options
         (_, _, device, root, point), (kind, *_, options) = (fields.split()[:5] for fields in line.split(" - ", 1))
         point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), point)
         found.append(Mount(device, root, point, kind, frozenset(options.split(","))))
@@ -313,7 +314,7 @@ def mounts(proc: Path = PROC) -> list[Mount]:
 
 
 def own_directory() -> Path | None:
-    """Return the mounted directory of this process's version 2 group, or None if it has none that can be seen."""
+    """Return the mounted directory of this process's cgroup v2, or None if it has none or cannot see it."""
     try:
         groups = (PROC / "self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -327,12 +328,12 @@ def own_directory() -> Path | None:
 
 
 def davinci_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """Return the ids of the Ascend devices of this machine, ascending; empty without any."""
+    """Return the ids of this machine's Ascend devices in ascending order."""
     return _numbers(_DAVINCI, directory)
 
 
 def nvidia_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """Return the minor numbers of NVIDIA's devices that this process may open, ascending; empty without any."""
+    """Return the minor numbers of NVIDIA devices that this process can see, in ascending order."""
     return _numbers(_NVIDIA, directory)
 
 

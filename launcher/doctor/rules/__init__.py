@@ -1,4 +1,4 @@
-"""Judge what servers reported. Pure: the same evidence always gives the same findings, in the same order."""
+"""Judge the facts that servers reported. The same evidence always gives the same findings, in the same order."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from launcher.doctor.rules import names, reach, resources, software
 from launcher.doctor.rules import network_rules as network
 
 RULES: tuple[Rule, ...] = (*reach.RULES, *names.RULES, *network.RULES, *software.RULES, *resources.RULES)
-_SERVERS = "\0"  # stands for the servers in a message
+_SERVERS = "\0"  # placeholder for the servers in a message
 
 
 def judge(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return all findings of all rules, the worst first, then by topic."""
+    """Return the findings of all rules, worst first, then by topic."""
     return in_order(_merged((finding for rule in RULES for finding in rule(evidence)), evidence))
 
 
 def _merged(found: Iterable[Finding], evidence: Evidence) -> Iterator[Finding]:
-    """Merge findings with the same words about several servers: 64 servers may have the same fault."""
+    """Merge findings with the same text about several servers, since many servers may have the same problem."""
     alike: dict[tuple[str, Severity, str | None, str], list[Finding]] = {}
     for one in found:
         words = one.message.replace(evidence.named(one.servers), _SERVERS) if len(one.servers) == 1 else one.message

@@ -1,4 +1,4 @@
-"""Rules about names of servers: what they resolve to on each of them, and whether addresses are where the table has them."""
+"""Rules about server names: how each server resolves them, and whether servers have their addresses in the table."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from launcher.doctor.facts import Resolved
 from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, groups, listed
 from launcher.doctor.network_facts import is_address, is_loopback
 
-MAX_RESOLVE_S = 1.0  # for one name
+MAX_RESOLVE_S = 1.0  # per name
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
-_HINT_HOSTS = "give every server the same lines in /etc/hosts, or let all ask the same name server"
-# Which servers do not know names: {names}, {are}, {their} and {servers} are filled in.
+_HINT_HOSTS = "use the same lines in /etc/hosts, or the same name server, on all servers"
+# Messages about unknown names; {names}, {are}, {their} and {servers} are filled in.
 _NOWHERE = "no server knows {names}"
 _NOT_THERE = "{names} {are} unknown on {servers}"
-_ONLY_OWN = "{names} {are} known on {their} own server only"
+_ONLY_OWN = "{names} {are} known only on {their} own server"
 _ELSEWHERE = "{names} {are} known, but not on {servers}"
 _UNANSWERED = "no answer within {seconds:g} s for {names} on {servers}"
 
 
 def unknown_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that names are known everywhere. Names that the same servers do not know are one finding."""
+    """Check that all servers can resolve all names. Names that are unknown on the same servers are one finding."""
     if not evidence.has_several_servers:
         return
     alike: dict[tuple[str, frozenset[int]], dict[str, set[tuple[int, int]]]] = defaultdict(dict)
@@ -50,9 +50,9 @@ def unknown_names(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _who_knows(evidence: Evidence, owner: int, without: frozenset[int], *, is_known: bool) -> str:
-    """Return the words for servers that do not know a name of `owner`. `is_known`: another server has resolved it.
+    """Return the message template for the servers that do not know a name of `owner`.
 
-    Servers that have not answered may know it.
+    `is_known`: another server has resolved the name. Servers that did not answer may know it.
     """
     if len(without) == len(evidence.cluster.servers):
         return _NOWHERE
@@ -63,20 +63,20 @@ def _who_knows(evidence: Evidence, owner: int, without: frozenset[int], *, is_kn
 
 
 def loopback(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no name is loopback on another server, which would then reach itself."""
+    """Check that no name resolves to loopback on another server, which would then connect to itself."""
     for owner, name in _table_names(evidence) if evidence.has_several_servers else ():
         found = {index: one for index, facts in evidence.facts.items() if (one := facts.resolution(name))}
         others = sorted(index for index, one in found.items() if index != owner and _is_local(one))
         if others and name not in LOCAL_NAMES:
             yield Finding(
                 "name-is-loopback", Topic.NAMES, Severity.BREAKS, tuple(sorted({owner, *others})),
-                f"{name} is {found[others[0]].addresses[0]} on {evidence.named(others)}, which is every server's own",
+                f"{name} resolves to loopback ({found[others[0]].addresses[0]}) on {evidence.named(others)}",
                 _HINT_HOSTS,
             )  # fmt: skip
 
 
 def own_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check the servers' own names: gloo listens at the address of its hostname, unless a variable names an interface."""
+    """Check the servers' hostnames: gloo listens at the address of the hostname, unless an interface is chosen."""
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}
@@ -91,29 +91,29 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
             elif resolution is not None and not resolution.addresses and name not in table_names:
                 nameless.append(index)
     several = len(nameless) > 1
-    if nameless:  # one finding for all: a network without names of its own has the same cause on each
+    if nameless:  # one finding for all, since they probably have the same cause
         hostnames = listed([evidence.facts[index].hostname for index in nameless])
-        calls = f"call themselves {hostnames}, and do" if several else f"calls itself {hostnames}, and does"
+        calls = f"have the hostnames {hostnames}, but" if several else f"has the hostname {hostnames}, but"
         yield Finding(
             "own-name-unknown", Topic.NAMES, Severity.RISKY, tuple(nameless),
-            f"{evidence.named(nameless)} {calls} not know the address of that name",
+            f"{evidence.named(nameless)} {calls} cannot resolve {'them' if several else 'it'}",
             f"add {'each name with its' if several else 'the name with the'} server's address to its /etc/hosts, or set "
             "GLOO_SOCKET_IFNAME",
         )  # fmt: skip
-    if local:  # Debian gives a machine's own name 127.0.1.1, on every server alike
+    if local:  # on Debian, a machine's own name is 127.0.1.1
         first = local[min(local)]
-        own = "take their own names" if len(local) > 1 else "takes its own name"
+        own = "resolve their own names" if len(local) > 1 else "resolves its own name"
         yield Finding(
             "own-name-is-loopback", Topic.NAMES, Severity.RISKY, tuple(sorted(local)),
-            f"{evidence.named(local)} {own} for loopback, {first.name} for {first.addresses[0]}: no other server reaches "
-            "what listens there, as gloo does",
-            "give the name the server's real address in its /etc/hosts (Debian writes 127.0.1.1 there), or set "
+            f"{evidence.named(local)} {own} to loopback, {first.name} to {first.addresses[0]}: gloo listens at this "
+            "address, and other servers cannot reach it",
+            "write the server's real address for its name into its /etc/hosts (Debian writes 127.0.1.1), or set "
             "GLOO_SOCKET_IFNAME",
         )  # fmt: skip
 
 
 def differing_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that a name has a common address on all servers that resolve it. Loopback is another rule's."""
+    """Check that a name has a common address on all servers that resolve it. Another rule checks loopback."""
     for owner, name in _table_names(evidence):
         addresses = {
             index: frozenset(one.addresses)
@@ -125,7 +125,7 @@ def differing_names(evidence: Evidence) -> Iterator[Finding]:
             here, there = (", ".join(sorted(addresses[index])) for index in (first, min(others)))
             yield Finding(
                 "name-differs", Topic.NAMES, Severity.RISKY, tuple(sorted({owner, first, *others})),
-                f"{name} is {here} on {evidence.named([first])}, and {there} on {evidence.named(others)}", _HINT_HOSTS,
+                f"{name} is {here} on {evidence.named([first])}, but {there} on {evidence.named(others)}", _HINT_HOSTS,
             )  # fmt: skip
 
 
@@ -143,12 +143,12 @@ def same_hostname(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "same-hostname", Topic.NAMES, Severity.NOTE, servers,
                 f"{evidence.named(servers)} are several machines with the hostname {evidence.facts[servers[0]].hostname}",
-                "give each machine a hostname of its own: `hostnamectl hostname NAME`",
+                "give each machine a unique hostname: `hostnamectl hostname NAME`",
             )  # fmt: skip
 
 
 def foreign_address(answer: Answer) -> Mapping[str, Any] | None:
-    """Compare the address of the server's name in the table with those of its interfaces: libraries listen there."""
+    """Check that the server's address in the table belongs to one of its interfaces, at which libraries listen."""
     resolution = answer.facts.resolution(answer.name)
     own = addresses_of(address for interface in answer.facts.interfaces for address in interface.addresses)
     if not answer.evidence.has_several_servers or resolution is None or not resolution.addresses or not own:
@@ -167,13 +167,13 @@ RULES: tuple[Rule, ...] = (
     same_hostname,
     PerServer(
         "slow-name", Topic.NAMES, Severity.RISKY, slow_name, "{server} takes {seconds:.1f} s to resolve {name}",
-        "the first name server of /etc/resolv.conf may be silent; names in /etc/hosts need none",
+        "check the first name server in /etc/resolv.conf, or add the names to /etc/hosts",
     ),
     PerServer(
         "address-not-own", Topic.NAMES, Severity.RISKY, foreign_address,
-        "{name}{address} is not an address of {host}, which answered for it: what listens there is elsewhere, or behind a "
-        "translation of addresses",
-        "a table should have the address that `ip addr` shows on that server; in containers use the host's network",
+        "{name}{address} is not an address of {host}, although {host} answered: the address is translated (NAT), or "
+        "belongs to another machine",
+        "use an address that `ip addr` shows on that server; in containers, use the host's network",
     ),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Interfaces, ports, and whether two servers of the table are one machine."""
+"""Rules about interfaces and ports, and about two servers of the table that are one machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from launcher.doctor.facts import Facts, Interface
 from launcher.doctor.finding import Evidence, Finding, Rule, Severity, Topic, groups, minority
 from launcher.doctor.network_facts import is_loopback
 
-# Values of these are beginnings of names; ^ excludes, = means the whole name.
+# Values of these variables are prefixes of names; ^ excludes, = requires the full name.
 _PREFIXES = ("NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME")
 
 
 def chosen_interfaces(evidence: Evidence) -> Iterator[Finding]:
-    """Check that the interfaces that variables choose exist, and lead to the other servers."""
+    """Check that the interfaces chosen by variables exist, and lead to the other servers."""
     for index, facts in evidence.answers():
         for variable, value in facts.interface_variables:
             if (finding := _judge_choice(evidence, index, variable, value)) is not None:
@@ -35,28 +35,28 @@ def _judge_choice(evidence: Evidence, index: int, variable: str, value: str) -> 
         return Finding(
             "no-such-interface", Topic.NETWORK, Severity.BREAKS, (index,),
             f"{variable}={value} matches no {wanted} on {evidence.named([index])}, which has {names}",
-            "`ip addr` shows them; servers whose interfaces have different names need a value each",
+            "choose one that `ip addr` shows; if interface names differ, set a value per server",
         )  # fmt: skip
     if not evidence.has_several_servers:
         return None
     if not outer:
         return Finding(
             "loopback-interface", Topic.NETWORK, Severity.BREAKS, (index,),
-            f"{variable}={value} chooses loopback on {evidence.named([index])}: no other server reaches what listens there",
-            "`ip addr` shows which interface has the address in the table",
+            f"{variable}={value} chooses loopback on {evidence.named([index])}, which other servers cannot reach",
+            "choose the interface with the address in the table, as `ip addr` shows it",
         )  # fmt: skip
     if used is None or used.name in outer:
         return None
     return Finding(
         "other-interface", Topic.NETWORK, Severity.RISKY, (index,),
-        f"{variable}={value} chooses {', '.join(outer)} on {evidence.named([index])}; its address in the table is "
-        f"{used.name}'s, and other servers were only tried there",
-        "fine where that is a network between all servers; a bridge of containers (docker0) is not",
+        f"{variable}={value} chooses {', '.join(outer)} on {evidence.named([index])}; its address in the table "
+        f"belongs to {used.name}, and only that one was tested",
+        "check that this interface connects all servers; a container bridge (docker0) does not",
     )  # fmt: skip
 
 
 def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
-    """Return for each server the one of its `carriers` that has its address in the table, else the busiest."""
+    """Return for each server the interface in `carriers` that has its address in the table, or else the busiest one."""
     found = []
     for index, names in enumerate(carriers):
         wanted, each = _having_address(evidence, index), names.split(",")
@@ -65,9 +65,9 @@ def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def elsewhere(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings about servers whose data did not go by the interface that has their address in the table.
+    """Yield findings about servers whose data did not use the interface with their address in the table.
 
-    `measured`: the interface of each server. Those that a variable chooses are `chosen_interfaces`' business.
+    `measured`: the interface of each server. Interfaces that variables choose are checked by `chosen_interfaces`.
     """
     said = {}
     for index, name in enumerate(measured):
@@ -75,18 +75,18 @@ def elsewhere(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
         if facts is None or not wanted or not name or name in wanted:
             continue
         if name not in {one.name for each in facts.interface_variables for one in _chosen(*each, facts)}:
-            said[index] = f"{name}, and not by {', '.join(wanted)}, which has its address in the table"
+            said[index] = f"{name}, not by {', '.join(wanted)}, which has its address in the table"
     for way, servers in groups(said).items():
         yield Finding(
             "other-network", Topic.NETWORK, Severity.RISKY, servers,
-            f"data of ranks on {evidence.named(servers)} went by {way}",
-            "tlaunch sets GLOO_, NCCL_, HCCL_ and TP_SOCKET_IFNAME where exactly one interface has the address, as its "
-            "first one; --env sets them otherwise",
+            f"data of ranks on {evidence.named(servers)} was sent by {way}",
+            "use --env to set GLOO_, NCCL_, HCCL_ and TP_SOCKET_IFNAME: tlaunch sets them only if exactly one interface "
+            "has the address as its first one",
         )  # fmt: skip
 
 
 def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
-    """Compare the MTU of the interfaces by which servers reach each other: large packets may be lost on some ways."""
+    """Check that the MTU is the same on the interfaces between servers. If it differs, large packets may be lost."""
     used = {
         index: _by_table(evidence, index, facts)
         or next((one for one in facts.interfaces if one.name == facts.default_interface), None)
@@ -96,12 +96,12 @@ def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
     if len(sizes) > 1:
         yield Finding(
             "mtu-differs", Topic.NETWORK, Severity.RISKY, minority(sizes), f"the MTU is {evidence.each(sizes)}",
-            "connections that are made and then hang are typical; `ip link set mtu` makes them equal",
+            "set the same MTU with `ip link set mtu`, since connections may hang after they are established",
         )  # fmt: skip
 
 
 def ports(evidence: Evidence) -> Iterator[Finding]:
-    """Check that ports are free, and none that the kernel may give to any connection at any time."""
+    """Check that ports are free, and outside the kernel's range for automatic ports."""
     for index, facts in evidence.answers():
         first, last = facts.first_ephemeral_port, facts.last_ephemeral_port
         for port in facts.ports:
@@ -109,19 +109,19 @@ def ports(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(
                     "port-taken", Topic.NETWORK, Severity.BREAKS, (index,),
                     f"port {port.number} cannot be used on {evidence.named([index])}: {port.trouble}",
-                    f"`ss -ltnp 'sport = {port.number}'` shows who uses it; or choose another with --master-port",
+                    f"find its user with `ss -ltnp 'sport = {port.number}'`, or choose another with --master-port",
                 )  # fmt: skip
             elif first is not None and last is not None and first <= port.number <= last:
                 yield Finding(
                     "port-may-be-taken", Topic.NETWORK, Severity.NOTE, (index,),
-                    f"port {port.number} is among those that {evidence.name(index)} gives to any connection, "
-                    f"{first}-{last}: it may be taken when a run starts",
-                    "choose one outside with --master-port, or let tlaunch choose",
+                    f"port {port.number} is in the range of automatic ports of {evidence.name(index)}, {first}-{last}: "
+                    "another program may use it when a run starts",
+                    "choose a port outside the range with --master-port, or let tlaunch choose",
                 )  # fmt: skip
 
 
 def one_machine(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no two servers are one machine: they would share its network, and perhaps its devices."""
+    """Check that no two servers are the same machine: they would share its network, and perhaps its devices."""
     known = groups({index: facts.machine or f"unknown {index}" for index, facts in evidence.facts.items()})
     for servers in (servers for servers in known.values() if len(servers) > 1):
         devices = [device.device_id for index in servers for device in evidence.cluster.servers[index].devices]
@@ -130,9 +130,9 @@ def one_machine(evidence: Evidence) -> Iterator[Finding]:
         shared = any(one.ascend_devices or one.nvidia_devices for one in facts) and len(ids) > len(set(ids))
         yield Finding(
             "one-machine", Topic.NETWORK, Severity.BREAKS if shared else Severity.RISKY, servers,
-            f"{evidence.named(servers)} are one machine, {facts[0].hostname}"
-            + (", and the table gives both the same devices" if shared else ""),
-            "make them one server of the table, with all its devices; or look which names lead to the same machine",
+            f"{evidence.named(servers)} are the same machine, {facts[0].hostname}"
+            + (", with the same devices in the table" if shared else ""),
+            "make them one server of the table, with all its devices, or check the names for a wrong address",
         )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (chosen_interfaces, mtu_differs, ports, one_machine)
 
 
 def _chosen(variable: str, value: str, facts: Facts) -> list[Interface]:
-    """Return the interfaces that the library would take. Syntax: NCCL's and HCCL's documentation of the variables."""
+    """Return the interfaces that the library would use, by the documented syntax of NCCL and HCCL."""
     if variable == "HCCL_IF_IP":
         wanted_addresses = addresses_of([value])
         return [one for one in facts.interfaces if wanted_addresses & addresses_of(one.addresses)]
@@ -162,13 +162,13 @@ def _by_table(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
 
 
 def _outer(server_id: str, facts: Facts) -> frozenset[Address]:
-    """Return the addresses of the name on its own server, but for loopback."""
+    """Return the addresses of the server's name on the server itself, without loopback."""
     resolution = facts.resolution(server_id)
     return addresses_of(one for one in resolution.addresses if not is_loopback(one)) if resolution else frozenset()
 
 
 def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:
-    """Return the interfaces that have the server's address in the table; eth0 where the address is labelled eth0:1."""
+    """Return the interfaces that have the server's address in the table; eth0 if the address is labelled eth0:1."""
     facts = evidence.facts.get(index)
     if facts is None:
         return ()

@@ -1,4 +1,4 @@
-"""Rules about servers that do not answer or reach each other; every ordered pair counts, as connections go both ways."""
+"""Rules about servers that do not answer or cannot reach each other. Both directions of each pair are checked."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from launcher.doctor.join_failure import SERVER
 from launcher.doctor.network_facts import is_loopback
 from launcher.doctor.reach import Attempt, Outcome
 
-MAX_PAIRS = 8  # that have a finding each
+MAX_PAIRS = 8  # pairs with separate findings
 _HINTS = {
-    Outcome.REFUSED: "a firewall on the way refuses connections (`iptables -L`, `nft list ruleset`): servers must be able to "
-    "open any port of each other",
-    Outcome.TIMED_OUT: "a firewall that drops connections looks like that: servers must be able to open any port of each "
-    "other; else check the cable, the VLAN and the routes",
-    Outcome.NO_ROUTE: "`ip route get` on the first server shows the way that it would take",
-    Outcome.WRONG_ANSWER: "two servers with one address, a proxy, or a forwarded port: `ip addr` on both shows it",
+    Outcome.REFUSED: "check the firewalls (`iptables -L`, `nft list ruleset`): servers must be able to "
+    "connect to any port of each other",
+    Outcome.TIMED_OUT: "check the firewalls, since servers must be able to connect to any port of each other; then check the "
+    "cable, the VLAN and the routes",
+    Outcome.NO_ROUTE: "check the route with `ip route get` on the first server",
+    Outcome.WRONG_ANSWER: "check `ip addr` on both for a duplicate address, and look for a proxy or a forwarded port",
 }
-Way = tuple[int, int]  # from which server, to which
+Way = tuple[int, int]  # sender, receiver
 
 
 class _Ways:
-    """The ways from server to server that have failed, of those that were tried. Each is reported once."""
+    """The failed connections between servers, of all tested ones. Each is reported once."""
 
     def __init__(self, tried: Collection[Way], failed: Collection[Way]) -> None:
         self._left = dict.fromkeys(failed)
-        # Counted once for each end: of 500 servers there are 250,000 pairs.
+        # Counted in advance by server, since 500 servers have 250,000 pairs.
         self._tried = [Counter(way[end] for way in tried) for end in (0, 1)]
         self._failed: list[dict[int, list[Way]]] = [defaultdict(list), defaultdict(list)]
         for way in failed:
@@ -36,7 +36,7 @@ class _Ways:
                 self._failed[end][way[end]].append(way)
 
     def take_all(self, server: int, end: int) -> list[Way]:
-        """Return all ways from (`end` 0) or to (`end` 1) a server, if there are several and all of them have failed."""
+        """Take all connections from (`end` 0) or to (`end` 1) a server, if there are several and all of them failed."""
         ways = [way for way in self._failed[end].get(server, ()) if way in self._left]
         if len(ways) < 2 or len(ways) != self._tried[end][server]:
             return []
@@ -45,7 +45,7 @@ class _Ways:
         return ways
 
     def pairs(self) -> list[list[Way]]:
-        """Return the other ways, one or both of each pair of servers."""
+        """Return the remaining connections, one or both directions of each pair."""
         pairs: dict[frozenset[int], list[Way]] = defaultdict(list)
         for way in sorted(self._left):
             pairs[frozenset(way)].append(way)
@@ -53,7 +53,7 @@ class _Ways:
 
 
 def join_failed(evidence: Evidence) -> Iterator[Finding]:
-    """Yield one finding for a cause that several servers share; its hint names the first of them."""
+    """Yield one finding per cause, with all servers that it affects; its hint names the first of them."""
     for failure, servers in groups(evidence.join_failures).items():
         hint = failure.hint and failure.hint.replace(SERVER, evidence.name(servers[0]))
         message = f"{evidence.named(servers)}: {failure.why}"
@@ -61,25 +61,25 @@ def join_failed(evidence: Evidence) -> Iterator[Finding]:
 
 
 def no_answer(evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings about servers without facts or with troubles, unless it is known why they did not join."""
+    """Yield findings about servers without facts or with errors, except those with a known join failure."""
     unknown = set(range(len(evidence.cluster.servers))) - set(evidence.facts) - set(evidence.join_failures)
     if silent := tuple(sorted(unknown - set(evidence.troubles))):
         yield Finding(
             "no-answer", Topic.ANSWER, Severity.BREAKS, silent, f"{evidence.named(silent)}: no answer",
-            "the engine could not start tlaunch there, or nothing comes back: try `ssh` or `srun` with `tlaunch --version`",
+            "run `tlaunch --version` there by `ssh` or `srun`: tlaunch may not start, or its connection may fail",
         )  # fmt: skip
     for server, trouble in sorted(evidence.troubles.items()):
         if server not in evidence.join_failures:
             yield Finding(
                 "no-answer", Topic.ANSWER, Severity.BREAKS, (server,), f"{evidence.named([server])}: {trouble}",
-                "is the same tlaunch installed there, and room left on its disks?",
+                "check that the same tlaunch is installed there, and that its disks are not full",
             )  # fmt: skip
 
 
 def unreachable(evidence: Evidence) -> Iterator[Finding]:
-    """Check that all servers reach each other. One that none reaches, or that reaches none, is one finding.
+    """Check that all servers reach each other. A server that no other can reach, or that reaches none, is one finding.
 
-    Other rules report lost packets, a server that does not reach itself, and a name that is unknown there.
+    Other rules report lost packets, a server that does not reach itself, and unknown names.
     """
     tried = {
         (server, attempt.server): attempt
@@ -96,18 +96,18 @@ def unreachable(evidence: Evidence) -> Iterator[Finding]:
             failed[way] = attempt
     ways = _Ways(tried, failed)
     for index in range(len(evidence.cluster.servers)):
-        for end, words in ((1, "no other server reaches {}"), (0, "{} reaches no other server")):
+        for end, words in ((1, "no other server can reach {}"), (0, "{} cannot reach any other server")):
             if own := ways.take_all(index, end):
                 yield _unreachable(evidence, (index,), words.format(evidence.name(index)), failed[own[0]])
     pairs = ways.pairs()
     for pair in pairs[:MAX_PAIRS]:
         first, second = map(evidence.name, pair[0])
-        one_way = f"{first} does not reach {second}, only the other way round"
-        message = f"{first} and {second} do not reach each other" if len(pair) == 2 else one_way
+        one_way = f"{first} cannot reach {second}, but {second} can reach {first}"
+        message = f"{first} and {second} cannot reach each other" if len(pair) == 2 else one_way
         yield _unreachable(evidence, pair[0], message, failed[pair[0]])
     if rest := pairs[MAX_PAIRS:]:
         servers = tuple(sorted({server for pair in rest for way in pair for server in way}))
-        message = f"{len(rest)} more pairs of servers do not reach each other, of {evidence.named(servers)}"
+        message = f"{len(rest)} more pairs of servers cannot reach each other: {evidence.named(servers)}"
         yield Finding("unreachable", Topic.REACH, Severity.BREAKS, servers, message)
 
 
@@ -123,9 +123,9 @@ def _unreachable(evidence: Evidence, servers: tuple[int, ...], message: str, att
 
 
 def not_itself(evidence: Evidence) -> Iterator[Finding]:
-    """Check that a server reaches itself by its address in the table, as its ranks do.
+    """Check that a server reaches itself at its address in the table, as its ranks do.
 
-    An address that is elsewhere, or an unknown name, is reported by other rules.
+    Other rules report wrong addresses and unknown names.
     """
     for index, attempts in sorted(evidence.reach.items()):
         facts = evidence.facts.get(index)
@@ -140,16 +140,16 @@ def not_itself(evidence: Evidence) -> Iterator[Finding]:
             is_needed = evidence.rank_count(index) > 1 or index == evidence.cluster.first_server
             yield Finding(
                 "not-itself", Topic.REACH, Severity.BREAKS if is_needed else Severity.RISKY, (index,),
-                f"server {evidence.name(index)} does not reach itself at {attempt.address}: {why}",
-                f"`ip link set {down[0]} up` there" if down
-                else "its ranks must reach each other: check its firewall, and the interface lo",
+                f"server {evidence.name(index)} cannot reach itself at {attempt.address}: {why}",
+                f"run `ip link set {down[0]} up` there" if down
+                else "check its firewall and the interface lo, since its ranks must reach each other",
             )  # fmt: skip
 
 
 def large_packets(evidence: Evidence) -> Iterator[Finding]:
-    """Check that large packets arrive. A server that loses them from or to all others is one finding.
+    """Check that large packets arrive. A server that loses them to or from all others is one finding.
 
-    Only some pairs are tried with large packets, each by both ends.
+    Only some pairs are tested with large packets, each by both ends.
     """
     lost, tried = set(), set()
     for server, attempts in evidence.reach.items():
@@ -167,7 +167,7 @@ def large_packets(evidence: Evidence) -> Iterator[Finding]:
     pairs = ways.pairs()
     for pair in pairs[:MAX_PAIRS]:
         first, second = map(evidence.name, pair[0])
-        both = f"between {first} and {second}, both ways"
+        both = f"between {first} and {second}, in both directions"
         yield _lost(evidence, pair[0], both if len(pair) == 2 else f"from {first} to {second}", pair[0])
     if rest := [way for pair in pairs[MAX_PAIRS:] for way in pair]:
         servers = tuple({server for way in rest for server in way})
@@ -178,8 +178,8 @@ def _lost(evidence: Evidence, way: Way, where: str, servers: tuple[int, ...]) ->
     first, second = map(evidence.name, way)
     return Finding(
         "large-packets-lost", Topic.REACH, Severity.BREAKS, tuple(sorted(servers)),
-        f"{where}, small packets arrive and large ones do not",
-        f"is the MTU the same on the whole way? On {first}, `ping -M do -s 1472 {second}` shows whether 1500 bytes pass",
+        f"{where}, small packets arrive but large ones do not",
+        f"check the MTU on the path: on {first}, test packets of 1500 bytes with `ping -M do -s 1472 {second}`",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Rules about directories, limits, processors, memory and devices: whether the ranks of a server fit on it."""
+"""Rules about resources: directories, limits, processors, memory and devices for the ranks of each server."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from launcher.doctor.facts import Facts, Folder
 from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-MIN_FREE_BYTES = 100 * MIB  # logs alone may take that
+MIN_FREE_BYTES = 100 * MIB  # may be needed for logs
 MIN_ROOM_BYTES, MIN_ROOM_SHARE = 10 * GIB, 0.05  # below both, a checkpoint may not fit
-MIN_INODES = 100  # a run directory of a server has some ten files, and three of each rank
-FEW_INODES = 1000  # a run makes a handful of files per rank
-SHARED_MEMORY_PER_RANK_BYTES = 64 * MIB  # what a container gets for everything in it by default
-FILES_PER_RANK = 256  # that a rank with torch has open, with its data; measured: about 60
-THREADS_PER_RANK = 64  # of torch, its communication and a few workers that load data
-LOCKED_BYTES = GIB  # buffers of RDMA are some hundreds of MiB in a process; the usual limits are 64 KiB and 8 MiB
+MIN_INODES = 100  # a run directory has about ten files per server, and three per rank
+FEW_INODES = 1000  # a run creates some files per rank
+SHARED_MEMORY_PER_RANK_BYTES = 64 * MIB  # a container's default
+FILES_PER_RANK = 256  # open files of a rank with torch and its data; measured: about 60
+THREADS_PER_RANK = 64  # of torch, its communication and some data loaders
+LOCKED_BYTES = GIB  # RDMA buffers take some hundreds of MiB per process; the usual limits are 64 KiB and 8 MiB
 LARGE_FILE_BYTES = 10 * GIB  # checkpoints of a rank are rarely larger
-MEMORY_PER_RANK_BYTES = 512 * MIB  # torch alone takes about 300
+MEMORY_PER_RANK_BYTES = 512 * MIB  # importing torch takes about 300 MiB
 
 Find = Callable[[Answer], Mapping[str, Any] | None]
 
@@ -28,9 +28,9 @@ Find = Callable[[Answer], Mapping[str, Any] | None]
 def _folder(
     purpose: str, is_wrong: Callable[[Folder, int], bool], breaks: Callable[[Folder], bool] = lambda _: False
 ) -> Find:
-    """Look at the directory with that purpose; `is_wrong` gets it and the number of ranks on its server.
+    """Return a check of the directory with this purpose. `is_wrong` gets the directory and the number of ranks.
 
-    `breaks`: whether a run would fail of it if this is the runs directory.
+    `breaks`: whether a run would fail if this is the runs directory.
     """
 
     def find(answer: Answer) -> Mapping[str, Any] | None:
@@ -60,12 +60,12 @@ def _is_nearly_full(folder: Folder, _ranks: int) -> bool:
 
 
 def _has_few_inodes(folder: Folder, _ranks: int) -> bool:
-    """Return whether few files can be made. Some file systems do not count inodes, and report 0 of 0."""
+    """Return whether few more files can be created. Some file systems do not count inodes, and report 0 of 0."""
     return bool(folder.total_inodes) and folder.free_inodes is not None and folder.free_inodes < FEW_INODES
 
 
 def _shared_memory_of(ranks: int) -> int:
-    """Return what ranks of one server, and their data loaders, need to hand tensors to each other."""
+    """Return the shared memory that the ranks of a server and their data loaders need, in bytes."""
     return SHARED_MEMORY_PER_RANK_BYTES * ranks if ranks > 1 else 0
 
 
@@ -75,13 +75,13 @@ def _is_small(folder: Folder, ranks: int) -> bool:
 
 
 def _is_used_up(folder: Folder, ranks: int) -> bool:
-    """Return whether shared memory that is large enough is full: what killed ranks have left there stays."""
+    """Return whether shared memory is large enough but full: killed ranks leave files in it."""
     free, total = folder.free_bytes, folder.total_bytes
     return free is not None and total is not None and free < _shared_memory_of(ranks) <= total
 
 
 def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_unlimited: bool = False) -> Find:
-    """Compare the soft limit `name` with what is wanted. `is_unlimited`: the hint recommends no limit at all."""
+    """Return a check of the soft limit `name`. `is_unlimited`: the hint recommends no limit."""
 
     def find(answer: Answer) -> Mapping[str, Any] | None:
         limit, least = answer.facts.limit(name), wanted(answer)
@@ -89,17 +89,17 @@ def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_u
             return None
         if limit.hard is None or (not is_unlimited and limit.hard >= least):
             value = "unlimited" if is_unlimited else least
-            how = f"`{command} {value}` before tlaunch starts there, or a line in /etc/security/limits.conf"
+            how = f"run `{command} {value}` before tlaunch starts there, or add a line to /etc/security/limits.conf"
         else:
             where = "in /etc/security/limits.conf or the service's settings"
-            how = f"the hard limit is {limit.hard:,}: only root can raise it, {where}"
+            how = f"let root raise the hard limit of {limit.hard:,}, {where}"
         return {"soft": limit.soft, "wanted": least, "how": how}
 
     return find
 
 
 def few_files(answer: Answer) -> Mapping[str, Any] | None:
-    """Compare the limit of open files: gloo connects every rank to every other, for each group of dp, mp and pp.
+    """Check the limit of open files: gloo connects every rank to every other, for each group of dp, mp and pp.
 
     With accelerators, ranks do not use gloo by default.
     """
@@ -112,7 +112,7 @@ def few_files(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def locked_memory(answer: Answer) -> Mapping[str, Any] | None:
-    """Compare the limit of locked memory where network cards read memory by themselves."""
+    """Check the limit of locked memory if there are RDMA network cards, which access memory directly."""
     found = _low_limit("memlock", "ulimit -l", lambda _: LOCKED_BYTES)(answer)
     if found is None or not answer.facts.rdma_devices or not answer.evidence.has_several_servers:
         return None
@@ -132,12 +132,12 @@ def few_cpus(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def _visible(facts: Facts) -> tuple[int, ...]:
-    """Return the ids of the devices there. Programs number NVIDIA's from 0, however many of them a container is given."""
+    """Return the ids of the visible devices. NVIDIA devices are numbered from 0, even in a container with a subset."""
     return facts.ascend_devices or tuple(range(len(facts.nvidia_devices)))
 
 
 def missing_devices(answer: Answer) -> Mapping[str, Any] | None:
-    """Compare devices with the table's. A server without any is right where none has one."""
+    """Check that the table's devices exist. If no server has any devices, this is not a problem."""
     if not any(map(_visible, answer.evidence.facts.values())):
         return None
     visible = _visible(answer.facts)
@@ -151,7 +151,7 @@ def missing_devices(answer: Answer) -> Mapping[str, Any] | None:
 def no_accelerator(evidence: Evidence) -> Iterator[Finding]:
     servers = tuple(sorted(evidence.facts))
     if servers and not any(map(_visible, evidence.facts.values())):
-        message = f"no accelerator is visible on {evidence.named(servers)}: ranks would compute on processors"
+        message = f"no accelerator is visible on {evidence.named(servers)}: ranks would run on CPUs"
         yield Finding("no-accelerator", Topic.DEVICES, Severity.NOTE, servers, message)
 
 
@@ -168,9 +168,9 @@ RULES: tuple[Rule, ...] = (
     *(
         PerServer(
             "not-writable", Topic.FILES, Severity.BREAKS, _folder(purpose, lambda folder, _: not folder.writable),
-            f"no file can be made in {words} {{why}}, on {{server}}",
-            "check the permissions, and whether the disk is full or mounted read-only; "
-            f"{option} chooses another directory",
+            f"no file can be created in {words} {{why}}, on {{server}}",
+            "check the permissions, and whether the disk is full or read-only, or choose another directory with "
+            f"{option}",
         )
         for purpose, words, option in _SPACES
     ),
@@ -179,7 +179,7 @@ RULES: tuple[Rule, ...] = (
             "disk-nearly-full", Topic.FILES, Severity.RISKY,
             _folder(purpose, _is_nearly_full, lambda folder: (folder.free_bytes or 0) < MIN_FREE_BYTES),
             f"{{free}} MiB of {{total}} MiB are left on {{server}} ({{percent:.1f}} %) for {words} ({{path}})",
-            "a rank whose log cannot be written continues without one; remove old runs",
+            "remove old runs: a rank whose log cannot be written continues without a log",
         )
         for purpose, words, _ in _SPACES
     ),
@@ -187,8 +187,8 @@ RULES: tuple[Rule, ...] = (
         PerServer(
             "few-inodes", Topic.FILES, Severity.RISKY,
             _folder(purpose, _has_few_inodes, lambda folder: (folder.free_inodes or 0) < MIN_INODES),
-            f"{{server}} can make only {{inodes:,}} more files in {words} ({{path}})",
-            "`df -i` shows it; many small files elsewhere on that disk use them up",
+            f"{{server}} can create only {{inodes:,}} more files in {words} ({{path}})",
+            "check `df -i`, and remove small files from that disk",
         )
         for purpose, words, _ in _SPACES
     ),
@@ -196,56 +196,53 @@ RULES: tuple[Rule, ...] = (
         "shared-memory-full", Topic.FILES, Severity.RISKY, _folder("shared_memory", _is_used_up),
         "{free} MiB of {total} MiB are left in shared memory of {server} ({path}), for {ranks} ranks; {needed} MiB or more "
         "are usual",
-        "`du -a` there shows what fills it; files of processes that have ended may be removed",
+        "list its files with `du -a`, and remove files of processes that no longer exist",
     ),
     PerServer(
         "small-shared-memory", Topic.FILES, Severity.RISKY, _folder("shared_memory", _is_small),
         "shared memory of {server} ({path}) holds {total} MiB, for {ranks} ranks; {needed} MiB or more are usual",
-        "64 MiB is what a container gets by default: start it with --shm-size or --ipc=host, a pod with an emptyDir of "
-        "medium Memory",
+        "start a container with --shm-size or --ipc=host, or a pod with an emptyDir of medium Memory: the default of "
+        "containers is 64 MiB",
     ),
     PerServer(
         "shared-memory-closed", Topic.FILES, Severity.RISKY,
         _folder("shared_memory", lambda folder, _: folder.exists and not folder.writable),
-        "no file can be made in shared memory {why}, on {server}: ranks that share tensors, and the workers that load "
-        "their data, may fail",
-        "it should be a tmpfs that every user may write to: `mount -o remount,rw,mode=1777 /dev/shm`; `df /dev/shm` shows whether it is "
-        "full",
+        "no file can be created in shared memory {why}, on {server}: ranks that share tensors, and data loaders, may fail",
+        "make it writable for every user: `mount -o remount,rw,mode=1777 /dev/shm`; check `df /dev/shm`, too",
     ),
     PerServer(
         "few-open-files", Topic.LIMITS, Severity.RISKY, few_files,
-        "a process may open {soft:,} files on {server}; a rank among {world_size:,} may need {wanted:,}", "{how}",
+        "a process may open {soft:,} files on {server}, but each of {world_size:,} ranks may need {wanted:,}", "{how}",
     ),
     PerServer(
         "few-processes", Topic.LIMITS, Severity.RISKY,
         lambda answer: None if answer.facts.user == 0 else _low_limit(  # the kernel does not apply it to root
             "nproc", "ulimit -u", lambda one: THREADS_PER_RANK * one.ranks + 2 * one.facts.usable_cpus
         )(answer),
-        "a user may have {soft:,} threads on {server}; {ranks} ranks may need {wanted:,}", "{how}",
+        "a user may have {soft:,} threads on {server}, but {ranks} ranks may need {wanted:,}", "{how}",
     ),
     PerServer(
         "locked-memory", Topic.LIMITS, Severity.RISKY, locked_memory,
-        "a process may lock {kib:,} KiB of memory on {server}, with {cards}: connections by RDMA may fail",
-        "`ulimit -l unlimited`; in containers --ulimit memlock=-1",
+        "a process may lock only {kib:,} KiB of memory on {server}, with {cards}: RDMA connections may fail",
+        "run `ulimit -l unlimited`; in containers, use --ulimit memlock=-1",
     ),
     PerServer(
         "small-files", Topic.LIMITS, Severity.RISKY,
         _low_limit("fsize", "ulimit -f", lambda _: LARGE_FILE_BYTES, is_unlimited=True),
-        "no file may be larger than {soft:,} bytes on {server}: logs and checkpoints are", "{how}",
+        "no file may be larger than {soft:,} bytes on {server}, but logs and checkpoints are", "{how}",
     ),
     PerServer(
         "little-memory", Topic.LIMITS, Severity.RISKY, little_memory,
-        "{amount:,} MiB of memory is {how} on {server}; {ranks} ranks with torch take {wanted:,} MiB before they have a "
-        "model",
-        "the kernel kills a rank where memory runs out; `tlaunch why` would say so",
+        "{amount:,} MiB of memory is {how} on {server}, but {ranks} ranks with torch take {wanted:,} MiB without a model",
+        "provide more memory, or use fewer ranks: the kernel kills a rank if memory runs out",
     ),
     PerServer(
         "few-cpus", Topic.LIMITS, Severity.NOTE, few_cpus, "fewer processors than ranks on {server}: {cpus:g} for {ranks}"
     ),
     PerServer(
         "devices-missing", Topic.DEVICES, Severity.BREAKS, missing_devices,
-        "the table wants {missing} on {server}, where {there}",
-        "`npu-smi info` or `nvidia-smi` shows them; a container sees only what it is given",
+        "the table needs {missing} on {server}, but {there}",
+        "list the devices with `npu-smi info` or `nvidia-smi`; in a container, pass the devices to it",
     ),
     no_accelerator,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rules about software, rank table and clocks, which should be the same on all servers."""
+"""Rules about software, rank table and clocks, which should be equal on all servers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, 
 
 MAX_SKEW_S = 1.0
 _MISSING = "missing"
-# How many parts of a version must be alike, and how bad it is where they are not. Where only later parts differ, it is
-# a note. Servers with another tlaunch are refused before they are asked.
+# The number of version parts that must be equal, and the severity if they are not. If only later parts differ, it is a
+# note. Servers with another version of tlaunch are refused earlier.
 _MUST_AGREE = {
     "python": (2, Severity.RISKY),
     "torch": (2, Severity.BREAKS),
     "torch_npu": (2, Severity.BREAKS),
     "mpi4py": (1, Severity.RISKY),
-    "MPI": (1, Severity.RISKY),  # that mpi4py loads: "Open MPI 5.0.11"
+    "MPI": (1, Severity.RISKY),  # the library that mpi4py loads: "Open MPI 5.0.11"
     "numpy": (1, Severity.RISKY),
 }
 
 
 def clock_skew(evidence: Evidence) -> Iterator[Finding]:
-    """Compare clocks, by which logs are merged and the first failure is found."""
+    """Compare clocks, which determine the order of merged logs and the first failure."""
     if len(evidence.offsets_s) < 2:
         return
     middle_s = median(evidence.offsets_s.values())
@@ -32,14 +32,14 @@ def clock_skew(evidence: Evidence) -> Iterator[Finding]:
     apart_s = max(off.values()) - min(off.values())
     if apart_s <= MAX_SKEW_S:
         return
-    # With two clocks, either may be the wrong one.
+    # With two clocks, either may be wrong.
     servers = tuple(sorted(index for index, by_s in off.items() if abs(by_s) > MAX_SKEW_S / 2))
     ahead, behind = max(off, key=lambda index: off[index]), min(off, key=lambda index: off[index])
     yield Finding(
         "clock-skew", Topic.CLOCK, Severity.RISKY, servers,
         f"clocks are up to {apart_s:.1f} s apart: {evidence.name(ahead)} is ahead of {evidence.name(behind)}; "
-        "logs of several servers would be merged in a wrong order, and a wrong rank be blamed for a failure",
-        "let one service set all clocks: `timedatectl` or `chronyc tracking` shows whether one does",
+        "logs of several servers would be merged in a wrong order, and a failure attributed to the wrong rank",
+        "synchronise all clocks with one service, and check it with `timedatectl` or `chronyc tracking`",
     )  # fmt: skip
 
 
@@ -49,16 +49,16 @@ def versions(evidence: Evidence) -> Iterator[Finding]:
         said = groups(found)
         if len(said) < 2:
             continue
-        # Without the build: 2.6.0+cpu and 2.6.0+cu124 are one release.
+        # Ignore the build: 2.6.0+cpu and 2.6.0+cu124 are the same release.
         agree = len({tuple(version.partition("+")[0].split(".")[:parts]) for version in said}) == 1
         yield Finding(
             "version-differs", Topic.SOFTWARE, Severity.NOTE if agree else severity, minority(said),
-            f"{name}: {evidence.each(said)}", "install the same on all servers, or start from one shared environment",
+            f"{name}: {evidence.each(said)}", "install the same version on all servers, or use one shared environment",
         )  # fmt: skip
 
 
 def interpreters(evidence: Evidence) -> Iterator[Finding]:
-    """Compare the paths of Python: different environments explain whatever else differs."""
+    """Compare the paths of Python: different environments explain other differences."""
     said = groups({index: facts.executable for index, facts in evidence.facts.items()})
     if len(said) > 1:
         message = f"Python is {evidence.each(said)}"
@@ -71,7 +71,7 @@ def users(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "user-differs", Topic.SOFTWARE, Severity.RISKY, minority(said),
             f"ranks would belong to user {evidence.each(said)}",
-            "other users may be unable to write files of a shared run directory",
+            "use the same user on all servers: others may be unable to write to a shared run directory",
         )  # fmt: skip
 
 
@@ -81,14 +81,14 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
         others = minority(said)
         yield Finding(
             "table-differs", Topic.TABLE, Severity.BREAKS, others,
-            f"the rank table on {evidence.named(others)} is not the one on {evidence.named(next(iter(said.values())))}: "
+            f"the rank table on {evidence.named(others)} differs from the one on {evidence.named(next(iter(said.values())))}: "
             "HCCL would stop with EI0005",
-            "copy one file to all servers; `tlaunch table diff` shows the differences of two",
+            "copy one file to all servers, and compare files with `tlaunch table diff`",
         )  # fmt: skip
 
 
 def mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
-    """Return what ranks get so that mpi4py does not hang where mpirun knows servers by name."""
+    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name; None if unnecessary."""
     if not answer.facts.mpi_variables or not go_by_names(answer.evidence.cluster.servers):
         return None
     needed = " ".join(f"{name}={value}" for name, value in answer.facts.mpi_variables)
@@ -102,14 +102,13 @@ RULES: tuple[Rule, ...] = (
         "other-mpi", Topic.SOFTWARE, Severity.RISKY,  # a run that does not use mpi4py works
         lambda answer: {"trouble": answer.facts.mpi_trouble} if answer.facts.mpi_trouble else None,
         "on {server}, {trouble}",
-        "for programs that import mpi4py: the mpirun of that MPI first on PATH, or the MPI of this mpirun for that Python",
+        "for programs that import mpi4py, put the mpirun of that MPI first on PATH, or install mpi4py for this mpirun",
     ),
     PerServer(
         "mpi-by-name", Topic.SOFTWARE, Severity.NOTE, mpi_by_name,
-        "on {server}, mpi4py loads {mpi} under the mpirun of Open MPI 4: ranks get {needed}, without which MPI_Barrier hangs "
-        "where mpirun knows servers by name",
-        "COMM_TYPE_SHARED is wrong there nevertheless: the mpirun of that MPI first on PATH, or addresses in the rank table, "
-        "correct all of it",
+        "on {server}, mpi4py loads {mpi} under the mpirun of Open MPI 4: ranks get {needed}, because otherwise MPI_Barrier "
+        "hangs if mpirun knows servers by name",
+        "put the mpirun of that MPI first on PATH, or use addresses in the rank table: COMM_TYPE_SHARED is still wrong",
     ),
     interpreters,
     users,
@@ -117,7 +116,7 @@ RULES: tuple[Rule, ...] = (
         "table-missing", Topic.TABLE, Severity.NOTE,  # ranks get a copy in the run directory
         lambda answer: {"trouble": answer.facts.table_trouble} if answer.facts.table_trouble else None,
         "the rank table cannot be read on {server}: {trouble}",
-        "`tlaunch run` gives ranks a copy; started by hand, or by `tlaunch exec`, they need it at the same path",
+        "copy it to the same path for ranks started by hand or by `tlaunch exec`; `tlaunch run` gives ranks a copy",
     ),
     table_differs,
 )  # fmt: skip

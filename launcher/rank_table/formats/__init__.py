@@ -1,1 +1,1 @@
-"""One folder per format: read.py makes rows of a document, rules.py finds faults, write.py writes a cluster down."""
+"""The formats, one package each: read.py builds rows from a document, rules.py finds faults."""

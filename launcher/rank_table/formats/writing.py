@@ -1,6 +1,7 @@
-"""How clusters are written as tables of each format, and the limits of a format.
+"""Writers of tables for each format, and the limits of each format.
 
-Fixed order of keys, one line per device, a newline at the end: equal clusters give equal bytes on every node.
+Equal clusters give equal bytes on every node: keys are in a fixed order, each device has one line, and the text ends in
+a newline.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ PLAIN = ("hostfile", "rankfile", "nodelist")
 
 
 def dump(value: Any) -> str:
-    """Return `value` as JSON on one line, in the script it was written in.
+    """Return `value` as JSON on one line, without escaping non-ASCII characters.
 
-    A lone half of a surrogate pair, which JSON allows and UTF-8 does not, is written as an escape.
+    Text with a lone surrogate is escaped: JSON allows it, but UTF-8 does not.
     """
     text = json.dumps(value, ensure_ascii=False)
     if text.isascii():
@@ -38,13 +39,13 @@ def dump(value: Any) -> str:
 
 
 class Rows(NamedTuple):
-    """A list that has a line for each of its entries; an object that holds one has a line for each of its members."""
+    """A list that is written with one line per entry. An object that contains one has one line per member."""
 
     entries: Iterable[Mapping[str, Any]]
 
 
 def table_text(table: Mapping[str, Any]) -> str:
-    """Return a table as text. Everything but `Rows`, and what holds them, is on one line; what is None is left out."""
+    """Return a table as text. Only `Rows` and the objects around them take several lines. None values are omitted."""
     return f"{_laid_out(table, 0)}\n"
 
 
@@ -63,13 +64,13 @@ def _laid_out(value: Any, indent: int) -> str:
 
 
 def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
-    """Return the options named by `keys`, in the order of `keys`."""
+    """Return the options named by `keys`, in that order."""
     known = dict(options)
     return {key: known[key] for key in keys if key in known}
 
 
 def parsed(text: str) -> Any:
-    """Return the value that an option holds as JSON text; None where it is not JSON."""
+    """Parse an option that contains JSON; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -89,18 +90,20 @@ def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
     if ranks:
         few = ", ".join(map(str, ranks[:3]))
         more = f" and {len(ranks) - 3} more" if len(ranks) > 3 else ""
-        message = f"rank{'s' if len(ranks) > 1 else ''} {few}{more} run on the host itself (device_id -1), which only v1.1 has"
+        message = (
+            f"rank{'s' if len(ranks) > 1 else ''} {few}{more} run on the host (device_id -1), which only v1.1 allows"
+        )
         yield Reason(message, "keep the v1.1 table, or remove these ranks")
 
 
 def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
-    """Refuse two ranks on one device. In v2.0 a spare device may have the id of the one that it replaces."""
+    """Refuse two ranks on one device. Only in v2.0, a spare device may have the id of the device that it replaces."""
     for server in cluster.servers:
         ids = sorted(device.device_id for device in server.devices if device.device_id != HOST_RANK)
         twice = next((one for one, other in pairwise(ids) if one == other), None)
         if twice is not None:
             message = f"device {twice} of {server.server_id[:60]!r} has two ranks"
-            yield Reason(message, "give each device one rank first")
+            yield Reason(message, "first assign one rank to each device")
             return
 
 
@@ -109,18 +112,18 @@ def equal_servers(cluster: Cluster) -> Iterator[Reason]:
     for server in cluster.servers:
         if len(server.devices) != len(first.devices):
             message = (
-                f"all servers need equally many devices: {first.server_id[:60]!r} has {len(first.devices)}, "
-                f"{server.server_id[:60]!r} has {len(server.devices)}"
+                f"all servers need the same number of devices, but {first.server_id[:60]!r} has {len(first.devices)} "
+                f"and {server.server_id[:60]!r} has {len(server.devices)}"
             )
-            yield Reason(message, "v1.0 and rankfile take any number")
+            yield Reason(message, "use v1.0 or rankfile, which allow different numbers")
             return
 
 
 def plain_host_names(cluster: Cluster) -> Iterator[Reason]:
     for server in cluster.servers:
         if not is_host_name(server.server_id):
-            message = f"{server.server_id[:60]!r} cannot be the name of a host"
-            yield Reason(message, "write the servers' names or addresses as server_id first")
+            message = f"{server.server_id[:60]!r} is not a valid host name"
+            yield Reason(message, "first write the servers' names or addresses as server_id")
             return
 
 
@@ -130,14 +133,14 @@ def devices_of(cluster: Cluster) -> Iterator[Device]:
 
 @frozen
 class Target:
-    """One way to write a cluster down. Invariant: `write` gets only clusters without keys outside `keys`."""
+    """A target format of a conversion. Invariant: `write` gets only clusters whose keys are in `keys`."""
 
     name: str  # `Format.value`, or the name of a file for another launcher
     write: Callable[[Cluster], str]
-    keys: frozenset[str] = frozenset()  # what it has a place for, beside servers, devices and ranks
+    keys: frozenset[str] = frozenset()  # optional keys that it can hold
     limits: tuple[Limit, ...] = ()
-    advice: Callable[[Cluster], Iterator[str]] = lambda _: iter(())  # what a person should know about the result
-    is_table: bool = True  # False: it names hosts and slots for another launcher; all else stays in the table
+    advice: Callable[[Cluster], Iterator[str]] = lambda _: iter(())  # remarks about the result
+    is_table: bool = True  # False: it holds only hosts and slots, for another launcher
 
 
 DEVICE_LIMITS = (no_host_ranks, one_rank_per_device)
@@ -148,10 +151,8 @@ def write_v1_0(cluster: Cluster) -> str:
 
 
 def write_v1_2(cluster: Cluster) -> str:
-    """Write a v1.2 table. Without super_pod_list HCCL treats each server as a super pod of its own."""
-    pods: dict[
-        str, list[dict[str, str]]
-    ] = {}  # in the order of their first server, each with its servers in file order
+    """Write a v1.2 table. Without super_pod_list, HCCL treats each server as its own super pod."""
+    pods: dict[str, list[dict[str, str]]] = {}  # in the order of their first server; servers in file order
     for server in cluster.servers:
         if server.super_pod_id is not None:
             pods.setdefault(server.super_pod_id, []).append({"server_id": server.server_id})
@@ -189,7 +190,7 @@ def super_pods_for_all(cluster: Cluster) -> Iterator[Reason]:
     without = [server.server_id for server in cluster.servers if server.super_pod_id is None]
     if without and len(without) < len(cluster.servers):
         message = f"{len(without)} of {len(cluster.servers)} servers are in no super pod: {without[0][:60]!r}"
-        yield Reason(message, "put every server into one, or --drop super_pod")
+        yield Reason(message, "assign every server to one, or use --drop super_pod")
 
 
 _KEYS = frozenset({"device_ip", "super_device_id", "host_ip", "host_nic_ip", *DEVICE_OPTIONS, *SERVER_OPTIONS})
@@ -198,7 +199,7 @@ V1_2 = Target("v1.2", write_v1_2, _KEYS | SUPER_POD, (*DEVICE_LIMITS, super_pods
 
 
 def write_v2_0(cluster: Cluster) -> str:
-    """Write the ranks server by server, so that the order of the servers survives."""
+    """Write a v2.0 table, with ranks server by server to keep the order of the servers."""
     options = picked(cluster.options, RANK_TABLE_OPTIONS)
     head = {"version": "2.0", "status": "completed", **options, "rank_count": cluster.device_count}
     return table_text({**head, "rank_list": Rows(map(_a5_rank, devices_of(cluster)))})
@@ -212,28 +213,28 @@ def _a5_rank(device: Device) -> dict[str, Any]:
 
 
 def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
-    """Refuse ranks without layers, which cannot be made up: they describe how the machines are cabled."""
-    hint = "only a v2.0 table describes the layers of the network; have it made where the devices are"
+    """Refuse ranks without network layers. Layers describe the cabling of the machines and cannot be invented."""
+    hint = "generate the v2.0 table on the servers, since other formats do not describe the network layers"
     for server in cluster.servers:
         for device in server.devices:
             if wrong := _layer_fault(server, device):
                 yield Reason(f"rank {device.global_rank}: {wrong}", hint)
-                return  # the first is enough: all ranks have them, or none
+                return  # the first one is enough
 
 
 def _layer_fault(server: Server, device: Device) -> str | None:
     options = dict(device.options)
     missing = [key for key in ("local_id", "level_list") if key not in options]
     if missing:
-        return f"it has no {' and no '.join(missing)}"
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     for key in RANK_NUMBERS:
         if key in options and not (options[key].isascii() and options[key].isdecimal()):
-            return f"{key} {options[key][:20]!r} is no whole number"
+            return f"{key} {options[key][:20]!r} is not a whole number"
     levels = parsed(options["level_list"])
     first = levels[0] if isinstance(levels, list) and levels else None
     instance = first.get("net_instance_id") if isinstance(first, dict) else None
     if instance != server.server_id:
-        return f"its first layer is {str(instance)[:60]!r}, and its server {server.server_id[:60]!r}"
+        return f"its first layer is {str(instance)[:60]!r}, but its server is {server.server_id[:60]!r}"
     return None
 
 

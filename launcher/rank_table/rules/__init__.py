@@ -1,1 +1,1 @@
-"""The rules that several formats share, by topic."""
+"""Rules that apply to several formats, by topic."""

@@ -1,4 +1,4 @@
-"""Network addresses of devices and servers."""
+"""Rules about network addresses of devices and servers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 
 @rule("RT331", "an invalid address", formats=STRINGS, ascend_only=True)
 def address_invalid(table: Table) -> Iterator[Finding]:
-    """device_ip and host_ip hold IPv4 or IPv6 addresses, device_ip also several with commas between them.
+    """device_ip and host_ip are IPv4 or IPv6 addresses. A device_ip may contain several, separated by commas.
 
-    Placeholders such as 10.*.*.* are refused even on a single server, where the key may be empty or left out. So are
-    0.0.0.0 and ::, the addresses of no device: HCCL takes the first of them for one that is not set.
+    Placeholders such as 10.*.*.* are refused even on a single server, where the key may be empty or missing. The
+    unspecified addresses 0.0.0.0 and :: are refused, too: HCCL treats 0.0.0.0 as unset.
     """
     for server in table.servers:
         if server.host_ip is not None and address_family(server.host_ip) is None:
-            hint = "write the address of the server's network card, or leave host_ip out"
+            hint = "write the address of the server's network card, or remove host_ip"
             message = f'"{server.host_ip[:45]}" is {what_it_is_instead(server.host_ip, "network card")}'
             yield Finding(server.at("host_ip"), message, hint)
     families = table.address_families
@@ -37,9 +37,11 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
     number = "ID" if device.device_id is None else device.device_id
     hint = f"write the address that `hccn_tool -i {number} -ip -g` shows"
     if address == UNSET_ADDRESS:
-        # Copied from hccn_tool: asking it again would show the same.
-        hint = f"hccn_tool shows this where the device has no address; give it one with `hccn_tool -i {number} -ip -s "
-        hint += "address ADDRESS netmask NETMASK`, and write that"
+        # Copied from hccn_tool: it would print the same again.
+        hint = (
+            f"the device has no address: set one with `hccn_tool -i {number} -ip -s address ADDRESS netmask NETMASK`,"
+        )
+        hint += " and write it here"
     if table.format is Format.V1_1:
         return f'{hint}, or "" to use node_addr'
     return hint + (', or "" on a single server' if len(table.servers) == 1 else "")
@@ -47,9 +49,9 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
 
 @rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1})
 def address_repeated(table: Table) -> Iterator[Finding]:
-    """Each device has a network card and an address of its own; HCCL compares them as text over the whole file.
+    """Each device has its own network card and address. HCCL compares the addresses of the whole file as text.
 
-    One address in two places is a slip of the hand, whatever hardware the table is for.
+    A repeated address is a mistake on any hardware.
     """
     if sum(table.address_counts.elements()) == len(table.packed_addresses):
         return
@@ -59,23 +61,24 @@ def address_repeated(table: Table) -> Iterator[Finding]:
             earlier = first.get(address)
             if earlier is None:
                 first[address] = device
-            elif table.address_families[address] is not None:  # a placeholder is refused as such, once is enough
+            elif table.address_families[address] is not None:  # another rule reports placeholders
                 message = f"{device.word('device_ip')} {address[:45]} is used twice"
                 hint = "write this device's own address, as `hccn_tool -i ID -ip -g` shows it"
                 if not table.chip.is_ascend:
-                    hint = "write this device's own address, or leave device_ip out"
+                    hint = "write this device's own address, or remove device_ip"
                 yield Finding(device.at("device_ip"), message, hint, earlier.at("device_ip"))
 
 
-@rule("RT333", "a device without device_ip although it is needed", formats=SERVER_LISTS, ascend_only=True)
+@rule("RT333", "a device without the required device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_missing(table: Table) -> Iterator[Finding]:
-    """Between servers, devices talk over their own network cards, so every device needs its address.
+    """Between servers, devices communicate over their own network cards, so every device needs an address.
 
-    A single server needs none, nor does a single super pod, which is joined by more than a network. A cluster may also
-    talk over the servers' cards: then every server has a host_ip, and device_ip may be left out, but not on an A2.
+    A single server does not need addresses, and a single super pod does not either, since it has direct links. A
+    cluster may also use the servers' cards: then every server has a host_ip, and device_ip is optional, except on an
+    A2.
     """
-    # HCCL's parser lets more pass: an empty text on a 910, and anything on an A3, whose super pods it has not read yet
-    # when it looks at devices. Such a table still fails, when the first two servers connect; its owner hears it here.
+    # HCCL's parser accepts more: an empty text on a 910, and anything on an A3, because it reads the devices before the
+    # super pods. Such a table fails later, when the first two servers connect, so it is reported now.
     chip, joined, servers = table.chip, "servers", len(table.servers)
     if table.format is Format.V1_2 and chip.reads_super_pods:
         joined, servers = "super pods", len(table.pods)
@@ -104,7 +107,7 @@ def _no_string(device: DeviceRow) -> bool:
 
 @rule("RT334", "devices with different numbers of addresses", formats=SERVER_LISTS, ascend_only=True)
 def address_counts_differ(table: Table) -> Iterator[Finding]:
-    """If one device has two addresses, every device has two. An unset device_ip counts as one."""
+    """All devices must have the same number of addresses. An unset device_ip counts as one."""
     if not table.devices or set(table.address_counts) <= {0, 1} or len(table.address_counts) == 1:
         return
     expected = max(1, len(table.devices[0].addresses))
@@ -112,13 +115,13 @@ def address_counts_differ(table: Table) -> Iterator[Finding]:
         found = max(1, len(device.addresses))
         if found != expected and not _no_string(device):
             at = device.at("device_ip" if device.word("device_ip") in device.fields else None)
-            message = f"this device has {counted_addresses(found)}, the first one of the table {expected}"
-            yield Finding(at, message, f"write {counted_addresses(expected)}, with commas between them")
+            message = f"this device has {counted_addresses(found)}, but the first device of the table has {expected}"
+            yield Finding(at, message, f"write {counted_addresses(expected)}, separated by commas")
 
 
 @rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
 def address_families_mixed(table: Table) -> Iterator[Finding]:
-    """All devices of a cluster of several servers use the same kind of address, and so do all servers."""
+    """In a cluster of several servers, all devices use the same address family, and so do all servers."""
     if len(table.servers) < 2:
         return
     hosts = ((server.at("host_ip"), address_family(server.host_ip)) for server in table.servers if server.host_ip)
@@ -130,20 +133,18 @@ def address_families_mixed(table: Table) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "RT336", "a server without host_ip although the table uses host addresses", formats=SERVER_LISTS, ascend_only=True
-)
+@rule("RT336", "a server without host_ip in a table that uses host addresses", formats=SERVER_LISTS, ascend_only=True)
 def host_address_missing(table: Table) -> Iterator[Finding]:
-    """If HCCL uses the servers' own network cards, every server has a host_ip.
+    """If HCCL uses the servers' own network cards, every server needs a host_ip.
 
-    It does so when rank 0 has no device_ip but its server a host_ip, or when a device has "host" as net_position.
+    HCCL uses them if rank 0 has no device_ip but its server has a host_ip, or if a device has "host" as net_position.
     """
     reason = None
     if "net_position" in table.keys and any(device.fields.get("net_position") == "host" for device in table.devices):
         reason = 'a device has "host" as net_position'
     if table.uses_host_nics and not table.chip.needs_device_ip:
-        reason = "rank 0 has no device_ip but its server a host_ip"
+        reason = "rank 0 has no device_ip but its server has a host_ip"
     for server in table.servers if reason else ():
         if not server.has_host_ip and server.host_ip != "":
-            message = f"{reason}, so the servers' own addresses are used, and this server has none"
+            message = f"{reason}, so HCCL uses host addresses, but this server has none"
             yield Finding(server.at(), message, 'add "host_ip": the address of its network card')

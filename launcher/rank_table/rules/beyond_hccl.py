@@ -1,6 +1,6 @@
-"""Rules that HCCL does not have: warnings for any table, and the rules of single readers, silent unless one is named.
+"""Rules beyond HCCL's: warnings for any table, and rules of single readers, which apply only if the reader is named.
 
-A table has no netmasks, so for the segments of its addresses one that fits is looked for.
+A table has no netmasks, so rules about segments search for a netmask that fits.
 """
 
 from __future__ import annotations
@@ -28,32 +28,35 @@ NAMED_SERVERS = RANKED - {Format.V2_0}
 COUNTS = frozenset({"server_count", "group_count"})
 GROUP_COUNTS = frozenset({"instance_count", "device_count", "device_num", "server_num"})
 BITS = 32
-MAX_PREFIX = 30  # a longer one has no room for two devices
-MIN_COMMON_PREFIX = 16  # all addresses share a shorter one too easily for it to mean anything
+MAX_PREFIX = 30  # a longer prefix has no room for two devices
+MIN_COMMON_PREFIX = 16  # a shorter common prefix is too frequent to be significant
 POSITIONS = 4  # devices i and i + 4 of a server are at the same position
 FULL_SERVER = frozenset(range(2 * POSITIONS))
 HINT = (
-    "compare with `hccn_tool -i ID -ip -g`: on a 910, devices i and i + 4 of all servers share a segment, and 0 to 3 "
-    "are in four different ones"
+    "compare with `hccn_tool -i ID -ip -g`: on a 910, devices i and i + 4 of all servers share a segment, and devices "
+    "0 to 3 are in four different segments"
 )
 for_mindspore, for_msrun = (partial(rule, hccl_code=None, consumer=reader) for reader in ("mindspore", "msrun"))
 
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
-    """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9").
+    """MindSpore requires ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9").
 
-    Other programs do not mind.
+    Other programs accept any order.
     """
     for before, server in disorder(table):
-        message = f'server "{server.server_id:.64}" comes after "{before.server_id:.64}" in rank, before it in dictionary order'
-        hint = "ignore this unless MindSpore reads the table; for MindSpore, give this server the lower ranks"
+        message = (
+            f'server "{server.server_id:.64}" has higher ranks than "{before.server_id:.64}", but is before it in '
+            "dictionary order"
+        )
+        hint = "for MindSpore, assign lower ranks to this server; other readers accept the order"
         yield Finding(server.at("server_id"), message, hint)
 
 
 @warning("RT403", "ranks of servers are interleaved", formats=RANKED)
 def ranks_interleaved(table: Table) -> Iterator[Finding]:
-    """Each server should hold consecutive ranks: neighbours in rank are expected to be neighbours in space."""
+    """The ranks of a server should be consecutive: neighbouring ranks are expected to be close in the network."""
     if not table.ranks_are_sound:
         return
     for server, ranks in table.servers_by_rank:
@@ -61,14 +64,14 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
             jump = next(after for before, after in pairwise(ranks) if after != before + 1)
             device = next(device for device in server.devices if device.global_rank == jump)
             message = f"rank {jump} does not follow rank {ranks[ranks.index(jump) - 1]} on this server"
-            hint = f"ranks {ranks[0]} .. {ranks[0] + len(ranks) - 1} on one server keep its traffic inside it"
+            hint = f"use ranks {ranks[0]} .. {ranks[0] + len(ranks) - 1} on this server to keep traffic inside it"
             yield Finding(device.at("rank_id"), message, hint)
             return
 
 
-@warning("RT404", "a number that only HCCL reads", formats=STRINGS)
+@warning("RT404", "a number that only HCCL accepts", formats=STRINGS)
 def number_unusual(table: Table) -> Iterator[Finding]:
-    """HCCL skips blanks and a plus before a number and ignores what follows it; other readers refuse such numbers."""
+    """HCCL skips blanks and a plus before a number, and ignores text after it. Other readers refuse such numbers."""
     for key in COUNTS & table.fields.keys():
         written = text_at(table.fields, key)
         yield from _unusual((key,), written, read_decimal(written))
@@ -92,13 +95,13 @@ def _unusual(pointer: Pointer, written: str | None, number: int | None) -> Itera
 
 @warning("RT410", "device addresses in unusual segments", ascend_only=True)
 def segments_unusual(table: Table) -> Iterator[Finding]:
-    """On 910 servers, devices 0 to 3 are in four different network segments, and i + 4 is in that of i.
+    """On 910 servers, devices 0 to 3 are in four different network segments, and devices i and i + 4 share one.
 
-    Those segments are the same on all servers. Servers of later chips may keep all their devices in one segment. Since
-    a table has no netmasks, this warns only where no netmask makes any of it true.
+    The segments are the same on all servers. Servers with later chips may have all devices in one segment. A table has
+    no netmasks, so this warns only if no netmask can match this layout.
     """
     is_910 = table.chip.is_910
-    # A chip that is not named is taken for a 910 where every server has the devices 0 to 7 of one.
+    # Without --chip, assume a 910 if every server has devices 0 to 7.
     sets = [{device.device_id for device in server.devices} for server in table.servers]
     if not is_910 and (table.chip.name != "auto" or not sets or any(ids != FULL_SERVER for ids in sets)):
         return
@@ -106,9 +109,9 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
     of_servers = ([_number(table, device) or 0 for device in server.devices] for server in table.servers)
     if not positions or (not is_910 and all(_loosest(each)[0] >= MIN_COMMON_PREFIX for each in of_servers)):
         return
-    # Within a position, the addresses share this many leading bits; a segment may be no longer than that ...
+    # Addresses of one position share this many leading bits; a netmask must not be longer ...
     tight, low, high = min(map(_loosest, positions.values()))
-    # ... and between positions the closest share this many; a segment must be longer.
+    # ... and the closest positions share this many leading bits; a netmask must be longer.
     firsts = combinations((numbers[0] for numbers in positions.values()), 2)
     pairs = ((BITS - (one ^ other).bit_length(), one, other) for one, other in firsts)
     shared, one, other = max(pairs, default=(0, low, high))
@@ -121,7 +124,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
-    """Return the addresses of each position, as numbers. Empty where one is missing, repeated, or none of IPv4."""
+    """Return the addresses of each position as numbers; empty if any is missing, repeated, or not IPv4."""
     positions: dict[int, list[int]] = defaultdict(list)
     packed_addresses = table.packed_addresses
     if set(table.address_counts) != {1} or len(packed_addresses) != len(table.devices):
@@ -137,7 +140,7 @@ def _positions(table: Table) -> dict[int, list[int]]:
 
 
 def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
-    """Return the number of leading bits that all addresses share, at most 30, and two that share no more."""
+    """Return the number of leading bits that all addresses share, at most 30, and two addresses that share no more."""
     first = numbers[0]
     distance = max(map(first.__xor__, numbers))
     return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance
@@ -154,70 +157,70 @@ def _named(device: DeviceRow) -> str:
 
 @for_mindspore(
     "RT501",
-    "ranks against the order of server_id, for MindSpore",
+    "ranks that do not follow the order of server_id, for MindSpore",
     severity=Severity.WARNING,
     formats=NAMED_SERVERS,
     replaces="RT402",
 )
 def rank_order_refused(table: Table) -> Iterator[Finding]:
-    """MindSpore's tutorials require ranks in the dictionary order of server_id, in which "10.0.0.10" precedes "10.0.0.9".
+    """MindSpore's tutorials require ranks in the dictionary order of server_id: "10.0.0.10" before "10.0.0.9".
 
     For other readers this is the warning RT402.
     """
     for before, server in disorder(table):
         first = min(device.global_rank or 0 for device in server.devices)
         message = f'server "{server.server_id:.64}" holds rank {first}, after "{before.server_id:.64}"'
-        hint = f'give its devices lower ranks than those of "{before.server_id:.64}"'
+        hint = f'assign lower ranks to its devices than to devices of "{before.server_id:.64}"'
         yield Finding(server.at("server_id"), message, hint)
 
 
 @for_mindspore("RT502", "a number that Python does not read, for MindSpore", formats=STRINGS, replaces="RT404")
 def number_refused_by_python(table: Table) -> Iterator[Finding]:
-    """MindSpore's scripts read rank_id and device_id with Python's int(), which refuses "3abc" where HCCL reads 3."""
+    """MindSpore's scripts parse rank_id and device_id with Python's int(), which refuses "3abc". HCCL reads it as 3."""
     for device, key, written, number in odd_numbers(table):
         try:
             is_read = int(written) == read_decimal(written)
         except ValueError:
             is_read = False
         if not is_read:
-            message = f'{key} is "{written[:20]}": HCCL reads {number}, Python refuses it'
+            message = f'{key} is "{written[:20]}": HCCL reads {number}, but Python refuses it'
             yield Finding(device.at(key), message, f'write "{number}"', rewrite=f'"{number}"')
 
 
 @for_msrun("RT511", "a server without pod_ip, for msrun", severity=Severity.WARNING, formats=SERVER_LISTS)
 def pod_ip_missing(table: Table) -> Iterator[Finding]:
-    """The scheduler of msrun looks for the ranks of a host under its pod_ip.
+    """The scheduler of msrun finds the ranks of a host by its pod_ip.
 
-    Where any server has none, the ranks of the table are not used: processes are numbered in the order of their hosts'
-    addresses as text, and HCCL refuses a table that says otherwise.
+    If any server has no pod_ip, msrun does not use the ranks of the table. It numbers processes in the order of their
+    hosts' addresses as text, and HCCL refuses a table with other ranks.
     """
     for server in table.servers:
         if "pod_ip" not in server.fields:
             message = (
                 f'server "{(server.server_id or "")[:64]}" has no pod_ip, so msrun does not use the ranks of this table'
             )
-            yield Finding(server.at(), message, 'add "pod_ip": the address by which the server reaches the others')
+            yield Finding(server.at(), message, 'add "pod_ip": the server\'s address in the network of the job')
 
 
 @for_msrun("RT512", "a pod_ip that is not an address, for msrun", formats=SERVER_LISTS)
 def pod_ip_unusable(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun compares pod_ip with each host's own address.
 
-    A placeholder is never found; the log says that HOST_IP cannot be found, and the ranks are not used.
+    A placeholder never matches: the log reports that HOST_IP cannot be found, and the ranks are not used.
     """
     for server in table.servers:
         written = server.fields.get("pod_ip")
         if "pod_ip" in server.fields and (not isinstance(written, str) or address_family(written) is None):
-            quoted = f'"{written[:45]}"' if isinstance(written, str) else "no string"
-            message = f"pod_ip is {quoted}, and msrun looks for the host's address there"
-            yield Finding(server.at("pod_ip"), message, "write the address by which the server reaches the others")
+            quoted = f'"{written[:45]}"' if isinstance(written, str) else "not a string"
+            message = f"pod_ip is {quoted}, but msrun expects the host's address"
+            yield Finding(server.at("pod_ip"), message, "write the server's address in the network of the job")
 
 
-@for_msrun("RT513", "a device that is not at its place in the list, for msrun", formats=SERVER_LISTS)
+@for_msrun("RT513", "a device at the wrong position in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
-    """Local process i of msrun gets device i and the rank of entry i of the server's list: entry i has to be device i.
+    """Local process i of msrun gets device i and the rank of entry i of the server's list, so entry i must be device i.
 
-    Only where pod_ip is set, for else the ranks of the table are not used.
+    The rule applies only if pod_ip is set. Without it, msrun does not use the ranks of the table.
     """
     for server in table.servers:
         if "pod_ip" not in server.fields:
@@ -225,20 +228,18 @@ def device_misplaced(table: Table) -> Iterator[Finding]:
         for index, device in enumerate(server.devices):
             if device.device_id is not None and device.device_id != index:
                 message = (
-                    f"device_id {device.device_id} is entry {index} of its list, and msrun reads entry i as device i"
+                    f"device_id {device.device_id} is entry {index} of its list, but msrun reads entry i as device i"
                 )
-                yield Finding(
-                    device.at("device_id"), message, "list the devices 0, 1, 2 ... in this order, all of them"
-                )
+                yield Finding(device.at("device_id"), message, "list all devices in the order 0, 1, 2 ...")
                 break
 
 
 @for_msrun("RT514", "a format whose ranks msrun does not use", severity=Severity.WARNING)
 def format_unused_by_msrun(table: Table) -> Iterator[Finding]:
-    """The scheduler of msrun looks for pod_ip in server_list, which only v1.0 and v1.2 have.
+    """The scheduler of msrun reads pod_ip in server_list, which only v1.0 and v1.2 have.
 
-    With other formats processes are numbered in the order of their hosts' addresses as text.
+    With other formats, msrun numbers processes in the order of their hosts' addresses as text.
     """
     if table.format not in SERVER_LISTS:
         message = f"msrun does not use the ranks of this format ({table.format.title})"
-        yield Finding((), message, "convert it: tlaunch table convert FILE --to v1.0")
+        yield Finding((), message, "convert it with `tlaunch table convert FILE --to v1.0`")

@@ -1,4 +1,4 @@
-"""Parts that several rules share: counts that differ from their lists, names that are too long, values that are used twice."""
+"""Helpers of several rules: wrong counts, unusable names, mixed address families, repeated values."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def count_differs(
     listed: str | None = None,
     in_quotes: bool = True,
 ) -> Iterator[Finding]:
-    """Report a count under `key`, in the object at `at`, that is not the length `found` of its list.
+    """Report a count under `key`, in the object at `at`, that differs from the length `found` of its list.
 
-    Nothing is reported where there is no count, or nothing to count. Either of the two may be the wrong one, so the
-    rewrite comes with a doubt. `listed` is the key of the list, for the message.
+    A missing count or list is not reported. Since the list may be wrong instead, the rewrite has a doubt. `listed` is
+    the key of the list, for the message.
     """
     number = read_decimal(fields.get(key)) if in_quotes else integer_at(fields, key)
     written = text_at(fields, key) if in_quotes else number
     if written is None or not found or number == found:
         return
     right, shown = (f'"{found}"', f'"{written!s:.20}"') if in_quotes else (str(found), clipped(int(written)))
-    there = f"and there {'is' if found == 1 else 'are'} {_counted(found, what)}"
+    there = f"but there {'is' if found == 1 else 'are'} {_counted(found, what)}"
     if listed is not None:
         there = f"{listed} has {found} {'entry' if found == 1 else 'entries'}"
     hint = f"write {right}"
     if number is None:
-        doubt = f"{key} says no number, so the table may have lost a {what}"
+        doubt = f"{key} is not a number, so the table may have lost a {what}"
     elif number > found:
         apart = number - found
         hint += f", or add the missing {what}{'s' if apart > 1 else ''}"
@@ -50,29 +50,29 @@ def count_differs(
 
 
 def name_unusable(at: Pointer, name: str | None, limit: int, hint: str, *, empty_hint: str = "") -> Iterator[Finding]:
-    """Report a name of more than `limit` bytes, and with an `empty_hint` one that is empty."""
+    """Report a name of more than `limit` bytes, and with an `empty_hint` also an empty name."""
     length = 0 if name is None else len(name.encode(errors="surrogatepass"))
     if name == "" and empty_hint:
         yield Finding(at, f"{at[-1]} is empty", empty_hint)
     elif length > limit:
-        yield Finding(at, f"{at[-1]} has {length} bytes, HCCL allows {limit}", hint)
+        yield Finding(at, f"{at[-1]} has {length} bytes, but HCCL allows {limit}", hint)
 
 
 def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "this address") -> Iterator[Finding]:
-    """Report each address, given by its pointer and family, that is not of the first one's family.
+    """Report each address whose family differs from the family of the first one.
 
-    What is no address at all has no family, and is reported as that elsewhere.
+    Invalid addresses have no family; other rules report them.
     """
     first: int | None = None
     for pointer, family in places:
         first = first or family
         if family is not None and first is not None and family != first:
-            message = f"{what} is {FAMILY_NAMES[family]}, the first of the table is {FAMILY_NAMES[first]}"
+            message = f"{what} is {FAMILY_NAMES[family]}, but the first one of the table is {FAMILY_NAMES[first]}"
             yield Finding(pointer, message, f"write an {FAMILY_NAMES[first]} address")
 
 
 def repeated(rows: Iterable[tuple[Hashable, _Row]]) -> Iterator[tuple[_Row, _Row]]:
-    """Yield each row whose value another one before it has, and the first one that has it."""
+    """Yield each row whose value occurred before, with the first row that has it."""
     first: dict[Hashable, _Row] = {}
     for value, row in rows:
         if value in first:
@@ -82,12 +82,11 @@ def repeated(rows: Iterable[tuple[Hashable, _Row]]) -> Iterator[tuple[_Row, _Row
 
 
 def counted_addresses(count: int) -> str:
-    """Return "1 address" or "2 addresses"."""
     return "1 address" if count == 1 else f"{count} addresses"
 
 
 def clipped(number: int) -> str:
-    """Return a number as a message shows it."""
+    """Return a number as shortened text for a message."""
     text = str(number)
     return text if len(text) <= 20 else f"{text[:19]}…"
 

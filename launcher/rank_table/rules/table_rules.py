@@ -1,4 +1,4 @@
-"""Rules about a table as a whole, its servers, their ranks and device ids, and what single chips can use."""
+"""Rules about the table as a whole: its status, servers, ranks, device ids, and the limits of chips."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from launcher.rank_table.table_format import (
     list_of_another,
 )
 
-A2, HALF = "a2", 8  # devices of a module, of which a server has one or two
-A5 = "a5"  # has a library of its own, for v2.0 alone
+A2, HALF = "a2", 8  # devices of a module; a server has one or two
+A5 = "a5"  # has its own HCCL library, which reads only v2.0
 COUNTS = frozenset({1, 2, 4, 8})
-UNCOUNTED = frozenset({Format.V1_1, Format.V2_0})  # HCCL does not look at the sets of devices there
+UNCOUNTED = frozenset({Format.V1_1, Format.V2_0})  # HCCL does not check the sets of devices of these formats
 QUARTETS = frozenset(
     map(
         frozenset,
@@ -55,10 +55,10 @@ QUARTETS = frozenset(
 
 @rule("RT311", "the table is not completed", hccl_code="EI0004", formats=STRINGS)
 def status_not_completed(table: Table) -> Iterator[Finding]:
-    """A table is written in steps on clouds, and `status` says when it is done.
+    """Clouds write a table in steps; its `status` is "completed" when it is final.
 
-    HCCL reads the file again once a second until it says "completed", for up to 30 minutes, and then gives up.
-    tlaunch does not wait.
+    HCCL reads the file again once a second until it is completed, for up to 30 minutes, and then fails. tlaunch does
+    not wait.
     """
     status = text_at(table.fields, "status")
     if status is not None and status != COMPLETED:
@@ -70,30 +70,30 @@ def status_not_completed(table: Table) -> Iterator[Finding]:
 @rule("RT313", "a server without a usable name", formats=STRINGS - {Format.V1_1})
 def server_id_unusable(table: Table) -> Iterator[Finding]:
     """A server_id is any name of 1 to 64 characters; it need not be an address."""
-    hint, empty_hint = "write a shorter name; it only has to be unique", "write the server's address or name"
+    hint, empty_hint = "write a shorter, unique name", "write the server's address or name"
     for server in table.servers:
         yield from name_unusable(server.at("server_id"), server.server_id, SERVER_ID_LIMIT, hint, empty_hint=empty_hint)
 
 
 @rule("RT314", "a server_id used twice", formats=SERVER_LISTS | {Format.V1_1})
 def server_id_repeated(table: Table) -> Iterator[Finding]:
-    """HCCL distinguishes servers by server_id, compared as text. All devices of a server stand in one entry."""
+    """Servers are identified by server_id, compared as text. All devices of a server must be in one entry."""
     for server, earlier in repeated((server.server_id, server) for server in table.servers if server.server_id):
         message = f'{server.word("server_id")} "{(server.server_id or "")[:64]}" is used twice'
         hint = "write the other server's own address, or put the devices of one server into one entry"
         yield Finding(server.at("server_id"), message, hint, earlier.at("server_id"))
 
 
-@rule("RT351", "a version whose servers are written in another way", formats=frozenset(VERSIONS.values()))
+@rule("RT351", "a version that does not match the table's list", formats=frozenset(VERSIONS.values()))
 def version_of_another_format(table: Table) -> Iterator[Finding]:
-    """HCCL decides by `version` how to read a table, and looks for the list that belongs to it.
+    """HCCL chooses the format by `version`, and expects the format's list.
 
-    With 1.0 and 1.2 that is `server_list`, with 1.1 `node_list`, with 2.0 `rank_list`. A table with `group_list` has no
-    version at all.
+    With 1.0 and 1.2 this is `server_list`, with 1.1 `node_list`, with 2.0 `rank_list`. A table with `group_list` has no
+    version.
     """
     found = list_of_another(table.fields, table.format)
     if found is not None and groups_are_servers(table.fields):
-        message = "group_list holds servers and their devices, as server_list of v1.0 does"
+        message = "group_list contains servers and devices, like server_list of v1.0"
         hint = "rename group_list to server_list, devices to device, group_count to server_count"
         yield Finding(("group_list",), message, hint, at_key=True)
         return
@@ -104,19 +104,19 @@ def version_of_another_format(table: Table) -> Iterator[Finding]:
         "rank_list": "2.0",
         "server_list": "1.2" if "super_pod_list" in table.fields else "1.0",
     }
-    message = f'version "{table.fields["version"]}" asks for {LISTS[table.format]}, and this table has {found}'
-    hint = f'write "{versions[found]}"' if found in versions else "leave version out: a table of group_list has none"
+    message = f'version "{table.fields["version"]}" needs {LISTS[table.format]}, but this table has {found}'
+    hint = f'write "{versions[found]}"' if found in versions else "remove version: a table with group_list has none"
     yield Finding(("version",), message, hint)
 
 
 @rule("RT301", "a rank id outside 0 .. n-1", formats=RANKED)
 def rank_outside(table: Table) -> Iterator[Finding]:
-    """Ranks are counted over the whole file, from 0, without a gap.
+    """Ranks are numbered over the whole file, from 0, without gaps.
 
-    HCCL sorts the devices by rank and refuses the table when the rank at position i is not i.
+    HCCL sorts the devices by rank and refuses the table if the rank at position i is not i.
     """
     last = len(table.devices) - 1
-    # Where entries could not be read, ranks beyond the rest are right, and any hint would renumber a sound table.
+    # If entries could not be read, the remaining ranks may be right, and a hint would renumber a valid table.
     for device, earlier, free in _misplaced(table) if table.complete else ():
         if earlier is None:
             message = f"rank_id {device.global_rank} is outside 0 .. {last} ({last + 1} device{'s' * (last > 0)} in this table)"
@@ -125,16 +125,16 @@ def rank_outside(table: Table) -> Iterator[Finding]:
 
 @rule("RT302", "a rank id used twice", formats=RANKED)
 def rank_repeated(table: Table) -> Iterator[Finding]:
-    """Two devices with one rank would be one process for HCCL, and some other rank would be missing."""
+    """To HCCL, two devices with one rank are one process, and another rank is missing."""
     for device, earlier, free in _misplaced(table):
         if earlier is not None:
             message = f"rank_id {device.global_rank} is used twice"
-            hint = f"{_write(table, free)}, in one of the two places" if table.complete else None
+            hint = f"{_write(table, free)}, in one of the two entries" if table.complete else None
             yield Finding(device.at("rank_id"), message, hint, earlier.at("rank_id"))
 
 
 def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int | None]]:
-    """Yield the devices whose rank must change: the device, the one that has its rank, and a rank that is free.
+    """Yield the devices whose rank must change: the device, the device that already has the rank, and an unused rank.
 
     Worked example: ranks 0 2 2 7 on four devices. The second 2 and the 7 are misplaced, and 1 and 3 are free.
     """
@@ -149,7 +149,7 @@ def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int 
         earlier = holder.setdefault(device.global_rank, device)
         if earlier is not device:
             misplaced.append((device, earlier))
-        elif not 0 <= device.global_rank < count:  # negative only where ranks are numbers
+        elif not 0 <= device.global_rank < count:  # negative only in v2.0
             misplaced.append((device, None))
     if misplaced:
         free = (rank for rank in range(count) if rank not in holder)
@@ -158,7 +158,7 @@ def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int 
 
 def _write(table: Table, free: int | None) -> str:
     if free is None:
-        return "number the devices from 0"
+        return "assign ranks from 0"
     written = str(free) if table.format is Format.V2_0 else f'"{free}"'
     return f"write {written}, which no device has"
 
@@ -177,25 +177,25 @@ def number_unreadable(table: Table) -> Iterator[Finding]:
                 yield Finding(device.at(key), message, 'write digits only, as in "0"')
 
 
-@rule("RT322", "a device_id that the hardware does not have", formats=STRINGS, ascend_only=True)
+@rule("RT322", "a device_id out of range for the hardware", formats=STRINGS, ascend_only=True)
 def device_id_outside(table: Table) -> Iterator[Finding]:
-    """A device_id is the physical id of an accelerator on its server, so the hardware bounds it."""
+    """A device_id is the physical id of an accelerator on its server, so the hardware limits it."""
     limit = _device_id_limit(table)
     for device in table.devices:
         if device.device_id is not None and device.device_id >= limit:
             message = f"device_id {device.device_id} is outside 0 .. {limit - 1} ({table.chip.title})"
-            yield Finding(device.at("device_id"), message, "write the id that the driver shows; it starts at 0")
+            yield Finding(device.at("device_id"), message, "write the id that the driver shows, which starts at 0")
 
 
 def _device_id_limit(table: Table) -> int:
-    """Return the limit of the chip. From a cloud's table HCCL takes no id beyond those of a 910, whatever the chip."""
+    """Return the limit of the chip. For a legacy-cloud table, HCCL uses the limit of a 910 on any chip."""
     limit = table.chip.device_id_limit
     return min(limit, CHIPS["910"].device_id_limit) if table.format is Format.CLOUD and table.chip.is_ascend else limit
 
 
 @rule("RT323", "a device_id used twice on one server", formats=STRINGS - {Format.V1_1})
 def device_id_repeated(table: Table) -> Iterator[Finding]:
-    """Each device of a server stands in the table once; two ranks cannot share one."""
+    """Each device of a server has one entry in the table. Two ranks cannot share a device."""
     for server in table.servers:
         ids = {device.device_id for device in server.devices}
         if len(ids) == len(server.devices):
@@ -205,33 +205,33 @@ def device_id_repeated(table: Table) -> Iterator[Finding]:
         for device, earlier in repeated(known):
             message = f"device_id {device.device_id} is used twice on this server"
             unused = next(free, None)
-            hint = "remove the entry" if unused is None else f'write "{unused}" or the id that was meant'
+            hint = "remove the entry" if unused is None else f'write "{unused}", or the intended id'
             yield Finding(device.at("device_id"), message, hint, earlier.at("device_id"))
 
 
 @rule("RT207", "a format that this chip does not read", ascend_only=True)
 def format_not_read(table: Table) -> Iterator[Finding]:
-    """An A5 reads v2.0 and nothing else, all other chips read every format but v2.0.
+    """An A5 reads only v2.0; all other chips read every format except v2.0.
 
-    HCCL comes with one library for A5 and one for all earlier chips, and each answers to the other's tables that it
-    does not support them. A table of v1.0 that a node got before its hardware was replaced is the usual case.
+    HCCL has one library for A5 and one for all earlier chips, and each refuses the other's tables. The usual cause is a
+    v1.0 table that was written before the hardware was replaced.
     """
     chip, is_newest = table.chip, table.format is Format.V2_0
     if chip.name == "auto" or not chip.is_ascend or (chip.name == A5) == is_newest:
         return
-    read = "v2.0 only" if chip.name == A5 else "every format but v2.0"
-    message = f"{chip.title} reads {read}, and this is another format: {table.format.title}"
-    hint = f"describe the cluster in v{'2.0' if chip.name == A5 else '1.0'}, or check it for the chip that it is for"
+    read = "only v2.0" if chip.name == A5 else "every format except v2.0"
+    message = f"{chip.title} reads {read}, but this is a {table.format.title}"
+    hint = f"write the table in v{'2.0' if chip.name == A5 else '1.0'}, or check it for another --chip"
     yield Finding(("version",) if "version" in table.fields else (), message, hint)
 
 
-# A warning: a variable that the processes are given, or cards that are joined by nothing but a network, make it right.
-@warning("RT428", "two halves of an A2 server that are not used alike", formats=STRINGS - {Format.V1_1})
+# A warning: an environment variable, or cards without direct links, make such a table valid.
+@warning("RT428", "different devices in the two halves of an A2 server", formats=STRINGS - {Format.V1_1})
 def halves_unlike(table: Table) -> Iterator[Finding]:
-    """An A2 server of sixteen devices is two modules of eight, and a device is joined to the one eight above it.
+    """An A2 server with sixteen devices has two modules of eight. Device i is linked to device i + 8.
 
-    HCCL refuses a table of one such server that does not use the same places of both, unless HCCL_INTRA_ROCE_ENABLE=1
-    sends what is between them over the network.
+    HCCL refuses a single-server table that does not use the same positions of both modules, unless
+    HCCL_INTRA_ROCE_ENABLE=1 sends traffic between the modules over the network.
     """
     if table.chip.name != A2 or len(table.servers) != 1:
         return
@@ -239,7 +239,7 @@ def halves_unlike(table: Table) -> Iterator[Finding]:
     low, high = [one for one in ids if one < HALF], [one for one in ids if one >= HALF]
     if low and high and low != [one - HALF for one in high]:
         message = (
-            f"devices {_listed(low)} and {_listed(high)} of an A2 server are not at the same places of its two halves"
+            f"devices {_listed(low)} and {_listed(high)} of an A2 server have different positions in its two halves"
         )
         hint = f"use devices {_listed([one + HALF for one in low])} of the second half, or set HCCL_INTRA_ROCE_ENABLE=1"
         yield Finding(table.servers[0].at("device"), message, hint)
@@ -258,16 +258,16 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
             more = min((usable for usable in COUNTS if usable > count), default=None)
             hint = f"remove {count - fewer} of these entries to use {fewer}"
             hint += "" if more is None else f", or add {more - count} to use {more}"
-            message = f"a 910 server is used with 1, 2, 4 or 8 devices, not {count}"
+            message = f"a 910 server needs 1, 2, 4 or 8 devices, not {count}"
             yield Finding(server.at("device"), message, hint)
 
 
 @rule("RT342", "servers with different numbers of devices", ascend_only=True)
 def device_counts_differ(table: Table) -> Iterator[Finding]:
-    """A job uses the same number of devices on each server, where those are 910 or 300I. Other chips do not mind.
+    """On 910 and 300I servers, a job uses the same number of devices on each server. Other chips allow any number.
 
-    Nor does HCCL in a v1.1 table, whose ranks may compute on hosts. Servers are compared with the number that a lab's table
-    states, or with most of them.
+    HCCL does not check this in a v1.1 table, whose ranks may compute on hosts. The expected number is the one that a
+    legacy-lab table states, or the most frequent one.
     """
     servers = _counted(table) if table.chip.equal_servers and table.format not in UNCOUNTED else ()
     counts = Counter(len(server.devices) for server in servers)
@@ -279,13 +279,13 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
         expected, said = stated, "device_num and server_num say"
     for server in servers:
         if (found := len(server.devices)) != expected:
-            message = f"{said} {expected} device{'s' * (expected > 1)}, this one has {found}"
+            message = f"{said} {expected} device{'s' * (expected > 1)}, but this one has {found}"
             hint = f"add {expected - found} here" if found < expected else f"remove {found - expected} here"
             yield Finding(server.at("device"), message, f"{hint}: all servers need the same number")
 
 
 def _stated_count(table: Table) -> int:
-    """Return the devices per server that `device_num` and `server_num` of a lab's only group say; 0 if they say nothing."""
+    """Return the devices per server according to the only group of a legacy-lab table; 0 if it does not say."""
     groups = groups_of(table)
     if table.format is not Format.LAB or len(groups) != 1:
         return 0
@@ -295,7 +295,7 @@ def _stated_count(table: Table) -> int:
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)
 def quartet_unconnected(table: Table) -> Iterator[Finding]:
-    """Four devices of a 910 server must form a ring: one of the two groups of four, or two pairs across them."""
+    """Four devices of a 910 server must form a ring: one of the two groups of four, or two pairs across the groups."""
     for server in _servers(table):
         ids = frozenset(device.device_id for device in server.devices if device.device_id is not None)
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:
@@ -308,7 +308,7 @@ def _servers(table: Table) -> tuple[ServerRow, ...]:
 
 
 def _counted(table: Table) -> tuple[ServerRow, ...]:
-    """Return the servers whose devices can be counted: none where a list is broken or an instance names no server."""
+    """Return the servers whose devices can be counted; none if a list is broken or an instance names no server."""
     if isinstance(table, GroupTable) and not table.servers_are_complete:
         return ()
     return tuple(server for server in table.servers if server.devices)

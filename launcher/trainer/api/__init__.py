@@ -1,13 +1,13 @@
-"""The names of MindSpore's `nn.transformer`, and `train`, for a network of one's own that is divided by dp * mp * pp.
+"""The modules of MindSpore's `nn.transformer`, and `train`, which trains a custom network on dp * mp * pp ranks.
 
     from launcher.trainer import api
 
     config = api.TransformerOpParallelConfig.of_run()
-    net = Net(config)                    # embeddings, one api.Transformer, a head, a loss: examples/transformer.py
+    net = Net(config)          # embeddings, one api.Transformer, an output layer, a loss: examples/transformer.py
     api.train(net, samples, batch_size=32, optimizer=api.AdamWeightDecay(1e-4, weight_decay=0.1))
 
-and `tlaunch run --dp 2 --mp 2 --pp 2 --micro-batches 2 -- python net.py`. Importing it starts nothing, and neither do modules: they
-are modules of torch, which one process can call.
+Run it with `tlaunch run --dp 2 --mp 2 --pp 2 --micro-batches 2 -- python net.py`. The modules are ordinary torch
+modules, and also work in a single process.
 
 To change the arguments of `train`: training.py (public: examples/transformer.py and docs/tutorial.md show them).
 """

@@ -1,4 +1,4 @@
-"""`train`: what MindSpore's `Model.train` and `PipelineCell` are there for, under the layout that `tlaunch run` was asked for."""
+"""`train`, which trains a custom network under the layout of `tlaunch run`, like MindSpore's `Model.train`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,14 @@ from launcher.trainer.training_files import Files
 
 NO_CHECKPOINTS = CheckpointConfig()
 ADAM = AdamWeightDecay()
-_CHECKED = ("epochs", "steps", "batch_size", "seed", "validate_every", "early_stopping")  # as the bundled trainer's
+_CHECKED = (
+    "epochs",
+    "steps",
+    "batch_size",
+    "seed",
+    "validate_every",
+    "early_stopping",
+)  # checked like the bundled trainer's settings
 
 
 def train(
@@ -67,40 +74,45 @@ def train(
     parts_may_differ: bool = False,
     check_gradients: bool = False,
 ) -> dict[str, Tensor] | None:
-    """Train a network on all ranks of a run; return its weights and buffers on rank 0, and None elsewhere. All ranks must call it.
+    """Train a network on all ranks of a run; return its weights and buffers on rank 0, None on others.
 
-    `network` is called with the items of a batch, each of which has its rows as the first dim, and returns the loss, one number: the
-    mean over its rows, or a `CrossEntropyLoss`. A copy of it is trained, in training mode, that begins with rank 0's weights and
-    buffers; the one that is given is not changed: `network.load_state_dict(weights)` does that. Where its code changes buffers,
-    rank 0's are kept. Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`).
+    All ranks must call it.
 
-    Under dp > 1 or several micro batches the loss of some samples is compared with the mean over their parts, before the first step;
-    with `check_gradients` the gradient, too. A network for which they differ is refused, unless `parts_may_differ`: then the mean over
-    the parts is trained, and the log says so.
+    `network` is called with the items of a batch, which have rows as their first dim. It must return the loss as one
+    number: a mean over the rows, or a `CrossEntropyLoss`. A copy of the network is trained in training mode, with
+    rank 0's initial weights and buffers. The original is not changed; to update it, call
+    `network.load_state_dict(weights)`. If ranks' buffers differ, rank 0's are saved. With pp > 1 the network must
+    have one `Transformer`, whose layers are divided into stages (`pipeline_parts.py`).
 
-    `samples` are taken in another order in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the
-    micro batches divide, make the global batch of a step, and what is left of an epoch that fills none is not used in it. They are the
-    same on all ranks, and whenever they are asked for. The training ends after `steps` optimizer steps if they are given, else after
-    the `epochs`. `optimizer` is one of `AdamWeightDecay`, `AdamW` and `Momentum`, whose rate may be a function of the step.
+    With dp > 1 or several micro batches, the loss of some samples is compared with the mean over their parts before
+    the first step. `check_gradients` compares gradients, too. If they differ, `train` raises an error; with
+    `parts_may_differ` it logs a remark and trains on the mean over the parts.
 
-    The layout is the run's. `parallel_config`, or that of the network's Transformer, says the rest, and must have the run's
-    numbers. Without either all is `TransformerOpParallelConfig.of_run()`. `schedule` is "1f1b" or "gpipe".
-    `gradient_accumulation_shard`, with `optimizer_shard`, has a rank keep the gradients of its share of the weights only.
-    `device` "auto" is the accelerator where every rank of a server gets one, else the CPU; `transport` says what carries collectives on
-    one host: "backend" or "shared_memory", the latter by itself on the CPU.
+    `samples` must be deterministic and the same on all ranks. They are shuffled in each epoch by `seed`, unless
+    `shuffle` is False. The global batch of a step has `batch_size` samples, a multiple of dp * micro batches. Samples
+    at the end of an epoch that do not fill a batch are skipped. The training ends after `steps` optimizer steps, or
+    after `epochs` if `steps` is 0. `optimizer` is an `AdamWeightDecay`, `AdamW` or `Momentum`; its learning rate may
+    be a function of the step.
 
-    The mean loss of `validation`, of the samples that fill batches, is told every `validate_every` steps and at the end; after
-    `early_stopping` validations in a row without a lower one the training ends. `clip_norm` is the largest norm of the gradient, 0 none.
-    Checkpoints (`checkpoint`) and the model are kept in `output`/checkpoints and `output`/model, by default in the directory of the run;
-    a second training of a run needs an `output` of its own. `resume` is a checkpoint of any layout, a directory of
-    them, or a run's, by its name where that is beside this one's; "latest" is the newest run but this one that has some.
-    A run that is started again goes on from its own checkpoints; a training that had ended there returns what was trained.
+    The run sets the layout. `parallel_config`, or the configuration of the network's Transformer, sets all other
+    options and must have the same layout. The default is `TransformerOpParallelConfig.of_run()`. `schedule` is "1f1b"
+    or "gpipe". `gradient_accumulation_shard` shards accumulated gradients, and needs `optimizer_shard`. With `device`
+    "auto" training uses accelerators if every rank of a server has one, and the CPU otherwise. `transport` selects
+    the collectives between ranks on a host, "backend" or "shared_memory"; "auto" uses shared memory on the CPU.
+
+    The mean loss of `validation` is logged every `validate_every` steps and at the end; samples that do not fill a
+    batch are skipped. Training stops after `early_stopping` consecutive validations without a lower loss. `clip_norm`
+    limits the norm of the gradient; 0 turns clipping off. Checkpoints and the model are saved to `output`/checkpoints
+    and `output`/model, by default in the run directory. A second training in the same run needs its own `output`.
+    `resume` is a checkpoint of any layout, a directory of checkpoints, a run directory, or the name of a run in the
+    same directory as this one. "latest" is the newest other run with checkpoints. A restarted run resumes from its
+    own checkpoints, or returns the trained model if training had finished.
 
     Raises:
-        UsageError: the network, the samples or an argument cannot be served.
+        UsageError: the network, the samples or an argument are not supported.
         RefusedLayoutError: the layout does not fit the network, the batch, or the configuration.
-        TlaunchError: a checkpoint cannot be used, or a gradient is not finite. After an error in a training the connections to the other
-            ranks are not closed, and this process cannot train again.
+        TlaunchError: a checkpoint cannot be used, or a gradient is not finite. After an error during training the
+            connections to other ranks are not closed, and this process cannot train again.
     """
     config = config_of(network, parallel_config)
     train_config = NetworkTrainConfig(
@@ -143,19 +155,19 @@ def train(
 
 
 def _trained_before(files: Files, settings: NetworkSettings, trained: dict[str, Tensor]) -> bytes:
-    """Fill `trained` from the model of this training, if an attempt of the run before this one has ended it; return whether."""
+    """Fill `trained` with the saved model if an earlier attempt of the run finished; return b"1" if so, else b""."""
     if files.output is None or attempt_in(os.environ) == 0:
         return b""
     found = model_of(files.output, NAME, settings)
     if found is None:
         return b""
-    say(f"{files.output} was trained before the restart, and is returned")
+    say(f"{files.output} was trained before the restart; returning it")
     trained.update(found)
     return b"1"
 
 
 def _is_real(number: object) -> bool:
-    """Return whether a float holds this number. NumPy's and torch's numbers may be given, too."""
+    """Return True if `number` is a finite number. NumPy's and torch's scalars count, too."""
     try:
         return not isinstance(number, str | bytes) and math.isfinite(float(number))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -175,13 +187,13 @@ def _check_arguments(
     if not callable(getattr(optimizer, "rule", None)):
         raise UsageError(
             f"the optimizer is a {type(optimizer).__module__}.{type(optimizer).__qualname__}",
-            hint="one of launcher.trainer.api: AdamW(...), AdamWeightDecay(...), Momentum(...)",
+            hint="use an optimizer of launcher.trainer.api: AdamW(...), AdamWeightDecay(...) or Momentum(...)",
         )
     for name, value in (("samples", samples), ("validation", validation)):
         if value is not None and not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
             raise UsageError(
-                f"{name} is a {type(value).__name__}, of which no sample can be asked for by its number",
-                hint="a list, or a data set with __len__ and __getitem__",
+                f"{name} is a {type(value).__name__}, which has no samples that can be indexed",
+                hint="pass a list, or a data set with __len__ and __getitem__",
             )
     fields = {name: (getattr(TrainConfig, name), getattr(config, name)) for name in _CHECKED}
     fields |= {"device": (TrainConfig.device, device), "transport": (TRANSPORT, transport)}
@@ -191,21 +203,29 @@ def _check_arguments(
         checked(name, value, field)
     for name, number in (("clip_norm", config.clip_norm), ("learning_rate", optimizer.learning_rate)):
         if not callable(number) and not _is_real(number):
-            raise UsageError(f"{name} is not a finite number", hint="a number such as 1.0")
+            raise UsageError(f"{name} is not a finite number", hint="use a number such as 1.0")
     if not config.clip_norm >= 0:
-        raise UsageError(f"clip_norm = {config.clip_norm} is below 0")
+        raise UsageError(
+            f"clip_norm = {config.clip_norm} is below 0", hint="use a positive number, or 0 to turn it off"
+        )
     check_clip_norm("clip_norm", config.clip_norm)
     if config.early_stopping and not (config.validate_every and validation is not None):
-        raise UsageError("early_stopping counts validations", hint="validation = ..., validate_every = N")
+        raise UsageError(
+            "early_stopping counts validations, but validation is off",
+            hint="pass validation = ... and validate_every = N",
+        )
     if validation is not None and len(validation) < config.batch_size:
-        raise UsageError(f"there are {len(validation)} samples for validation, and batch_size = {config.batch_size}")
+        raise UsageError(
+            f"there are {len(validation)} samples for validation, fewer than batch_size = {config.batch_size}",
+            hint="reduce batch_size, or add validation samples",
+        )
 
 
 def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> TransformerOpParallelConfig:
-    """Return the configuration that is given, else that of the network's Transformers, else the run's.
+    """Return `given`, or the configuration of the network's modules, or the run's configuration.
 
     Raises:
-        UsageError: modules of the network have others.
+        UsageError: modules of the network have different configurations.
     """
     found = given
     for path, module in network.named_modules():
@@ -215,7 +235,8 @@ def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> 
         found = found or config
         if config != found:
             raise UsageError(
-                f"{path} has another parallel_config than the rest: {config} (here {found})", hint="one for all"
+                f"{path} has a different parallel_config: {config} (instead of {found})",
+                hint="use the same parallel_config for all modules",
             )
     return found or TransformerOpParallelConfig.of_run()
 
@@ -225,21 +246,23 @@ def _check_same(config: TransformerOpParallelConfig, layout: Layout) -> None:
         return
     dp, mp, pp, micro = config.data_parallel, config.model_parallel, config.pipeline_stage, config.micro_batch_num
     raise RefusedLayoutError(
-        f"parallel_config has dp={dp} mp={mp} pp={pp} micro_batches={micro}, and the run {layout} micro_batches={layout.micro_batches}",
-        hint=f"tlaunch run --dp {dp} --mp {mp} --pp {pp} --micro-batches {micro}, or TransformerOpParallelConfig.of_run()",
+        f"parallel_config has dp={dp} mp={mp} pp={pp} micro_batches={micro}, but the run has {layout} "
+        f"micro_batches={layout.micro_batches}",
+        hint=f"use `tlaunch run --dp {dp} --mp {mp} --pp {pp} --micro-batches {micro}`, or "
+        "TransformerOpParallelConfig.of_run()",
     )
 
 
 def _parallel_settings(
     network: nn.Module, config: TransformerOpParallelConfig, schedule: str, *, accumulates_shards: bool
 ) -> ParallelConfig:
-    """Return what a configuration and the Transformer's `lambda_func` say, as settings of the bundled trainer."""
+    """Return the trainer's settings for a configuration and the Transformer's `lambda_func`."""
     if schedule not in {ONE_FORWARD_ONE_BACKWARD, GPIPE}:
-        raise UsageError(f"schedule = {schedule!r}", hint=f"{ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
+        raise UsageError(f"schedule = {schedule!r} is unknown", hint=f"use {ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
     if accumulates_shards and not config.optimizer_shard:
         raise UsageError(
-            "gradient_accumulation_shard is asked for, but each rank updates all weights and needs all gradients",
-            hint="optimizer_shard = True in the parallel_config",
+            "gradient_accumulation_shard is on, but without optimizer_shard every rank needs all gradients",
+            hint="set optimizer_shard = True in the parallel_config",
         )
     settings = ParallelConfig(
         schedule=schedule,
@@ -252,8 +275,8 @@ def _parallel_settings(
     found = [module for module in network.modules() if isinstance(module, Transformer) and module.lambda_func]
     if not found:
         return settings
-    transformer = found[0]  # of several, `DividedNetwork` refuses a lambda_func
-    assert transformer.lambda_func is not None, "it has one"
+    transformer = found[0]  # `DividedNetwork` refuses a lambda_func with several Transformers
+    assert transformer.lambda_func is not None, "`found` has only Transformers with a lambda_func"
     by_layer = settings_by(
         transformer.lambda_func, transformer.encoder_layers, transformer.decoder_layers, config, config.pipeline_stage
     )
@@ -267,7 +290,7 @@ def _parallel_settings(
 
 
 def _files(output: Path | str | None, resume: Path | str | None) -> Files:
-    """Return where model and checkpoints are kept: where it is said, else in the directory of the run, else nowhere."""
+    """Return the paths of model and checkpoints: in `output`, else in the run directory, else none."""
     run_dir = Path(text) if (text := os.environ.get(env.TLAUNCH_RUN_DIR)) else None
     resumed = None if resume is None else _resumed(Path(resume), run_dir)
     if output is not None:
@@ -279,7 +302,10 @@ def _files(output: Path | str | None, resume: Path | str | None) -> Files:
 
 
 def _resumed(resume: Path, run_dir: Path | None) -> Path:
-    """Return the directory that is meant: of a run's name the one beside this run's, and of `latest` the newest with checkpoints but this."""
+    """Return the path to resume from.
+
+    A run's name is looked up next to this run; `latest` is the newest other run with checkpoints.
+    """
     if run_dir is None:
         return resume
     found = resume if resume.exists() else run_dir.parent / resume

@@ -1,10 +1,13 @@
-"""A user's own network on several ranks. `launcher.trainer.api` and `launcher.trainer.shard` are its fronts.
+"""Training of custom networks on several ranks.
 
-trace     reads a network's code by torch.fx
-divide    divides a batch into the parts that ranks compute
-check     compares the loss of a batch with that of its parts before the first step, by calls of copies (trial)
-train     a network around a Transformer, on dp * mp * pp ranks
-cut       a network whose operators are cut by sharding strategies
+The public APIs are `launcher.trainer.api` and `launcher.trainer.shard`.
+
+trace     traces a network's code with torch.fx
+divide    splits a batch into the parts that ranks compute
+check     checks before the first step that the batch loss is the mean of the part losses
+trial     calls copies of a network for that check
+train     trains a network with a Transformer on dp * mp * pp ranks
+cut       shards a network's operators by sharding strategies
 
 To change which networks are refused because of their loss: check.py, trial.py, divide.py (calls the network;
     tests/trainer/test_own_check.py lists kinds of losses).

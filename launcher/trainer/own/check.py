@@ -1,12 +1,15 @@
 """The self-check before the first step: the loss of a batch must be the mean of the losses of its parts.
 
-Training on several parts minimises that mean. The two differ if rows meet, as in a batch norm, if the loss is a sum, and if it
-divides by what a mask counts. No trace of arbitrary code shows that, so the network is called. Gradients are compared on request.
+Training on several parts minimises that mean. The two differ if the network combines rows (a batch norm), if the loss
+is a sum, or if the loss divides by a mask's sum. A trace of arbitrary code cannot show this, so the check calls the
+network. It compares gradients on request.
 
-The comparison calls a copy, on the CPU, without dropout, and in float64 if its code allows that. It uses the network's weights, then
-weights with noise added: with a head of zeros, for instance, all positions have the same loss.
+The check calls a copy on the CPU, without dropout, in float64 if the code allows it. It uses the network's weights
+first, then the weights plus noise. Without noise, an output layer of zeros would give all positions the same loss and
+hide a difference.
 
-The default type of torch stays: code may cache tables that it makes, and the training would find them in float64.
+The check does not change torch's default dtype. Code may cache tables of the default dtype, and training would then
+use them in float64.
 """
 
 from __future__ import annotations
@@ -31,32 +34,35 @@ from launcher.trainer.own.trial import (
     turn_off_dropout,
 )
 
-NOISE = 0.05  # standard deviation by which weights are moved
-CALLS_THAT_DRAW = 8  # after the first, to see whether the loss depends on what is drawn
+NOISE = 0.05  # relative standard deviation of the noise that is added to weights
+CALLS_THAT_DRAW = 8  # repeated calls that show whether the loss depends on random numbers
 EQUAL_PARTS = (
-    "return a mean over rows (launcher.trainer.api.CrossEntropyLoss counts over the whole batch), hold what is not a batch as a buffer, "
-    "have `sharded` normalise by each copy's rows with batch_norm_is_shared=False, use --dp 1 --micro-batches 1, or pass parts_may_differ=True to train on the mean over the parts"
+    "return a mean over rows (`launcher.trainer.api.CrossEntropyLoss` counts over the full batch), register "
+    "tensors that are not a batch as "
+    "buffers, pass `batch_norm_is_shared=False` to `sharded`, use `--dp 1 --micro-batches 1`, or pass "
+    "`parts_may_differ=True` to train on the "
+    "mean over the parts"
 )
 
 
 class NotComparedError(Exception):
-    """The network could not be called as the comparison needs it."""
+    """The comparison could not call the network."""
 
 
 def called(network: nn.Module, rows: Rows, batch: Rows | None) -> Tensor:
-    """Call the network with `rows`."""
+    """Call the network with `rows` and return its loss."""
     del batch
     return network(*rows)
 
 
 @frozen
 class Comparison:
-    """How a network is compared on a batch and its parts."""
+    """Options for comparing a network's loss on a batch with its losses on the parts."""
 
     loss: Loss = called
-    keeps_norms: bool = False  # puts batch norms in evaluation: they may normalise by each part
-    is_validated: bool = False  # compares in evaluation, too
-    gradients: bool = False  # compares these, too
+    keeps_norms: bool = False  # put batch norms into evaluation mode, since they may normalise by each part
+    is_validated: bool = False  # also compare in evaluation mode
+    gradients: bool = False  # also compare gradients
 
 
 PLAIN = Comparison()
@@ -71,33 +77,35 @@ def checked_division(
     may_differ: bool,
     remarks: Sequence[str] = (),
 ) -> list[str]:
-    """Refuse a network whose loss depends on how a batch is divided. Return `remarks`, and that it does if it `may_differ`.
+    """Raise if the network's loss depends on how a batch is divided; return the remarks to log.
+
+    With `may_differ` a difference becomes another remark. The result always includes `remarks`.
 
     Raises:
-        RefusedLayoutError: with the layout, the remarks, and both losses.
+        RefusedLayoutError: the losses differ. The message has the layout, the remarks and both losses.
     """
     try:
         words = difference(network, divisions, how)
     except NotComparedError as error:
-        return [*remarks, f"a batch was not compared with its parts: {error}"]
+        return [*remarks, f"the loss of a batch was not compared with the losses of its parts: {error}"]
     if words and not may_differ:
         raise RefusedLayoutError("; ".join((layout, *remarks, words)), hint=EQUAL_PARTS)
-    return [*remarks, f"{words}; the mean over the parts is trained"] if words else list(remarks)
+    return [*remarks, f"{words}; training minimises the mean over the parts"] if words else list(remarks)
 
 
 def difference(network: nn.Module, divisions: Iterable[Division], how: Comparison = PLAIN) -> str:
-    """Describe how the loss of a batch differs from that of its parts, for the first batch that differs by more than rounding.
+    """Return a description of the first difference between a batch's loss and the mean of its parts.
 
-    Return "" if none does.
+    Return "" if no batch differs by more than rounding.
 
     Raises:
-        NotComparedError: the network fails when it is called with the whole first batch, or draws random numbers.
+        NotComparedError: the network fails on the first batch, or its loss depends on random numbers.
     """
     words = ""
     with kept_generators():
         for number, division in enumerate(divisions):
             for is_evaluated in (False, True) if how.is_validated else (False,):
-                # Moved weights may be none that the network can be called with.
+                # The network may fail with the noisy weights of later batches.
                 with suppress(NotComparedError) if number else nullcontext():
                     words = words or _of_trial(
                         network, division, how, NOISE if number else 0.0, is_evaluated=is_evaluated
@@ -114,14 +122,14 @@ def _of_trial(
     *,
     is_evaluated: bool,
 ) -> str:
-    """Return how a batch and its parts differ for a copy of the network of this type, or of its own if that fails."""
+    """Compare on a copy of the network in `dtype`, or in the network's dtype if that fails."""
     try:
         trial = copied(network, dtype, noise)
         turn_off_dropout(trial, with_norms=how.keeps_norms)
         return _compared(trial.eval() if is_evaluated else trial, _of_type(division, dtype), how)
     except NotComparedError:
         raise
-    except Exception as error:  # whatever the network's own code raises
+    except Exception as error:  # the network's code may raise anything
         own = next((each.dtype for each in network.parameters() if each.is_floating_point()), dtype)
         if own == dtype:
             first = str(error).partition("\n")[0]
@@ -130,17 +138,24 @@ def _of_trial(
 
 
 def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Return how a batch and its parts differ, in the network's mode, or in evaluation if that draws random numbers."""
+    """Compare in the network's mode, or in evaluation mode if its losses are random.
+
+    Raises:
+        NotComparedError: the losses are random in evaluation mode too.
+    """
     words = _difference(network, division, how)
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
         if words and _draws(network, division, how):
-            raise NotComparedError("its losses of the same batch differ from one call to the next")
+            raise NotComparedError("the network's loss for the same batch differs from one call to the next")
     return words
 
 
 def _draws(network: nn.Module, division: Division, how: Comparison) -> bool:
-    """Return whether the loss of the same batch differs from one call to the next. What is drawn may change few of them."""
+    """Return True if the loss of the same batch differs between calls.
+
+    Random numbers may change only a few of the losses, so the network is called several times.
+    """
     before = generators()
     first = outcome_of(network, [division.whole], how.loss).losses
     more = 1 if generators() == before else CALLS_THAT_DRAW
@@ -148,6 +163,7 @@ def _draws(network: nn.Module, division: Division, how: Comparison) -> bool:
 
 
 def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
+    """Return a description of the first loss, gradient or buffer that differs, or ""."""
     gradients = how.gradients and network.training
     with Precision() as precision:
         whole = outcome_of(network, [division.whole], how.loss, gradients=gradients)
@@ -170,36 +186,37 @@ def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
                 f"the gradient of {name} over {rows} rows is {one}; the mean over {parts} is {other}: "
                 "this gradient is not a mean over rows"
             )
-    for name, before, after in _pairs(network, whole.buffers, of_ranks[0].buffers):  # of rank 0, whose buffers are kept
+    for name, before, after in _pairs(network, whole.buffers, of_ranks[0].buffers):  # training keeps rank 0's buffers
         ours, theirs = _furthest(before, after)
         if not _is_close(ours, theirs, tolerance * max(1.0, abs(ours))):
             one, other = _shown(ours, theirs)
             return (
-                f"its code changes the buffer {name} in each part: {rows} rows at once leave {one} there, and "
-                f"{len(division.parts[0])} of {parts} leave {other}"
+                f"the network changes the buffer {name} in each part: its value is {one} after {rows} rows at "
+                "once, and "
+                f"{other} after {len(division.parts[0])} of {parts}"
             )
     return ""
 
 
 def _furthest(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """Return the elements of two flat tensors that differ most."""
+    """Return the pair of elements of two flat tensors with the largest difference."""
     at = int((one - other).abs().nan_to_num().argmax())
     return float(one[at]), float(other[at])
 
 
 def _shown(one: float, other: float) -> tuple[str, str]:
-    """Return two numbers with as few digits as show that they differ, 4 at least."""
+    """Format two numbers with at least 4 digits, and enough digits to show that they differ."""
     digits = next((each for each in range(4, 17) if f"{one:.{each}g}" != f"{other:.{each}g}"), 17)
     return f"{one:.{digits}g}", f"{other:.{digits}g}"
 
 
 def _is_close(expected: float, found: float, tolerance: float) -> bool:
-    """Return whether two numbers are close; True if `expected` is not finite."""
+    """Return True if two numbers are within `tolerance`; True if `expected` is not finite."""
     return not math.isfinite(expected) or abs(expected - found) <= tolerance
 
 
 def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield name and both states of each buffer, flat; skip empty buffers and those whose shape changed."""
+    """Yield the name and both states of each buffer, flattened. Skip empty buffers and buffers whose shape changed."""
     for name, before in network.state_dict().items():
         one, other = (each.get(name) for each in buffers)
         if one is not None and other is not None and before.numel() and before.shape == one.shape == other.shape:
@@ -207,7 +224,7 @@ def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple
 
 
 def _numbers(buffer: Tensor) -> Tensor:
-    """Return the numbers in a buffer, flat, in float64; those of a complex one in pairs."""
+    """Return the buffer flattened to float64, complex numbers as pairs."""
     return (torch.view_as_real(buffer) if buffer.is_complex() else buffer).double().flatten()
 
 

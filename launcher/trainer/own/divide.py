@@ -1,4 +1,4 @@
-"""Divides a batch into the parts that ranks compute: micro batches of equally many rows, or the shares of copies."""
+"""Division of a batch into the parts that ranks compute: equal micro batches, or one share for each replica."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 
-Rows = tuple[Tensor, ...]  # of a batch: the inputs of a network, each with the rows as its first dim
-CHECKED_ROWS = 32  # of the first batch that is checked, unless two parts have more
-SMALL_BATCHES, SMALL_ROWS = 6, 8  # that are checked after it
+Rows = tuple[Tensor, ...]  # a batch: the network's inputs, with rows as the first dim
+CHECKED_ROWS = 32  # rows of the first checked batch, or more if two parts are larger
+SMALL_BATCHES, SMALL_ROWS = 6, 8  # further batches to check, and their rows
 
 
 @frozen
 class Division:
-    """A batch, and its parts: those of each rank, in the order in which it computes them."""
+    """A batch and its parts. `parts[rank]` lists a rank's parts in the order it computes them."""
 
     whole: Rows
     parts: Sequence[Sequence[Rows]]
 
 
 def check_layout(layout: Layout, batch_size: int) -> None:
-    """Refuse batches that cannot be cut into parts of equally many rows.
+    """Raise if the batch cannot be split into parts of equal size.
 
     Raises:
-        RefusedLayoutError: with the nearest sizes that can.
+        RefusedLayoutError: the hint has the nearest valid batch sizes.
     """
     parts = layout.dp * layout.micro_batches
     if batch_size % parts:
         below = batch_size - batch_size % parts
         near = " or ".join(str(size) for size in (below, below + parts) if size)
         raise RefusedLayoutError(
-            f"batch_size = {batch_size} cannot be divided by dp * micro batches = {layout.dp} * {layout.micro_batches}",
-            hint=f"batch_size = {near}",
+            f"batch_size = {batch_size} is not divisible by dp * micro batches = {layout.dp} * {layout.micro_batches}",
+            hint=f"set batch_size = {near}",
         )
 
 
 def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[slice]:
-    """Return the rows of a global batch that are this rank's micro batches: parts of equally many rows, dealt to dp ranks in turn."""
+    """Return this rank's micro batches as slices of the global batch.
+
+    All micro batches have the same size, and are assigned to the dp ranks in turn.
+    """
     size = rows // (layout.dp * layout.micro_batches)
     return [
         slice(part * size, (part + 1) * size)
@@ -55,9 +58,9 @@ def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[sli
 def divisions_to_check(
     samples: int, batch_size: int, layout: Layout, collate: Callable[[Sequence[int]], Rows]
 ) -> Iterator[Division]:
-    """Yield a batch in parts of as many rows as in training, then small batches; together they cost no more than one step.
+    """Yield a batch whose parts have the training's size, then small batches; all of them cost at most one step.
 
-    Rows are drawn at random, since neighbouring samples may be alike. Of a large batch only some parts are taken.
+    Rows are sampled at random, since neighbouring samples may be similar. Of a large batch only some parts are used.
     """
     size = batch_size // (layout.dp * layout.micro_batches)
     for number in range(1 + SMALL_BATCHES):
@@ -73,10 +76,10 @@ def divisions_to_check(
 
 
 def share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> Rows:
-    """Return what one of the copies takes of each input: its rows of a batch, or the whole input if that is not a batch.
+    """Return one replica's share of each input: its rows of a batch, or all of an input that is not a batch.
 
     Raises:
-        RefusedLayoutError: the copies do not divide the rows of the first input.
+        RefusedLayoutError: the rows of the first input are not divisible by `copies`.
     """
     if copies == 1:
         return tuple(inputs)
@@ -84,8 +87,8 @@ def share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> Rows:
     rows = first.shape[0] if first.dim() else 0
     if not rows or rows % copies:
         raise RefusedLayoutError(
-            f"the first input has the shape {tuple(first.shape)}, and {copies} copies share its rows",
-            hint=f"a batch that {copies} divides, as the first input",
+            f"the first input has the shape {tuple(first.shape)}, and its rows are not divisible by {copies} replicas",
+            hint=f"pass a batch whose size is a multiple of {copies} as the first input",
         )
 
     def share(each: Tensor) -> Tensor:
@@ -96,7 +99,7 @@ def share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> Rows:
 
 
 def of_rank_0(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return rank 0's tensor on every rank, on its device. All ranks must call it, with tensors of one shape and type."""
+    """Return rank 0's tensor on `device`. All ranks must call this with tensors of the same shape and dtype."""
     value = tensor.detach().to(device, copy=True).contiguous()
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.broadcast(value, src=0)

@@ -1,4 +1,4 @@
-"""Reads a network's code by torch.fx: its calls, in their order, with nothing computed."""
+"""Tracing of a network's calls with torch.fx, without computing values."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from torch.nn.utils import parametrize
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 
-# Of a module, those that do more than its forward says.
+# Attributes of a module that hold hooks, which a trace of its forward does not show.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-LINE = "line"  # of a node's meta: where it is called, "net.py:12", or "" for code that is not a person's own
+LINE = "line"  # key in a node's meta: the line of the call, such as "net.py:12", or "" outside user code
 _NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")  # torch and this package
 
 
 @frozen
 class Tracing:
-    """The way in which a network is traced."""
+    """Options for tracing a network."""
 
-    leaves: tuple[type[nn.Module], ...]  # modules that are calls themselves, whatever is in them, as torch's own are
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that have values and are no inputs
-    keeps_in_place: bool = False  # `x += y` is that, and not `x = x + y`
-    variable: int = 0  # the number of values in a `*args` of the forward, each an input; 0: it is one input
+    leaves: tuple[type[nn.Module], ...]  # modules that are traced as one call, like torch's own modules
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments with fixed values, which are not inputs
+    keeps_in_place: bool = False  # record `x += y` as an in-place operator instead of `x = x + y`
+    variable: int = 0  # the number of inputs in the forward's `*args`; 0 if it counts as one input
 
 
 class _Tracer(fx.Tracer):
-    """Looks into every module but torch's own and those of some classes."""
+    """A tracer that enters every module except torch's own and the given leaf classes."""
 
     def __init__(self, how: Tracing) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _Tracer(fx.Tracer):
         is_module: bool,
         concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Return the forward and what it is called with: values of a `*args` one by one, so that they can be handed on as that."""
+        """Return the forward and its arguments, with `*args` as separate inputs so that the code can pass them on."""
         function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
         for place, each in enumerate(given):
             node = each.node if isinstance(each, fx.Proxy) else None
@@ -74,21 +74,23 @@ class _Tracer(fx.Tracer):
 
     def create_node(self, *arguments: Any, **options: Any) -> fx.Node:
         if not torch.is_grad_enabled():
-            raise UsageError("its forward turns gradients off", hint="no torch.no_grad() in it")
+            raise UsageError("its forward turns gradients off", hint="remove torch.no_grad() from the forward")
         if torch.is_autocast_enabled("cpu"):
-            raise UsageError("its forward turns autocast on", hint="a network of one type")
+            raise UsageError(
+                "its forward turns autocast on", hint="remove autocast; use one dtype for the entire network"
+            )
         node = super().create_node(*arguments, **options)
         node.meta[LINE] = line_of_caller()
         return node
 
 
 def variable_names(name: str, count: int) -> tuple[str, ...]:
-    """Return the names of the inputs that a `*name` of so many values becomes."""
+    """Return the names of the `count` inputs that replace `*name`."""
     return tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 
 class _InPlace(fx.Proxy):
-    """A value whose in-place operators are calls of these, by their names in `operator`."""
+    """A proxy that records in-place operators such as `+=` as calls of `operator.iadd`."""
 
 
 def _call_in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -102,26 +104,29 @@ for _name in _NAMES:
 
 
 def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
-    """Return the calls of a network, and the constants in its code, which torch.fx leaves in the network, by its names for them.
+    """Return a network's calls, and the constants in its code by torch.fx's names for them.
 
     Raises:
-        UsageError: it cannot be traced, or its calls are not all that it does: they change from one forward to the next,
-            or hooks and parametrizations do more.
+        UsageError: the network cannot be traced, its calls differ between two forwards, or it has hooks or
+            parametrizations, which a trace does not show.
     """
     name = class_name(network)
     for path, module in network.named_modules():
         if parametrize.is_parametrized(module):
-            raise UsageError(f"{name} cannot be traced: {path or name} is parametrized", hint="plain parameters")
+            raise UsageError(
+                f"{name} cannot be traced: {path or name} is parametrized",
+                hint="remove the parametrization; use plain parameters",
+            )
         if any(getattr(module, hooks) for hooks in HOOKS):
-            raise UsageError(f"{name} cannot be traced: {path or name} has hooks", hint="no hooks")
+            raise UsageError(f"{name} cannot be traced: {path or name} has hooks", hint="remove the hooks")
     states = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()}  # noqa: SLF001 - as autograd counts changes
     nodes, constants = _traced(network, how)
     again, constants_again = _traced(network, how)
     changed = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()} != states  # noqa: SLF001 - the same
     if changed or text_of(nodes) != text_of(again) or not _are_equal(constants, constants_again):
         raise UsageError(
-            f"{name} cannot be traced: what its forward does differs from one call to the next",
-            hint="its forward must not change the network's state, or draw random numbers",
+            f"{name} cannot be traced: its forward makes other calls each time",
+            hint="remove changes of the network's state and random numbers from the forward",
         )
     return nodes, constants
 
@@ -131,14 +136,14 @@ def _traced(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, 
     try:
         with torch.enable_grad():
             nodes = list(_Tracer(how).trace(network, dict(how.defaults) or None).nodes)
-    except Exception as error:  # whatever the network's own code raises when it is given no values
+    except Exception as error:  # the network's code may raise anything for a tensor without values
         first = str(error).partition("\n")[0]
         hint = error.hint if isinstance(error, UsageError) else None
         kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
         line = _line_of(reversed([frame for frame, _ in walk_tb(error.__traceback__)]))
         raise UsageError(
             f"{line and f'{line}: '}{class_name(network)} cannot be traced: {kind}{first}",
-            hint=hint or "its forward must not decide by the values of tensors, or convert them to numbers",
+            hint=hint or "do not branch on tensor values or convert tensors to numbers in the forward",
         ) from error
     finally:
         constants = {name: value for name, value in vars(network).items() if name not in before}
@@ -148,7 +153,7 @@ def _traced(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, 
 
 
 def _line_of(frames: Iterable[FrameType]) -> str:
-    """Return the line of the first of these frames that is in a person's own code; nothing where none is."""
+    """Return the file and line of the first frame in user code, or "" if there is none."""
     for frame in frames:
         path = frame.f_code.co_filename
         if not path.startswith((*_NOT_OWN, "<")):
@@ -157,17 +162,17 @@ def _line_of(frames: Iterable[FrameType]) -> str:
 
 
 def line_of_caller() -> str:
-    """Return the line of a person's own code that has called this; nothing where none has."""
+    """Return the file and line of the innermost caller in user code, or "" if there is none."""
     return _line_of(frame for frame, _ in walk_stack(None))
 
 
 def text_of(nodes: Iterable[fx.Node]) -> list[str]:
-    """Return calls as lines, which are the same where they are the same."""
+    """Return one line for each call; two calls are equal if their lines are."""
     return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in nodes]
 
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two traces have the same constants; tensors without storage have no values that could differ."""
+    """Return True if two traces have the same constants. Tensors on the meta device have no values to compare."""
     return one.keys() == other.keys() and all(
         value is other[name] or not isinstance(value, Tensor) or value.is_meta or torch.equal(value, other[name])
         for name, value in one.items()
@@ -175,13 +180,16 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def attribute_of(network: nn.Module, path: str) -> Any:
-    """Return what a network has at a path with dots."""
+    """Return the attribute of a network at a dotted path."""
     *modules, name = path.split(".")
     return getattr(network.get_submodule(".".join(modules)), name)
 
 
 class WithLoss(nn.Module):
-    """A network and its loss as one, called with the network's input and the label; names of the network stay as they are."""
+    """A network and its loss as one module, called with the network's input and the label.
+
+    Messages name the network's modules without the prefix `network.`; see `own_name`.
+    """
 
     def __init__(self, network: nn.Module, loss: nn.Module) -> None:
         super().__init__()
@@ -193,10 +201,10 @@ class WithLoss(nn.Module):
 
 
 def class_name(network: nn.Module) -> str:
-    """Return the name of a network's class: within `WithLoss`, of the network that a person has written."""
+    """Return the name of the network's class; for `WithLoss`, the class of the wrapped network."""
     return type(network.network if isinstance(network, WithLoss) else network).__name__
 
 
 def own_name(network: nn.Module, path: str) -> str:
-    """Return how what lies at a path of a network is named, which is the path, but for what is within `WithLoss`."""
+    """Return the user's name for the module at `path`: the path without the prefix that `WithLoss` adds."""
     return path.removeprefix("network.") if isinstance(network, WithLoss) else path

@@ -1,4 +1,4 @@
-"""Calls copies of a user's network: without dropout, with the random generators put back, and watched in what it does."""
+"""Trial calls of copies of a custom network, without dropout and without lasting changes to random generators."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from launcher.trainer.own.divide import Rows
 from launcher.trainer.own.trace import line_of_caller
 from launcher.trainer.telemetry.heartbeat import getting_on
 
-# Returns the loss of some rows. The last argument is the batch of which they are a part; None if they are all of it.
+# From a network, rows and their batch to the loss of the rows. The batch is None if the rows are the full batch.
 Loss = Callable[[nn.Module, Rows, Rows | None], Tensor]
 
 
 @frozen
 class Outcome:
-    """The results of calls of one copy of a network, one after another."""
+    """The results of consecutive calls of one copy of a network."""
 
     losses: Sequence[float]
     buffers: Mapping[str, Tensor]  # after the last call
-    gradients: Mapping[str, Tensor]  # of parameters, flat, summed over the calls; none unless they are asked for
+    gradients: Mapping[str, Tensor]  # flat gradients of parameters, summed over the calls; empty unless requested
 
 
 def outcome_of(
@@ -39,11 +39,11 @@ def outcome_of(
 ) -> Outcome:
     """Compute the losses of parts in order, with a copy of the network.
 
-    Gradients are always on, since code may ask whether they are; nothing is kept for them, unless they are asked for, or the network
-    computes some itself.
+    Gradients are always enabled, since code may check `torch.is_grad_enabled()`. Activations are kept only if
+    gradients are requested or the network computes gradients itself.
     """
     if not gradients:
-        with suppress(Exception):  # torch.func takes no such hooks, either
+        with suppress(Exception):  # fails if the network computes gradients, or if torch.func rejects the hooks
             return _called_in_turn(network, parts, loss, batch, saved_tensors_hooks(lambda _: None, _none_kept))
     return _called_in_turn(network, parts, loss, batch, nullcontext(), gradients=gradients)
 
@@ -79,12 +79,12 @@ def _none_kept(_: Any) -> Tensor:
 
 
 def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
-    """Call a network, which may change. Return the line of its code that draws random numbers by torch, and a buffer that it changes.
+    """Call a network, and return the line that first draws from torch's generator, and a buffer that the call changes.
 
-    Either is "" if there is none.
+    Each is "" if there is none. The call may change the network.
     """
     before = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    with kept_generators(), suppress(Exception), _Draws() as draws:  # what the code raises is told in training
+    with kept_generators(), suppress(Exception), _Draws() as draws:  # training reports the network's errors
         network(*rows)
     after = dict(network.named_buffers())
     return draws.place, next((name for name in before if not _are_equal(before[name], after.get(name))), "")
@@ -117,13 +117,13 @@ def turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
 
 def generators() -> tuple[Any, ...]:
     """Return the states of the global random generators of Python, NumPy, and torch on the CPU."""
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - what the network's code may draw from
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - the network's code may use it
     return random.getstate(), (name, np.asarray(keys).tobytes(), *rest), torch.get_rng_state().numpy().tobytes()
 
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Put the global random generators back: what is called may draw, and so may the samples."""
+    """Restore the global random generators of Python, NumPy and torch on the CPU on exit."""
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - likewise
     try:
         with torch.random.fork_rng(devices=[]):
@@ -134,7 +134,7 @@ def kept_generators() -> Iterator[None]:
 
 
 class _Calls(TorchFunctionMode):
-    """Sees every call of a function of torch."""
+    """A mode that intercepts every call of a torch function."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -144,17 +144,17 @@ class _Calls(TorchFunctionMode):
 
     @abstractmethod
     def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return what is to be the result of a call."""
+        """Return the result of an intercepted call."""
 
 
 class Precision(_Calls):
-    """Records the lowest precision of all results that depend on parameters."""
+    """The lowest precision among all results that depend on parameters."""
 
     _eps = torch.finfo(torch.float64).eps
 
     @property
     def tolerance(self) -> float:
-        """The relative difference that rounding may make: 4e-11 in float64, 2e-5 in float32."""
+        """The relative difference that rounding may cause: 4e-11 in float64, 2e-5 in float32."""
         return self._eps ** (2 / 3)
 
     def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -166,7 +166,7 @@ class Precision(_Calls):
 
 
 class _Draws(_Calls):
-    """Notes where torch's generator is first used."""
+    """The place in the code where torch's generator is first used."""
 
     place = ""
 
@@ -179,7 +179,7 @@ class _Draws(_Calls):
 
 
 class _NoDropout(_Calls):
-    """Has functions of torch drop nothing, so that code which calls them can be compared in training."""
+    """Dropout functions replaced by ones that drop nothing, so that losses in training mode can be compared."""
 
     def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")

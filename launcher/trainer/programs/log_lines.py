@@ -1,4 +1,4 @@
-"""The lines of a rank's log."""
+"""Functions that write lines to a rank's log."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from launcher.trainer.parallel.world import World
 
 
 def say(line: str) -> None:
-    """Write a line to this rank's log at once, and in one piece: a thread that writes a checkpoint has lines of its own."""
+    """Write a line to this rank's log in one piece and flush it. Other threads write lines, too."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def say_of_all(line: str, world: World) -> None:
-    """Print a line, as `say` does, on every rank that has a log of its own; elsewhere on one rank."""
+    """Write a line to every rank's log; without a run directory, only on the first rank."""
     if world.is_first or TLAUNCH_RUN_DIR in os.environ:
         say(line)

@@ -1,8 +1,8 @@
-"""The training loop that the bundled programs have in common.
+"""The training loop of the bundled programs.
 
-Steps with their lines, heartbeat and metrics, checkpoints when they are due, validation, a profile, and at the end the trained model.
-What a step is, a program says (`program.py`). Every rank writes the lines about the loss to its own log; rank 0 writes the
-metrics and all other lines.
+It runs a program's steps (`program.py`), logs them, writes heartbeats and metrics, saves checkpoints on schedule,
+validates, profiles, and saves the trained model. Every rank logs the loss; rank 0 writes the metrics and all other
+lines.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
 from launcher.trainer.telemetry.step_time import StepTime
 from launcher.trainer.training_files import Files
 
-WARM_UP_STEPS = 3  # they open connections and allocate, so the profiler does not trace them
+WARM_UP_STEPS = 3  # steps before the profiler's trace; they open connections and allocate memory
 
 
 def run(
     make: Callable[[], Program[AnyBatch, AnyResult]], checkpoints: CheckpointConfig, world: World, files: Files
 ) -> None:
-    """Train on one rank what `make` returns once it is known that the model can be kept; every rank must call it.
+    """Check that the model can be saved, then train the program from `make` on this rank. All ranks must call it.
 
     Raises:
-        TlaunchError: unusable data or checkpoints, or a gradient that is not finite.
+        TlaunchError: data or checkpoints are unusable, or a gradient is not finite.
     """
     schedule = SaveSchedule(checkpoints, has_clock=world.is_first)
     with schedule.on_demand():
@@ -84,7 +84,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     if weights is None:
         return
     if files.output is None:
-        say("the model is not kept: no output and no run directory says where")
+        say("the model is not saved: there is no output directory and no run directory")
     else:
         facts = {"validation_loss": validation_loss, "layout": dataclasses.asdict(world.place.layout)}
         save_model(files.output, program.name, weights, program.settings, program.tokenizer, facts)
@@ -94,7 +94,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
 
 
 class _StepReports(Generic[AnyBatch, AnyResult]):
-    """Reports every step: by metrics, the heartbeat, a line of the log, and what profile and strategy report have to say."""
+    """The reports of every step: metrics, the heartbeat, a log line, and lines about profile and strategy report."""
 
     def __init__(self, program: Program[AnyBatch, AnyResult], metrics: Metrics, recorder: StepRecorder) -> None:
         self._program, self._metrics, self._recorder = program, metrics, recorder
@@ -103,7 +103,7 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         self._profiler = StepProfiler(program.settings.train.profile_steps, _profile_path(world), world.device)
 
     def stepped(self, batch: AnyBatch, result: AnyResult, spent: StepTime, learning_rate: float) -> None:
-        """Report a step; of one whose gradient is not finite, metrics alone."""
+        """Report a step; if its gradient is not finite, only in the metrics."""
         program = self._program
         self._metrics.stepped(
             batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
@@ -118,7 +118,7 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
             say_of_all(log_line, program.world)
 
     def end(self) -> str:
-        """End the profile where the training is over before it; return what to say of it, or nothing."""
+        """End the profile if it is still running; return a log line about it, or ""."""
         return self._profiler.end()
 
 
@@ -130,7 +130,10 @@ def _run_steps(
     recorder: StepRecorder,
     first_step: int,
 ) -> tuple[int, float | None]:
-    """Train to the end; the number of the last step, and the last validation loss: NaN where none was computed, None where none can be."""
+    """Train to the end; return the last step and the last validation loss.
+
+    The loss is NaN if none was computed, and None if the program cannot validate.
+    """
     config, world = program.settings.train, program.world
     last_step = first_step - 1
     validation_loss: float | None = math.nan
@@ -152,7 +155,7 @@ def _run_steps(
         last_step = batch.step
         validates = batch.is_last or (config.validate_every > 0 and batch.step % config.validate_every == 0)
         due = schedule.after(batch.step, result.votes, is_last=batch.is_last, validates=validates)
-        known_loss = None  # of this state
+        known_loss = None  # validation loss of this state
         if validates or due.saves:
             saving.check_weights(batch.step)
         if validates and due.ends:
@@ -174,7 +177,10 @@ def _run_steps(
 
 
 def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
-    """Return the count of validations up to `step`, with the one that SIGTERM cut off. All ranks must call it."""
+    """Return the counts of validations up to `step`; repeat a validation that SIGTERM interrupted.
+
+    All ranks must call it.
+    """
     stopping = EarlyStopping(program.settings.train.early_stopping, saving.validations)
     if stopping.validations.is_due:
         loss = _validated(program, metrics, step)
@@ -186,7 +192,7 @@ def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: S
 def _nothing_left(
     program: Program[AnyBatch, AnyResult], metrics: Metrics, stopping: EarlyStopping, step: int
 ) -> float | None:
-    """Say why nothing is trained after `step`, and validate its state. All ranks must call it."""
+    """Log why there are no steps after `step`, and validate its state. All ranks must call it."""
     counted = "train.steps and train.epochs count from the beginning of the training"
     told = stopping.log_line() if stopping.is_over else counted
     say_of_all(f"nothing is left to train after step {step}: {told}", program.world)
@@ -194,7 +200,7 @@ def _nothing_left(
 
 
 def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: int) -> float | None:
-    """Validate the state after `step`, tell and record its loss, and return it. All ranks must call it."""
+    """Validate the state after `step`; log, record and return its loss. All ranks must call it."""
     found = program.validate()
     if found is None:
         return None
@@ -204,31 +210,34 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
 
 
 def _profile_path(world: World) -> Path | None:
-    """Return where this rank's profile belongs: in its directory of the run, if there is one."""
+    """Return the path of this rank's profile in the run directory, or None without a run directory."""
     run_dir = os.environ.get(TLAUNCH_RUN_DIR)
     return RunDir(Path(run_dir)).profile(world.place.global_rank) if run_dir else None
 
 
 def _strategy_path(files: Files, world: World) -> Path | None:
-    """Return where this rank's strategy report belongs; None where none is asked for."""
+    """Return the path of this rank's strategy report, or None if it is not requested."""
     return None if files.strategy is None else files.strategy / strategy_name(world.place.global_rank)
 
 
 class EarlyStopping:
-    """Counts validations without a lower loss, alike on all ranks, as all get the same losses."""
+    """A counter of validations without a lower loss. All ranks have the same losses and therefore the same counts."""
 
     def __init__(self, patience: int, validations: Validations) -> None:
-        """Go on from `validations`. The training is to end after `patience` in a row without a lower loss; 0: never."""
+        """Continue the counts in `validations`.
+
+        Training stops after `patience` validations in a row without a lower loss; 0: never.
+        """
         self._patience = patience
         self.validations = validations if patience else Validations(is_due=validations.is_due)
 
     @property
     def is_over(self) -> bool:
-        """True once the training is to end."""
+        """True if the training must stop."""
         return 0 < self._patience <= self.validations.since
 
     def after(self, loss: float | None) -> None:
-        """Count a validation; a loss of None, and one that is not finite, is not lower."""
+        """Count a validation. A loss of None or NaN does not count as lower."""
         if not self._patience:
             self.validations = NOT_VALIDATED
             return
@@ -238,32 +247,35 @@ class EarlyStopping:
         self.validations = Validations(lowest, since)
 
     def missed(self) -> None:
-        """Mark the present state as still to be validated, by the run that resumes from it."""
+        """Mark the current state as not validated; the run that resumes from it will validate it first."""
         self.validations = dataclasses.replace(self.validations, is_due=True)
 
     def log_line(self) -> str:
-        """Return the line of the log about the end."""
+        """Return the log line about early stopping."""
         lowest = self.validations.lowest_loss
         named = "none had a finite loss" if lowest is None else f"the lowest loss is {lowest:.6f}"
         return f"ended early: {self.validations.since} validations in a row have no lower loss; {named}"
 
 
 class StepProfiler:
-    """Traces `steps` steps of this rank after the first three, and writes one file. Costs nothing where `steps` is 0."""
+    """A profiler that traces `steps` steps of this rank after the first three into one file.
+
+    With 0 steps it does nothing.
+    """
 
     def __init__(self, steps: int, path: Path | None, device: torch.device) -> None:
-        """Without a `path` nothing is traced, and that is said."""
+        """Create a profiler. Without a `path` it traces nothing and logs the reason."""
         self._left = steps
         self._path = path
         self._steps = 0
         self._running = ExitStack()
-        # Not `torch.profiler`, whose first use imports torch's compiler, a second of every rank's time.
+        # Not `torch.profiler`: its first use imports torch's compiler, which takes a second on every rank.
         self._profile = profiler.profile(
             path is not None and bool(steps), use_device=None if device.type == "cpu" else device.type
         )
 
     def stepped(self, *, is_last: bool) -> str:
-        """Begin or end the trace after a step; return what to say of it, or nothing. Never raises."""
+        """Start or end the trace after a step; return a log line about it, or "". Never raises."""
         if not self._left:
             return ""
         if self._path is None:
@@ -276,7 +288,7 @@ class StepProfiler:
         return self.end() if is_over else ""
 
     def end(self) -> str:
-        """End the trace where the training is over, if it has not ended yet; return what to say of it, or nothing. Never raises."""
+        """End a running trace after the training; return a log line about it, or "". Never raises."""
         if not self._left:
             return ""
         self._left = 0

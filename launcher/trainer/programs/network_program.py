@@ -1,7 +1,7 @@
-"""The common part of the programs that train a network at a constant learning rate: the quickstart network and ResNet-50.
+"""The common part of programs with a constant learning rate: the quickstart network and ResNet-50.
 
-A `NetworkTraining` takes their steps: with the whole network on every rank (`replicated.py`), or with a network whose operators
-are cut by strategies (`sharded.py`).
+Their steps are run by a `NetworkTraining`, with a replica on every rank (`replicated.py`), or with operators that are
+sharded by strategies (`sharded.py`).
 """
 
 from __future__ import annotations
@@ -35,49 +35,55 @@ class NetworkResult:
 
 
 class NetworkTraining(ABC):
-    """One rank's part of a network, its optimizer, and the steps that all ranks take together. Methods that say so must be called by all ranks."""
+    """One rank's part of a network, with its optimizer and training step."""
 
     parameters: Mapping[str, nn.Parameter]  # this rank's parts
-    buffers: Mapping[str, Tensor]  # whole, those of floating-point numbers
+    buffers: Mapping[str, Tensor]  # full floating-point buffers
     optimizer: ShardedOptimizer
 
     @abstractmethod
     def placements(self, rank: int) -> Mapping[str, Placement]:
-        """Return the parts of parameters that a model-parallel rank holds."""
+        """Return the part of each parameter that a model-parallel rank holds."""
 
     @abstractmethod
     def train_step(
         self, inputs: tuple[Tensor, ...], learning_rate: float, votes: Callable[[], tuple[float, ...]], *, count: int
     ) -> NetworkResult:
-        """Take one step on this rank's or its copy's share of a global batch of `count` rows. All ranks must call it."""
+        """Train one step on this rank's or its replica's share of a global batch of `count` rows.
+
+        All ranks must call it.
+        """
 
     @abstractmethod
     def settle_buffers(self) -> None:
-        """Make `buffers` what is to be saved of the present state, the same on all ranks. All ranks must call it."""
+        """Update `buffers` to the current state, equal on all ranks, for saving. All ranks must call it."""
 
     @abstractmethod
     def take_buffers(self) -> None:
-        """Go on from `buffers`, which were read from a checkpoint."""
+        """Load the state from `buffers` after they have been read from a checkpoint."""
 
     @abstractmethod
     def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """Return the model, of which `make` returns one, to be evaluated; `train_again` ends that. All ranks must call it."""
+        """Return the full model in evaluation mode; `make` creates one.
+
+        Call `train_again` afterwards. All ranks must call it.
+        """
 
     @abstractmethod
     def train_again(self) -> None:
-        """Have the model trained after an evaluation."""
+        """Return to training mode after an evaluation."""
 
     @abstractmethod
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return what records a step for `tlaunch plan operators`, where there is a path."""
+        """Return a recorder for `tlaunch plan operators`, which does nothing if `path` is None."""
 
     def strategies_line(self) -> str:
-        """Return the line of the log about strategies; nothing where there are none."""
+        """Return the log line about strategies, or "" if there are none."""
         return ""
 
 
 class NetworkProgram(Program[AnyBatch, NetworkResult]):
-    """A program whose steps a `NetworkTraining` takes."""
+    """A program whose steps are run by a `NetworkTraining`."""
 
     _training: NetworkTraining
 
@@ -89,7 +95,10 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
         return self._training.step_recorder(path, self.name, attempt)
 
     def layout_line(self, *more: str) -> str:
-        """Return the line of the log about who computes what. Where operators are cut over all ranks, no axes are told apart."""
+        """Return the log line about the layout.
+
+        If operators are sharded over all ranks, it has the number of ranks instead of axes.
+        """
         place, mode = self.world.place, self.settings.parallel.mode
         is_one_group = place.layout.mp == place.world_size > 1 and mode != HYBRID
         layout = f"{place.world_size} ranks" if is_one_group else str(place.layout)
@@ -98,12 +107,15 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
         return f"layout: {how}, {held} parameters on this rank"
 
     def full_parameters(self) -> dict[str, Tensor] | None:
-        """Return all parameters on rank 0; None elsewhere. All ranks must call it."""
+        """Return all full parameters on rank 0, None on other ranks. All ranks must call it."""
         return gather(self.world, self._training.parameters, lambda place: self._training.placements(place.mp))
 
 
 def plan_groups(settings: Any, world: World) -> AbstractContextManager[Groups]:
-    """Give the groups in which the ranks of a plan communicate: those of a data-parallel copy. Errors as `open_groups` has them."""
+    """Provide the groups of a plan over the ranks of a data-parallel replica.
+
+    Raises the same errors as `open_groups`.
+    """
     place = world.place
     return open_groups(
         place.global_rank,

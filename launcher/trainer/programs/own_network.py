@@ -1,10 +1,11 @@
-"""A network of one's own as a program for the training loop: one rank's part of it, and the steps that all ranks take together.
+"""A custom network as a program for the training loop.
 
-All ranks compute the losses and weights of one process, but for rounding:
+Losses and weights are the same as on one process, except for rounding:
 
-    1. each data-parallel rank takes its share of the rows of a global batch, in micro batches of equally many rows
-    2. the loss of a part counts by its share of the rows; a CrossEntropyLoss divides by what its mask counts in the whole batch
-    3. dropout depends on the seed, the step, and the row of the global batch
+    1. each data-parallel rank takes its share of the rows of a global batch, in micro batches of equal size
+    2. the loss of a part is weighted by its share of the rows
+    3. a CrossEntropyLoss divides by its mask's sum over the full batch
+    4. dropout depends on the seed, the step, and the row of the global batch
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NAME = OWN_NETWORK  # in checkpoints and saved models
 
 
 class OwnNetwork(Program[SampleBatch, NetworkResult]):
-    """One rank's part of the training of a network, as `programs/loop.py` runs it."""
+    """One rank's part of a custom network's training, for the loop in `programs/loop.py`."""
 
     name = NAME
     optimizer: ShardedOptimizer
@@ -59,11 +60,12 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         parts_may_differ: bool = False,
         check_gradients: bool = False,
     ) -> None:
-        """Make this rank's part of `network`, which is taken over. All ranks must call it, with the same of all of these.
+        """Create this rank's part of `network`, which is modified. All ranks must call it with the same arguments.
 
         Raises:
-            UsageError: on every rank alike, where the ranks do not agree, or the network or the samples cannot be served.
-            RefusedLayoutError: likewise, where the layout does not fit the network.
+            UsageError: the ranks' arguments differ, or the network or the samples are not supported. All ranks raise
+                it.
+            RefusedLayoutError: the layout does not fit the network. All ranks raise it.
         """
         self.settings: NetworkSettings = settings
         self.world = world
@@ -103,10 +105,10 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._compares_losses = world.mp.size > 1 and not self._divided.is_traced  # in the first step
         self.buffers = self._divided.buffers.saved
         self.shapes = {name: tuple(parameter.shape) for name, parameter in plan.parameters.items()}
-        self.trained: dict[str, Tensor] | None = None  # whole, on rank 0 once the training has ended
+        self.trained: dict[str, Tensor] | None = None  # full tensors on rank 0 after the training
 
     def begin(self) -> None:
-        """Say what is trained on which layout."""
+        """Log the network and the layout."""
         divided, world = self._divided, self.world
         layout = world.place.layout
         count = sum(parameter.numel() for parameter in divided.parameters.values())
@@ -138,27 +140,32 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         if self._compares_losses:
             self._check_equal(losses_M.sum())
         norm = self.optimizer.step(learning_rate, votes)
-        # After the step, as in the bundled Transformer's session: collectives must begin in the same order on all ranks.
+        # After the step, as in the bundled Transformer's session: collectives need the same order on all ranks.
         loss = float(all_reduce(all_reduce(losses_M.sum(), world.dp, what="mean loss"), world.pp, what="mean loss"))
         return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
 
     def _check_equal(self, loss: Tensor) -> None:
-        """Refuse code that computes another loss on each model-parallel rank, which no trace has shown.
+        """Raise if model-parallel ranks compute different losses. This checks networks that cannot be traced.
 
         Raises:
-            RefusedLayoutError: it goes over parameters, of which each rank has some, or draws random numbers.
+            RefusedLayoutError: the losses differ, since the code iterates over its parameters or draws random numbers.
         """
         self._compares_losses = False
         mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
         if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
             raise RefusedLayoutError(
-                f"mp = {self.world.mp.size}, and its ranks compute different losses, here {float(loss):.9g} and {float(mean):.9g} in the mean: "
-                f"the code of {self._divided.class_name} goes over its parameters, of which a rank has some, or draws random numbers",
-                hint="--mp 1, the optimizer's weight_decay, or nn.Dropout",
+                f"mp = {self.world.mp.size}, and the ranks compute different losses: {float(loss):.9g} on this "
+                f"rank, and {float(mean):.9g} in the "
+                f"mean; the code of {self._divided.class_name} iterates over its parameters, which are sharded, "
+                "or draws random numbers",
+                hint="use `--mp 1`, or the optimizer's weight_decay and nn.Dropout",
             )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:
-        """Return each micro batch's share of the loss of a global batch; zero on all stages but the last. Nothing is dropped without a `step`."""
+        """Return each micro batch's share of the global batch's loss; zeros on all stages except the last.
+
+        With `step` None dropout is off.
+        """
         world, layout = self.world, self.world.place.layout
         with loading:
             inputs = collated(samples, numbers, world.device, self.dtype)
@@ -189,7 +196,10 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
     @torch.no_grad()
     def validate(self) -> Validated | None:
-        """Return the mean loss of the batches of the validation samples; what fills no batch is left out. All ranks must call it."""
+        """Return the mean loss of the validation batches; samples that do not fill a batch are skipped.
+
+        All ranks must call it.
+        """
         if self._validation is None:
             return None
         size, total = self.settings.train.batch_size, 0.0
@@ -212,12 +222,12 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._divided.buffers.take()
 
     def weights(self) -> dict[str, Tensor] | None:
-        """Return all that the network's own `load_state_dict` takes."""
+        """Return a state dict for the original network on rank 0, None on other ranks."""
         found = gather(self.world, self._owned, self._placements)
         return None if found is None else self._divided.state(found)
 
     def show(self, weights: Mapping[str, Tensor]) -> None:
-        """Keep what was trained for `train` to return."""
+        """Keep the weights for `train` to return."""
         self.trained = dict(weights)
 
     def _placements(self, place: Coordinate) -> Mapping[str, Placement]:
@@ -226,13 +236,15 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
 
 def _check_equal(network: nn.Module, digests: Sequence[str], settings: NetworkSettings, world: World) -> None:
-    """Refuse ranks that train something else than rank 0; `digests` are of the samples, and of those to validate with.
+    """Raise if a rank's network, samples or settings differ from rank 0's.
+
+    `digests` has the digests of the samples and the validation samples.
 
     Raises:
-        UsageError: on every rank alike, with what differs.
+        UsageError: they differ. The message says which. All ranks raise it.
     """
     shapes = [(name, tuple(each.shape), each.dtype) for name, each in network.named_parameters()]
-    hint = "the same on every rank: `train` gives each its share of every batch"
+    hint = "call `train` with the same arguments on every rank; it gives each rank its share of the batch"
     for what, content in (
         ("the samples", digests[0]),
         ("the validation samples", str(digests[1:])),

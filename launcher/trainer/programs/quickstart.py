@@ -1,4 +1,4 @@
-"""Train the quickstart tutorial's network, whose operators are cut by strategies: two matrix products with a ReLU between them."""
+"""Training of the quickstart tutorial's network, sharded by strategies: two matrix products with a ReLU in between."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from launcher.trainer.training_files import Files
 
 
 class Network(nn.Module):
-    """The network and its loss, the mean squared error, called with a batch's inputs and labels."""
+    """The network with its loss, the mean squared error. It is called with a batch's inputs and labels."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Network(nn.Module):
 
 @frozen
 class Rows:
-    """The rows that all ranks train on in a step, the same in each. All numbers count from 1."""
+    """The position of a step in the training. All steps have the same rows. Numbers count from 1."""
 
     epoch: int
     step_of_epoch: int
@@ -55,10 +55,10 @@ class Rows:
 
 
 def train(settings: QuickstartSettings, world: World, files: Files) -> None:
-    """Train on one rank; every rank must call it.
+    """Train on this rank. All ranks must call it.
 
     Raises:
-        TlaunchError: a strategy that does not fit, unusable checkpoints, or a gradient that is not finite.
+        TlaunchError: a strategy does not fit, checkpoints are unusable, or a gradient is not finite.
     """
     with plan_groups(settings, world) as groups:
         run(lambda: Quickstart(settings, world, groups), settings.checkpoint, world, files)
@@ -68,10 +68,10 @@ class Quickstart(NetworkProgram[Rows]):
     name = "quickstart"
 
     def __init__(self, settings: QuickstartSettings, world: World, groups: Groups) -> None:
-        """Make this rank's part of the network. All ranks must call it.
+        """Create this rank's part of the network. All ranks must call it.
 
         Raises:
-            UsageError, RefusedLayoutError: on every rank alike, where a strategy does not fit.
+            UsageError, RefusedLayoutError: a strategy does not fit. All ranks raise it.
         """
         self.settings: QuickstartSettings = settings
         self.world = world
@@ -115,7 +115,7 @@ class Quickstart(NetworkProgram[Rows]):
 
 
 def traced(settings: QuickstartSettings, copies: int) -> Traced:
-    """Return the graph of the network as each of the data-parallel copies has it, without storage."""
+    """Trace the network of one data-parallel replica on the meta device."""
     model, rows = settings.model, settings.train.batch_size // copies
     dtype = getattr(torch, settings.train.precision)
     with torch.device("meta"):
@@ -133,7 +133,7 @@ def _meta_network(settings: QuickstartSettings) -> Network:
 
 
 def _rows(settings: QuickstartSettings) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels, uniform in [0, 1), from numpy's legacy generator as the tutorial draws them, in float32."""
+    """Return inputs and labels in float32, uniform in [0, 1), from numpy's legacy generator, as in the tutorial."""
     numbers = np.random.RandomState(settings.data.seed)
     shapes = (settings.model.inputs, settings.model.outputs)
     inputs, labels = (numbers.rand(settings.train.batch_size, columns).astype(np.float32) for columns in shapes)

@@ -1,4 +1,4 @@
-"""The parts of a program whose ranks have the whole model each: its model, its optimizer, and the statistics of its batch norms."""
+"""Training of an image classifier that is replicated on every rank: model, optimizer and batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL_PIXELS = 160  # on each side
 
 
 class ReplicatedTraining(NetworkTraining):
-    """One rank's model of an image classifier, and the steps that all ranks take together on shares of each batch."""
+    """One rank's replica of an image classifier. Each rank trains on its share of the batch."""
 
     def __init__(
         self,
@@ -37,7 +37,10 @@ class ReplicatedTraining(NetworkTraining):
         weights: Callable[[str, torch.Size], Tensor],
         dtype: torch.dtype,
     ) -> None:
-        """Take a model; all ranks must do so. `weights` gives the initial parameters by name and shape."""
+        """Prepare `model` for training.
+
+        All ranks must call it. `weights` returns a parameter's initial value for its name and shape.
+        """
         self._world, self._micro_batches = world, world.place.layout.micro_batches
         self._is_synchronised = settings.model.batch_norm == "synchronised"
         self.model = model.to(world.device, dtype)
@@ -92,7 +95,7 @@ class ReplicatedTraining(NetworkTraining):
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
-        """Give all ranks the means of their running statistics, where each has had its own."""
+        """Average the running statistics over the ranks, unless the batch norms are synchronised."""
         dp = self._world.dp
         if dp.size == 1 or self._is_synchronised:
             return
@@ -104,7 +107,7 @@ class ReplicatedTraining(NetworkTraining):
             buffer.copy_(mean.view_as(buffer))
 
     def take_buffers(self) -> None:
-        """Do nothing: the model's own buffers are the ones that were read."""
+        """Do nothing: the checkpoint was read into the model's buffers."""
 
     def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
         del make
@@ -120,10 +123,9 @@ class ReplicatedTraining(NetworkTraining):
 
 
 def _memory_format(images_BCHW: Tensor) -> torch.memory_format:
-    """Return the format of images in which torch's convolutions and batch norms take the least time on this processor.
+    """Return the fastest memory format for torch's convolutions and batch norms on this processor.
 
-    With channels last they are much faster on processors that have no AVX-512. Others compute large images faster so, and
-    small ones faster without it.
+    Channels last is faster, except for small images on processors with AVX-512.
     """
     has_avx512 = images_BCHW.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
     is_small = images_BCHW.shape[-1] < SMALL_PIXELS

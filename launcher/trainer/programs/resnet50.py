@@ -1,4 +1,4 @@
-"""Train ResNet-50 on CIFAR-10's images, validate it by its top-1 accuracy, and keep it."""
+"""Training of ResNet-50 on CIFAR-10, with validation by top-1 accuracy."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.telemetry.heartbeat import getting_on
 from launcher.trainer.training_files import Files
 
-AHEAD = 3  # batches that a thread prepares while one is trained on
-MEAN, COUNT = "running_mean", "num_batches_tracked"  # of each batch norm, the latter the number of steps
+AHEAD = 3  # batches that a thread prefetches
+MEAN, COUNT = "running_mean", "num_batches_tracked"  # buffers of each batch norm; the latter counts steps
 Item = TypeVar("Item")
 
 
 def train(settings: Resnet50Settings, world: World, files: Files) -> None:
-    """Train on one rank; every rank must call it.
+    """Train on this rank. All ranks must call it.
 
     Raises:
-        TlaunchError: unusable images or checkpoints, a strategy that does not fit, or a gradient that is not finite.
+        TlaunchError: images or checkpoints are unusable, a strategy does not fit, or a gradient is not finite.
     """
     with ExitStack() as opened:
         groups = None
@@ -65,12 +65,12 @@ class Resnet50(NetworkProgram[TrainingBatch]):
     name = "resnet50"
 
     def __init__(self, settings: Resnet50Settings, world: World, files: Files, groups: Groups | None) -> None:
-        """Open the images, and make this rank's part of the model. All ranks must call it.
+        """Open the images and create this rank's part of the model. All ranks must call it.
 
-        `groups` are those of the plan in modes that cut operators.
+        `groups` are the plan's groups in modes that shard operators, else None.
 
         Raises:
-            TlaunchError: on every rank alike, where the images are unusable, or a strategy does not fit.
+            TlaunchError: the images are unusable, or a strategy does not fit. All ranks raise it.
         """
         self.settings: Resnet50Settings = settings
         self.world = world
@@ -87,13 +87,13 @@ class Resnet50(NetworkProgram[TrainingBatch]):
             traced = traced_network(settings, world.place.layout.dp)
             self._training = ShardedTraining(traced, settings, world, groups, rule, weights)
         self.optimizer = self._training.optimizer
-        # Floating-point numbers, as all that a checkpoint holds; norms of any model take them for their own.
+        # A floating-point number, since checkpoints hold no others. All batch norms share this count.
         self._count = torch.zeros((), dtype=self.optimizer.state_dtype)
         norms = [name.removesuffix(MEAN) for name in self._training.buffers if name.endswith(MEAN)]
         self.buffers = {**self._training.buffers, **dict.fromkeys((norm + COUNT for norm in norms), self._count)}
         self.shapes = model_shapes(settings)
         self._order = ImageOrder(len(self._images), settings.train.batch_size, seed=settings.train.seed)
-        self._steps = 0  # that the state is after
+        self._steps = 0  # steps that have been trained
 
     def begin(self) -> None:
         say_of_all(self.layout_line(f"micro_batches={self.world.place.layout.micro_batches}"), self.world)
@@ -139,12 +139,12 @@ class Resnet50(NetworkProgram[TrainingBatch]):
 
     @torch.no_grad()
     def validate(self) -> Validated:
-        """Return the mean loss over the test images, told with the share whose label has the largest logit."""
+        """Return the mean loss over the test images; the log line also has the top-1 accuracy."""
         self.settle()
         model = self._training.full_model(partial(resnet50, self.settings.model.classes))
         place = self.world.place
         sums_2 = torch.zeros(2, dtype=torch.float64)
-        # All ranks take shares: in modes that cut operators, too.
+        # All ranks take different images, also in modes that shard operators.
         shard = Shard(place.world_size, place.global_rank)
         batch_size = self.settings.train.batch_size * place.world_size
         for batch in validation_batches(self._test, batch_size, shard=shard, shape=self._shape):
@@ -163,7 +163,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
         if found is None:
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}
-        # Each a tensor of its own, of the type that torch gives it.
+        # Separate tensors with torch's dtypes.
         return {**found, **{name: each.long() if name.endswith(COUNT) else each for name, each in buffers.items()}}
 
     @property
@@ -172,10 +172,10 @@ class Resnet50(NetworkProgram[TrainingBatch]):
 
 
 def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
-    """Return the images for training and test, and a digest of them, which is the same on all servers.
+    """Return the images for training and test, and their digest, which is the same on all servers.
 
     Raises:
-        TlaunchError: on every rank alike, where some rank's images are unusable, or a server has others than the first.
+        TlaunchError: a rank's images are unusable, or servers have different images. All ranks raise it.
     """
     data, digest = files.data, hashlib.sha256()
     sets: list[ImageFiles] = []
@@ -195,27 +195,27 @@ def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
 
 
 def _initial(settings: Resnet50Settings, dtype: torch.dtype, name: str, shape: torch.Size) -> Tensor:
-    """Return a whole parameter as it begins."""
+    """Return a parameter's full initial value."""
     return initial_weight(name, shape, settings.train.seed).to(dtype)
 
 
 def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
-    """Return the graph of the network and its loss as each of the data-parallel copies has it, without storage.
+    """Trace the network and loss of one data-parallel replica on the meta device.
 
     Raises:
-        UsageError: it has an operator that is not known.
+        UsageError: the network has an unknown operator.
     """
     images, size = settings.train.batch_size // copies, settings.data.image_size
     dtype = getattr(torch, settings.train.precision)
     with torch.device("meta"):
         network = WithLoss(resnet50(settings.model.classes).to(dtype), torch.nn.CrossEntropyLoss())
         examples = torch.empty(images, 3, size, size, dtype=dtype), torch.empty(images, dtype=torch.int64)
-    # Of a copy as a whole, however it is cut: what is trained does not depend on the strategies.
+    # Statistics are over a replica's batch for any sharding, so that results do not depend on the strategies.
     return trace(network, examples, batch_norm_is_shared=True)
 
 
 def model_shapes(settings: Resnet50Settings) -> Mapping[str, tuple[int, ...]]:
-    """Return the shape of every parameter of the model, in its order."""
+    """Return the full shape of every parameter in the model's order."""
     with torch.device("meta"):
         model = resnet50(settings.model.classes)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -231,12 +231,12 @@ class _End:
 
 
 def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    """Yield `items` in order, of which a thread makes up to `depth` ahead of their use, the one that it is at included.
+    """Yield `items` in order, with up to `depth` of them prefetched by a thread.
 
-    An error of `items` is raised where the failed item would have come. The thread ends with this iterator: at the end of
-    `items`, at an error, and when the iterator is closed, after the item that the thread is at. It begins at the first item.
+    If `items` raises, the error is raised in place of the failed item. The thread starts with the first item. It ends
+    after the last item, after an error, or when this iterator is closed, once its current item is complete.
 
-    The thread gets on while the one that uses the items computes within torch, which needs no interpreter meanwhile.
+    The thread runs while the consumer computes in torch, which releases the GIL.
     """
     made: SimpleQueue[Item | _Failed | type[_End]] = SimpleQueue()
     places = threading.Semaphore(depth)
@@ -271,5 +271,5 @@ def _make(
                 made.put(_End)
                 return
             made.put(item)
-    except BaseException as error:  # noqa: BLE001 - raised again where the items are used
+    except BaseException as error:  # noqa: BLE001 - raised again in the consumer's thread
         made.put(_Failed(error))

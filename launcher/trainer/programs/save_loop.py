@@ -1,4 +1,4 @@
-"""The checkpoints of a program's training: what it goes on from, and what it saves."""
+"""Saving and resuming of a program's training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from launcher.trainer.training_files import Files
 
 
 class Saving:
-    """Saves the state of a program's training, and goes on from what was saved. All ranks must call its methods in the same order."""
+    """The checkpoints of a program's training. All ranks must call its methods in the same order."""
 
     def __init__(self, program: Program[Any, Any], files: Files, metrics: Metrics) -> None:
         self._program, self._files, self._metrics = program, files, metrics
@@ -42,14 +42,14 @@ class Saving:
             defaults=dataclasses.asdict(type(program.settings)()),
         )
         self._writer: CheckpointWriter | None = None
-        self.validations = NOT_VALIDATED  # that were counted before the first step
-        self._resumed: Path | None = None  # the checkpoint, if it is one of this run's own directory
+        self.validations = NOT_VALIDATED  # counts of early stopping before the first step
+        self._resumed: Path | None = None  # the checkpoint, if it is in this run's directory
 
     def resume(self) -> int:
-        """Go on from the newest whole checkpoint, of this run first; return the step after which, 0 if from the beginning.
+        """Restore the newest complete checkpoint, this run's first; return its step, or 0 if there is none.
 
         Raises:
-            TlaunchError: on every rank alike, where there are checkpoints and none is whole, or one is of something else.
+            TlaunchError: no checkpoint is complete, or one belongs to a different training. All ranks raise it.
         """
         program, files = self._program, self._files
 
@@ -60,7 +60,7 @@ class Saving:
         found = restore(find, self._training, program.optimizer, program.world, buffers=program.buffers)
         if found is None:
             if attempt_in(os.environ) > 0:
-                say_of_all("there is no checkpoint: the training begins anew", program.world)
+                say_of_all("there is no checkpoint: the training starts from the beginning", program.world)
             return 0
         path, step = found
         program.take_buffers()
@@ -71,18 +71,18 @@ class Saving:
         return step
 
     def open(self) -> None:
-        """Make ready to write, if checkpoints are on.
+        """Prepare to write checkpoints, if they are on.
 
         Raises:
-            TlaunchError: on every rank alike, where there is no directory for them, or it cannot be written to.
+            TlaunchError: there is no checkpoint directory, or it is not writable. All ranks raise it.
         """
         config, directory = self._config, self._files.checkpoints
         if not config.is_on:
             return
         if directory is None:
             raise UsageError(
-                "checkpoints are on, but they have no directory",
-                hint="name an output directory, or one for checkpoints",
+                "checkpoints are on, but there is no directory for them",
+                hint="set an output directory, or a checkpoint directory",
             )
         self._writer = CheckpointWriter(
             directory,
@@ -97,7 +97,10 @@ class Saving:
         )
 
     def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
-        """Save the state after `step`, if checkpoints are on; where the training `ends`, do so as by SIGTERM once that is whole."""
+        """Save the state after `step`, if checkpoints are on.
+
+        With `ends`, wait for the checkpoint and exit as by SIGTERM.
+        """
         if self._writer is None:
             return
         program = self._program
@@ -117,22 +120,22 @@ class Saving:
             end_by_sigterm()
 
     def record_validation(self, loss: float | None, validations: Validations) -> None:
-        """Write the loss of the resumed state to its checkpoint, so that keep_best sees it. All ranks may call it.
+        """Add a validation loss to the checkpoint that was resumed from, for keep_best. All ranks may call it.
 
-        A checkpoint of another run is left as it is.
+        Another run's checkpoint is not changed.
         """
         if self._resumed is None or not self._program.world.is_first:
             return
         try:
             record_validation(self._resumed, loss, validations)
         except (OSError, TlaunchError) as error:
-            say(f"{self._resumed}: its validation loss could not be recorded: {error}")
+            say(f"{self._resumed}: cannot record the validation loss: {error}")
 
     def check_weights(self, step: int) -> None:
-        """Raise if the weights after `step` are not finite, once the checkpoint before is written.
+        """Raise if the weights after `step` are not finite; finish the previous checkpoint first.
 
         Raises:
-            TlaunchError: on every rank alike, some weight is NaN or infinite.
+            TlaunchError: some weight is NaN or infinite. All ranks raise it.
         """
         program = self._program
         try:
@@ -143,9 +146,10 @@ class Saving:
             raise
 
     def failed(self, step: int) -> None:
-        """Finish writing after `step`, whose gradient was not finite; set the checkpoint just before it aside if an older one is left.
+        """Finish writing after `step`, whose gradient was not finite, and rename the checkpoint of the step before.
 
-        Weights can be finite and too large for another step. A restart from them would fail again.
+        Its weights may be finite, but too large for another step, so that a restart would fail again. It is kept if
+        there is no older checkpoint.
         """
         self.finish(goes_on=False)
         directory = self._files.checkpoints
@@ -154,20 +158,21 @@ class Saving:
         try:
             aside = set_aside(directory, step - 1)
         except OSError as error:
-            say(f"{directory / name_of(step - 1)} could not be renamed: {error.strerror or error}")
+            say(f"cannot rename {directory / name_of(step - 1)}: {error.strerror or error}")
             return
         if aside is not None:
             say(
-                f"the checkpoint of step {step - 1} is now {aside}: the next step failed; resume from the one before it"
+                f"the checkpoint of step {step - 1} is now {aside}, since the next step failed; resume from the "
+                "one before it"
             )
 
     def finish(self, *, goes_on: bool) -> None:
-        """Wait for the checkpoint that is being written, if there is one, and record it.
+        """Wait for the checkpoint that is being written, and record it.
 
-        Where it could not be written, the log says so, and that the training `goes_on`, if it does.
+        If it cannot be written, this logs the error, and with `goes_on` that the training continues.
 
         Raises:
-            TlaunchError: on every rank alike, where it could not be written and checkpoint.on_failure is "stop".
+            TlaunchError: it cannot be written, and checkpoint.on_failure is "stop". All ranks raise it.
         """
         if self._writer is None:
             return
@@ -187,17 +192,20 @@ class Saving:
 
 
 def _warn_and_continue(trouble: str) -> None:
-    say(f"{trouble}; the training goes on")
+    say(f"{trouble}; the training continues")
 
 
 def _said_once(checkpoints: Path) -> Callable[[OSError], None]:
-    """Return a function that says why checkpoints stay, the first time alone: the next ones most likely stay as well."""
+    """Return a function that logs the first error of removing checkpoints.
+
+    Later ones most likely have the same cause.
+    """
     told: list[OSError] = []
 
     def report(error: OSError) -> None:
         if not told:
             where = error.filename or checkpoints
-            say(f"older checkpoints, or parts of some, cannot be removed: {where}: {error.strerror or error}")
+            say(f"cannot remove older checkpoints: {where}: {error.strerror or error}")
         told.append(error)
 
     return report

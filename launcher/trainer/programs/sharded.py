@@ -1,6 +1,7 @@
-"""The parts of a program whose operators are cut by strategies: its plan, this rank's part of the network, and its optimizer.
+"""Training of a network that is sharded by strategies: the plan, this rank's part of the network, and the optimizer.
 
-The ranks of a data-parallel copy, which are the world's mp group, execute one plan. The mean over copies is the optimizer's.
+The ranks of a data-parallel replica, which are the world's mp group, run one plan. The optimizer takes the mean over
+replicas.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.recording import Recorder
 
-TOLD = 8  # operators
+TOLD = 8  # operators that the log line lists
 
 
 def sharding_plan(traced: Traced, settings: Any, ranks: int, costs: Costs | None = None) -> ShardingPlan:
-    """Return the plan that the settings of a recipe ask for on so many ranks.
+    """Return the plan for a recipe's settings on `ranks` ranks.
 
-    Errors as `cuttings_for` has them. Where a search finds it, it takes these costs, or the default ones.
+    A search uses `costs`, or default ones. Raises the same errors as `cuttings_for`.
     """
     parallel = settings.parallel
     cuttings = cuttings_for(
@@ -51,7 +52,7 @@ def sharding_plan(traced: Traced, settings: Any, ranks: int, costs: Costs | None
 
 
 def placements_of(plan: ShardingPlan, rank: int) -> dict[str, Placement]:
-    """Return the parts of parameters that a rank of the plan holds."""
+    """Return the part of each parameter that a rank of the plan holds."""
     found = {}
     for leaf, layout in parameters_of(plan):
         box = layout.box_of(rank, leaf.shape)
@@ -60,13 +61,13 @@ def placements_of(plan: ShardingPlan, rank: int) -> dict[str, Placement]:
 
 
 def _initial_buffer(name: str, buffer: Tensor) -> Tensor:
-    """Return a running variance of 1, or another buffer of 0, on the CPU."""
+    """Return a buffer's initial value on the CPU: ones for a running variance, else zeros."""
     make = torch.ones if name.endswith("running_var") else torch.zeros
     return make(buffer.shape, dtype=buffer.dtype)
 
 
 class ShardedTraining(NetworkTraining):
-    """One rank's part of a network that is cut by strategies, and the steps that all ranks take together."""
+    """One rank's part of a network that is sharded by strategies, with its optimizer and training step."""
 
     def __init__(
         self,
@@ -77,10 +78,12 @@ class ShardedTraining(NetworkTraining):
         rule: Rule,
         weights: Callable[[str, torch.Size], Tensor],
     ) -> None:
-        """Make it on this rank; all ranks must do so. `weights` gives the whole initial parameters by name and shape.
+        """Create this rank's part.
+
+        All ranks must call it. `weights` returns a parameter's full initial value for its name and shape.
 
         Raises:
-            UsageError, RefusedLayoutError: on every rank alike, as `cuttings_for`.
+            UsageError, RefusedLayoutError: a strategy does not fit; see `cuttings_for`. All ranks raise it.
         """
         parallel = settings.parallel
         costs = costs_for(traced.graph, parallel.mode, parallel.search_mode, groups, world.device)
@@ -122,7 +125,7 @@ class ShardedTraining(NetworkTraining):
         *,
         count: int,
     ) -> NetworkResult:
-        del count  # all copies have as many rows
+        del count  # all replicas have the same number of rows
         self.optimizer.zero_gradients()
         loss = self.network(*inputs) / self._world.dp.size
         loss.backward()
@@ -134,7 +137,7 @@ class ShardedTraining(NetworkTraining):
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
-        """Put running statistics together of the ranks' parts, the mean where several ranks have the same part."""
+        """Gather the running statistics from the ranks' parts; average replicas of the same part."""
         if not self.buffers:
             return
         held = {name: self.network.box_held(name) for name in self.buffers}
@@ -167,15 +170,15 @@ class ShardedTraining(NetworkTraining):
         return model.eval()
 
     def train_again(self) -> None:
-        """Do nothing: the network that is trained is another one."""
+        """Do nothing: `full_model` returned a separate network."""
 
     def _part(self, name: str) -> Tensor:
         part = self.network.part_held(name, self.network.box_held(name))
-        assert part is not None, "it is held"
+        assert part is not None, "the box is the one held"
         return part
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return what reports the plan, with what the optimizer was seen to communicate beside it in a step."""
+        """Return a recorder whose report is the plan plus the optimizer's communication, measured in a step."""
         place, groups = self._world.place, self._groups
 
         def report_of(recorder: Recorder, step: int) -> StrategyReport:
@@ -189,11 +192,11 @@ class ShardedTraining(NetworkTraining):
         return StepRecorder(path, place.global_rank, report_of, None)
 
     def strategies_line(self) -> str:
-        """Return the line of the log about the strategies: of all operators, or of the first ones and how many there are."""
+        """Return the log line about the strategies of all operators, or of the first ones and the remaining number."""
         strategies = self.network.strategies
         shown = [f"{name} {written(strategy)}" for name, strategy in islice(strategies.items(), TOLD)]
         count = len(strategies)
-        rest = f", and so on, of {count} operators; --save-strategy keeps all" if count > TOLD else ""
+        rest = f", and {count - TOLD} more operators; use --save-strategy to save all" if count > TOLD else ""
         most = max(each.cutting.used for each in self.plan.operators)
-        alike = f"; no operator is cut into more than {most} parts, for {self.plan.ranks} ranks"
+        alike = f"; operators have at most {most} parts, for {self.plan.ranks} ranks"
         return f"strategies: {', '.join(shown)}{rest}{alike if most < self.plan.ranks else ''}"

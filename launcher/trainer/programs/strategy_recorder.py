@@ -1,8 +1,10 @@
-"""Records one step of a training for `tlaunch plan operators`: each rank's operators, their layouts, and what it communicates.
+"""Recording of one training step for `tlaunch plan operators`: operators, their layouts, and communication.
 
-Sizes, collectives and messages are those that were seen. By what a dim is cut follows from the model's plan: data parallelism
-cuts the first dim of whatever is made of the batch, model parallelism the features (of attention the heads) that lie between
-a layer split by output features and one split by input features, and parameters as they are placed.
+Sizes, collectives and messages are measured. The sharded dims follow from the model's plan:
+
+    data parallelism     the first dim of tensors that depend on the batch
+    model parallelism    the features (in attention, the heads) between a layer split by outputs and one split by inputs
+    parameters           the dims of their placement
 """
 
 from __future__ import annotations
@@ -21,24 +23,27 @@ from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.operators import CONSTANT, SeenOperator, SeenTensor
 from launcher.trainer.telemetry.recording import Recorder, recording
 
-RECORDED = 2  # which step of this process: the first opens connections
+RECORDED = 2  # the step of this process to record; the first one opens connections
 HANDED_ON = frozenset(
     {"add", "sub", "mul", "relu", "gelu", "dropout", "identity", "attention"}
-)  # features as they come
+)  # operators that keep the layout of features
 
 
 @frozen
 class RecordedModel:
-    """What has to be known of a program's model to say how its tensors lie."""
+    """A program's model, with the information that determines its tensors' layouts."""
 
     recipe: str
     model: nn.Module
     placements: Mapping[str, Placement]  # of parameters
-    gives_parts: Collection[str]  # the modules whose output features lie on the model-parallel ranks
+    gives_parts: Collection[str]  # modules whose output features are sharded over the model-parallel ranks
 
 
 class StepRecorder:
-    """Records the second step that this process takes, or the first one if there is no other. Costs nothing without a `path`."""
+    """A recorder for the second step of this process, or the first if there is only one.
+
+    Without a `path` it does nothing.
+    """
 
     def __init__(
         self,
@@ -47,20 +52,23 @@ class StepRecorder:
         report_of: Callable[[Recorder, int], StrategyReport] | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        """Record nothing without a path. `report_of` makes the report of what was recorded; the modules of `model` become operators, if given."""
+        """Create a recorder.
+
+        `report_of` makes a report from a recording. The modules of `model` are recorded as operators.
+        """
         self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
         self._steps = 0
         self._told = ""
 
     @contextmanager
     def step(self, number: int, *, is_last: bool) -> Iterator[None]:
-        """Record what is computed inside `with`, the training's step of that number, if it is the one to be recorded."""
+        """Record step `number`, computed in the context, if it is the one to record."""
         self._steps += 1
         is_recorded = self._steps == RECORDED or (is_last and self._steps < RECORDED)
         if self._path is None or self._report_of is None or not is_recorded:
             yield
             return
-        from launcher.trainer.telemetry.watch import watching  # noqa: PLC0415 - others need none of it
+        from launcher.trainer.telemetry.watch import watching  # noqa: PLC0415 - rarely needed
 
         recorder = Recorder(self._rank)
         with recording(recorder) if self._model is None else watching(self._model, recorder):
@@ -68,13 +76,13 @@ class StepRecorder:
         self._told = keep_report(self._path, self._report_of(recorder, number))
 
     def first_line(self) -> str:
-        """Return what there is to say of it, once; nothing most of the time."""
+        """Return the log line about the recording once, and "" at all other times."""
         told, self._told = self._told, ""
         return told
 
 
 def keep_report(path: Path, report: StrategyReport) -> str:
-    """Write a report, and return what to say of it. One that cannot be written ends no training."""
+    """Write a report and return a log line about it. An error while writing is only logged."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, report_text(report))
@@ -111,14 +119,14 @@ def recorded_report(
 
 @frozen
 class _Held:
-    """What cuts a tensor between operators."""
+    """The sharding of a tensor between operators."""
 
-    is_of_batch: bool  # its first dim are rows of the batch
-    has_parts: bool  # its features lie on the model-parallel ranks
+    is_of_batch: bool  # its first dim is the batch
+    has_parts: bool  # its features are sharded over the model-parallel ranks
 
 
 class _Layouts:
-    """Finds the layouts of operators, which are given in the order in which they are computed."""
+    """The layouts of a model's operators. Operators must be passed in order of computation."""
 
     def __init__(self, recorded: RecordedModel, world: World) -> None:
         self._recorded, self._world = recorded, world
@@ -142,7 +150,7 @@ class _Layouts:
         )
 
     def _held_of(self, name: str) -> _Held:
-        return self._held.get(name, _Held(is_of_batch=True, has_parts=False))  # the data, and what stages send
+        return self._held.get(name, _Held(is_of_batch=True, has_parts=False))  # the data, and tensors from other stages
 
     def _taken(self, taken: SeenTensor, *, is_attention: bool) -> ReportTensor:
         if taken.is_parameter:
@@ -163,11 +171,11 @@ class _Layouts:
         cuts, by = [1] * dims, [""] * dims
         start, is_box = [0] * dims, True
         if held.has_parts and dims:
-            dim = 1 if is_attention else dims - 1  # heads stand before positions
+            dim = 1 if is_attention else dims - 1  # heads come before positions
             cuts[dim], by[dim], shape[dim] = self._world.mp.size, "mp", seen.size[dim] * self._world.mp.size
             start[dim] = seen.size[dim] * self._world.mp.index
         if held.is_of_batch and dims and self._world.dp.size > 1:
-            # Parts of about equal cost: how many rows the others have is not known here.
+            # Parts have about equal cost, and the other ranks' numbers of rows are unknown.
             cuts[0], by[0], shape[0], is_box = self._world.dp.size, "dp", None, False
         return ReportTensor(
             seen.name, tuple(shape), tuple(cuts), tuple(by), seen.size, tuple(start) if is_box else None

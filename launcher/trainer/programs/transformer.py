@@ -1,4 +1,4 @@
-"""Train the encoder-decoder Transformer to translate, validate it, keep it, and show what it can do."""
+"""Training of the encoder-decoder Transformer for translation, with validation and example translations."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from launcher.trainer.training_files import Files
 
 
 def train(settings: TransformerSettings, world: World, files: Files) -> None:
-    """Train on one rank; every rank must call it.
+    """Train on this rank. All ranks must call it.
 
     Raises:
-        TlaunchError: unusable data or checkpoints, or a gradient that is not finite.
+        TlaunchError: data or checkpoints are unusable, or a gradient is not finite.
     """
     run(partial(Translation, settings, world, files), settings.checkpoint, world, files)
 
@@ -51,10 +51,10 @@ class Translation(Program[GlobalBatch, StepResult]):
     name = "transformer"
 
     def __init__(self, settings: TransformerSettings, world: World, files: Files) -> None:
-        """Open the corpus, and make this rank's part of the model. All ranks must call it.
+        """Open the corpus and create this rank's part of the model. All ranks must call it.
 
         Raises:
-            TlaunchError: on every rank alike, where the data are unusable.
+            TlaunchError: the data is unusable. All ranks raise it.
         """
         self.settings: TransformerSettings = settings
         self.world = world
@@ -107,7 +107,10 @@ class Translation(Program[GlobalBatch, StepResult]):
         return f"{line_of(batch, result.loss)}, {result.tokens / seconds:.0f} tokens/s"
 
     def validate(self) -> Validated:
-        """Validate, and compare the perplexity with that of a unigram model; with BLEU, if asked for. All ranks must call it."""
+        """Validate the model; report its perplexity, a unigram model's perplexity, and BLEU if enabled.
+
+        All ranks must call it.
+        """
         corpus = self._corpus
         loss = self._session.validate(corpus.valid)
         bar = unigram_perplexity(corpus.target_counts, corpus.valid, self.settings.model.vocabulary_size)
@@ -119,7 +122,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         return Validated(loss, line, of_tokens=True, bleu=bleu)
 
     def not_finite(self, batch: GlobalBatch, result: StepResult) -> TlaunchError:
-        """Write the sentence pairs that may be the reason to the logs; return the error."""
+        """Log the sentence pairs that may be the cause, and return the error."""
         suspects = result.suspects
         assert suspects is not None, "the gradient is not finite"
         for row in suspects.pairs:
@@ -127,12 +130,12 @@ class Translation(Program[GlobalBatch, StepResult]):
             told = f"pair {row + 1} of the batch: {decode(example.source)} -> {decode(example.target)}"
             say_of_all(told, self.world)
         named = suspects.parameter
-        first = f", and {named} is the first parameter where it is not finite" if named else ""
+        first = f", and {named} is the first parameter with a gradient that is not finite" if named else ""
         return TlaunchError(
             f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{first}; "
-            "that step has changed no weight",
-            hint="a smaller train.learning_rate, or more train.warmup_steps; or a fault in one of the "
-            f"{len(suspects.pairs)} pairs above, of {len(batch.examples)} in the batch",
+            "the weights were not updated in this step",
+            hint="use a smaller train.learning_rate or more train.warmup_steps, or check the "
+            f"{len(suspects.pairs)} logged sentence pairs, of {len(batch.examples)} in the batch, for faults",
         )
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
@@ -142,9 +145,11 @@ class Translation(Program[GlobalBatch, StepResult]):
         return StepRecorder(path, self.world.place.global_rank, report_of, model)
 
     def ended(self, spent: StepTime, last_step: int, metrics: Metrics) -> None:
-        """Say and record which share of the steps each pipeline stage worked, the mean of its ranks. All ranks must call it.
+        """Log and record each pipeline stage's busy share of the step time, averaged over its ranks.
 
-        On accelerators that is not known, nor without a step after the first one.
+        All ranks must call it.
+
+        On accelerators, or with only one step, it is unknown, and this does nothing.
         """
         world = self.world
         if world.pp.size == 1 or world.device.type != "cpu" or not spent.seconds:
@@ -173,7 +178,7 @@ class Translation(Program[GlobalBatch, StepResult]):
             say(f"source:      {source}\nreference:   {reference}\ntranslation: {translation.text}")
 
     def _predicted(self) -> tuple[float, ...]:
-        """Return the share of a step that each pipeline stage should work."""
+        """Return each pipeline stage's predicted busy share of the step time."""
         layout = self.world.place.layout
         return predicted_busy(self.settings, layout.pp, layout.micro_batches)
 
@@ -195,9 +200,9 @@ def sample_bleu(
     tokenizer: Tokenizer,
     world: World,
 ) -> float:
-    """Return the BLEU of the model with `weights`, which rank 0 has, on every rank. All ranks must call it.
+    """Return the model's BLEU on every rank. `weights` are given on rank 0, None on others. All ranks must call it.
 
-    For the time of it every rank holds the whole model, whatever the layout is, and translates every n-th sentence.
+    Meanwhile every rank holds the full model for any layout. With n ranks, each translates every n-th sentence.
     """
     everywhere = _on_all_ranks(weights, model_shapes(settings), dtype, world)
     model = single_device_model(settings, everywhere, world.device)
@@ -222,7 +227,7 @@ def sample_bleu(
 def _on_all_ranks(
     weights: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, world: World
 ) -> dict[str, Tensor]:
-    """Return on all ranks what rank 0 has, of these shapes. All ranks must call it."""
+    """Broadcast rank 0's tensors of these shapes to all ranks. All ranks must call it."""
     everywhere = {}
     for name, shape in shapes.items():
         whole = torch.empty(shape, dtype=dtype, device=world.device)
@@ -235,7 +240,7 @@ def _on_all_ranks(
 
 
 def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size: int) -> float:
-    """Perplexity of `valid` targets where each token is as frequent as `counts` says, with one added to every count.
+    """Return the perplexity of the `valid` targets under a unigram model with add-one smoothed `counts`.
 
     p(v) = (count(v) + 1) / (total + V)        perplexity = exp(-mean over tokens of log p)
     """
@@ -245,16 +250,17 @@ def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size:
 
 
 def learning_rate_at(step: int, config: TransformerTrainConfig, last_step: int) -> float:
-    """Return the learning rate of step number `step`, from 1, of a training that ends after `last_step`.
+    """Return the learning rate of `step`, counted from 1, in a training that ends after `last_step`.
 
-    It grows linearly over W = `warmup_steps` steps to R = `learning_rate`, and then goes on to the last step L by `train.schedule`:
+    It grows linearly to R = `learning_rate` over W = `warmup_steps` steps. After that, until the last step L, it
+    follows `train.schedule`:
 
         inverse_sqrt   R sqrt(W / step)                       as in Vaswani et al. 2017; constant if W is 0
         constant       R
         linear         M + (R - M) (1 - x)                    x = (step - W) / (L - W), from 0 to 1 at the last step
         cosine         M + (R - M) (1 + cos(pi x)) / 2        Loshchilov and Hutter 2017, arXiv:1608.03983, one period
 
-    with M = `minimum_rate`. Rates of linear and cosine depend on `train.steps` or `train.epochs`, and no rate on steps before.
+    with M = `minimum_rate`. The rates of linear and cosine depend on `train.steps` or `train.epochs`.
     """
     warmup, highest, lowest = config.warmup_steps, config.learning_rate, config.minimum_rate
     if step <= warmup:

@@ -1,4 +1,4 @@
-"""A user's own network, cut over the ranks of a running job: the door for scripts that `tlaunch run -- python ...` starts.
+"""`sharded`, which shards a custom network over the ranks of a job started by `tlaunch run -- python ...`.
 
     net = Net()
     net.matmul.shard(((2, 4), (4, 1)))
@@ -10,9 +10,9 @@
             loss.backward()
             network.sum_gradients()
             optimizer.step()
-        weights = network.whole_parameters()
+        weights = network.full_parameters()
 
-The bundled programs are made of the same parts (launcher/trainer/programs/sharded.py).
+The bundled programs use the same modules (launcher/trainer/programs/sharded.py).
 """
 
 from __future__ import annotations
@@ -59,28 +59,38 @@ def sharded(
     parts_may_differ: bool = False,
     check_gradients: bool = False,
 ) -> Iterator[ShardedNetwork]:
-    """Give this rank's part of a network, which is called with batches and returns their loss. All ranks must enter and leave it.
+    """Provide this rank's part of a network, which maps a batch to its loss.
 
-    `network` returns its loss, called with tensors of the shapes and types of `example_inputs`, which are a whole batch; or
-    `loss` computes it from what the network returns for the first and from the second, the labels. Weights begin on all ranks
-    as rank 0 has them. The network that is given keeps its own and is not trained.
+    All ranks must enter and leave the context.
 
-    `mode` and `search_mode` have the tutorials' names (launcher/trainer/own/cut/modes.py). `strategies`, by the names of
-    operators or modules, take precedence over those that modules have been given by `shard`, which stand_alone and
-    data_parallel leave aside. All ranks cut one network; in hybrid_parallel the TLAUNCH_MP ranks of each of TLAUNCH_DP copies do.
-    A copy takes its share of the rows of the first input, and of inputs whose first dim is a multiple of these; other inputs it takes
-    whole. The first call raises if the batch's loss is not the mean over the shares, unless `parts_may_differ`; `check_gradients` compares
-    the gradients, too.
+    `network` is called with tensors like `example_inputs`, which are a full batch, and returns the loss. With `loss`,
+    the network is called with the first input, and `loss` with the network's output and the second input, the labels.
+    All ranks start with rank 0's weights. The original network is not trained.
 
-    What it gives has `strategies`; `parameters()`, this rank's parts, to be trained by an optimizer that looks at one element
-    at a time, as SGD and Adam do; `sum_gradients()`, to be called after backward; and `whole_parameters()`. In
-    hybrid_parallel a loss is that of a copy's rows, `mean_over_copies(loss)` that of the batch, and a shared batch norm that of a copy.
+    `mode` and `search_mode` have MindSpore's names (launcher/trainer/own/cut/modes.py). `strategies` are by operator
+    or module name, and override strategies set by `shard`; stand_alone and data_parallel ignore strategies set by
+    `shard`. All ranks shard one network. In hybrid_parallel there are TLAUNCH_DP replicas, each sharded over
+    TLAUNCH_MP ranks. A replica takes its share of the rows of the first input, and of inputs whose first dim is a
+    multiple of these rows; it takes other inputs in full. The first call raises an error if the batch's loss is not
+    the mean over the shares, unless `parts_may_differ` is set. `check_gradients` compares gradients, too.
 
-    Opens torch.distributed from the environment unless it is open, and closes it at the end, but not after an error.
+    The returned network has:
+
+        strategies          the strategy of each operator
+        parameters()        this rank's parts, for an elementwise optimizer such as SGD or Adam
+        sum_gradients()     to be called after backward
+        full_parameters()   all parameters
+
+    In hybrid_parallel the loss is the loss of a replica's rows, and `mean_over_copies(loss)` the loss of the batch.
+    Shared batch norms use a replica's rows.
+
+    Initialises torch.distributed from the environment if necessary, and then closes it at the end, except after an
+    error.
 
     Raises:
-        UsageError: on all ranks alike: an operator is unknown, a strategy does not fit, or the environment names no place to meet.
-        RefusedLayoutError: the mode has no use for so many ranks, or the ranks do not divide the batch.
+        UsageError: an operator is unknown, a strategy does not fit, or the environment has no rendezvous address. All
+            ranks raise it.
+        RefusedLayoutError: the mode cannot use this number of ranks, or the batch is not divisible by them.
     """
     place = this_place(micro_batches=1)
     _check(place)
@@ -107,7 +117,7 @@ def sharded(
 
 @contextmanager
 def _connected(place: Place, device: torch.device, ranks: int, transport: Transport) -> Iterator[Groups]:
-    """Open torch.distributed, unless it is open already, and the groups in which `ranks` of them cut one network."""
+    """Initialise torch.distributed if necessary, and open the groups of a network sharded over `ranks` ranks."""
     with ExitStack() as opened:
         existing: tuple[Group, ...] = ()
         if not dist.is_initialized():
@@ -123,14 +133,16 @@ def _check(place: Place) -> None:
     layout = place.layout
     if dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) != (place.global_rank, place.world_size):
         raise UsageError(
-            f"torch.distributed is open as rank {dist.get_rank()} of {dist.get_world_size()}, and the environment says "
+            f"torch.distributed is initialised as rank {dist.get_rank()} of {dist.get_world_size()}, but the "
+            "environment has "
             f"rank {place.global_rank} of {place.world_size}",
-            hint="init_process_group() without a rank, or leave it to `sharded`",
+            hint="call init_process_group() without a rank, or let `sharded` call it",
         )
     if layout.pp > 1 or layout.micro_batches > 1:
         raise RefusedLayoutError(
-            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, and a network that is cut by strategies has neither",
-            hint="--pp 1 --micro-batches 1",
+            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, but a network that is sharded by "
+            "strategies supports only 1",
+            hint="use `--pp 1 --micro-batches 1`",
         )
 
 
@@ -144,13 +156,15 @@ def _check_shares(
     how: Comparison,
     may_differ: bool,
 ) -> None:
-    """Refuse a network whose loss differs from the mean over the copies' shares, or warn if it `may_differ`. All ranks must call it.
+    """Raise if the loss differs from the mean over the replicas' shares; with `may_differ` only warn.
+
+    All ranks must call it.
 
     Raises:
-        RefusedLayoutError: on every rank alike.
+        RefusedLayoutError: the losses differ. All ranks raise it.
     """
     shapes = [[each.shape for each in given] for given in (inputs, examples)]
-    batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # a rank may be called with its own part alone
+    batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # the call may have only this rank's part
     refusal: list[RefusedLayoutError | None] = [None]
     if dist.get_rank() == 0:
         division = Division(batch, [[share_of_copy(batch, copies, copy)] for copy in range(copies)])

@@ -1,4 +1,4 @@
-"""Operators as modules by the names that the tutorials have, which can be given a strategy: `net.matmul.shard(((2, 4), (4, 1)))`."""
+"""Operators as modules with MindSpore's names. Set a strategy by `shard`: `net.matmul.shard(((2, 4), (4, 1)))`."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ class Softmax(Operation):
 
 
 class ReduceMean(Operation):
-    """The mean over `dim`, or over all."""
+    """The mean over `dim`, or over all dims."""
 
     function = staticmethod(torch.mean)
 
 
 class ReduceSum(Operation):
-    """The sum over `dim`, or over all."""
+    """The sum over `dim`, or over all dims."""
 
     function = staticmethod(torch.sum)
 
 
 class Transpose(Operation):
-    """The dims in another order."""
+    """A permutation of dims."""
 
     function = staticmethod(torch.permute)
 

@@ -42,47 +42,38 @@ def means(**names):
 BOTH = (ETHERNET, FABRIC)
 
 
-@pytest.mark.parametrize(
-    ("called", "entries", "meanings", "expected"),
-    [
-        (("10.88.0.1",), BOTH, {}, "ib0"),
-        (("10.77.0.1",), BOTH, {}, "eth0"),
-        (("h1", "10.88.0.1"), BOTH, means(h1=["10.77.0.1"]), "ib0"),  # an address before a name
-        (("10.88.0.1", "10.77.0.1"), BOTH, {}, "ib0"),  # the first address
-        (("203.0.113.7", "10.88.0.1"), BOTH, {}, "ib0"),  # the first that is here
-        (("h1",), BOTH, means(h1=["10.88.0.1"]), "ib0"),  # what the name means
-        (("h1",), BOTH, means(h1=["127.0.1.1"]), None),  # Debian's own name
-        (("h1",), BOTH, means(h1=["127.0.1.1", "10.88.0.1"]), "ib0"),
-        (("h1",), BOTH, means(h1=["10.77.0.1", "10.88.0.1"]), None),  # a name of two networks
-        (("h1",), BOTH, means(h1=[]), None),
-        (("h1",), BOTH, {}, None),  # nobody has asked for its meaning
-        (("203.0.113.7",), BOTH, {}, None),  # a translated address
-        (("10.88.0.1",), (FABRIC, ("ib1", "10.88.0.1/24")), {}, None),  # an address of two interfaces
-        (("10.88.0.1",), (ETHERNET, ("bond0.7", "10.88.0.1/24")), {}, "bond0.7"),  # a virtual network
-        (("fd00:88:0::1",), (ETHERNET, FABRIC_6), {}, "ib0"),  # IPv6, written otherwise
-        (("fd00:88::1",), (FABRIC, FABRIC_6), {}, None),  # IPv6, where libraries would take IPv4
-        (("10.77.0.9",), (ETHERNET, ("eth0:1", "10.77.0.9/24")), {}, "eth0"),  # an alias in the same network
-        (("10.88.0.1",), (ETHERNET, ("eth0:1", "10.88.0.1/24")), {}, None),  # an alias in another network
-        (("10.88.0.1",), (ETHERNET, ("eth0", "10.88.0.1/24")), {}, None),  # the second network of a card
-        (("127.0.0.1",), (ETHERNET,), {}, None),  # loopback among other servers
-        ((), (ETHERNET,), {}, None),
-        (("10.88.0.1",), (), {}, None),
-    ],
-)
+@pytest.mark.parametrize(("called", "entries", "meanings", "expected"), [
+    (("10.88.0.1",), BOTH, {}, "ib0"), (("10.77.0.1",), BOTH, {}, "eth0"),
+    (("h1", "10.88.0.1"), BOTH, means(h1=["10.77.0.1"]), "ib0"),  # an address before a name
+    (("10.88.0.1", "10.77.0.1"), BOTH, {}, "ib0"),  # the first address
+    (("203.0.113.7", "10.88.0.1"), BOTH, {}, "ib0"),  # the first that is here
+    (("h1",), BOTH, means(h1=["10.88.0.1"]), "ib0"),  # what the name means
+    (("h1",), BOTH, means(h1=["127.0.1.1"]), None),  # Debian's own name
+    (("h1",), BOTH, means(h1=["127.0.1.1", "10.88.0.1"]), "ib0"),
+    (("h1",), BOTH, means(h1=["10.77.0.1", "10.88.0.1"]), None),  # a name of two networks
+    (("h1",), BOTH, means(h1=[]), None),
+    (("h1",), BOTH, {}, None),  # nobody has asked for its meaning
+    (("203.0.113.7",), BOTH, {}, None),  # a translated address
+    (("10.88.0.1",), (FABRIC, ("ib1", "10.88.0.1/24")), {}, None),  # an address of two interfaces
+    (("10.88.0.1",), (ETHERNET, ("bond0.7", "10.88.0.1/24")), {}, "bond0.7"),  # a virtual network
+    (("fd00:88:0::1",), (ETHERNET, FABRIC_6), {}, "ib0"),  # IPv6, written otherwise
+    (("fd00:88::1",), (FABRIC, FABRIC_6), {}, None),  # IPv6, where libraries would take IPv4
+    (("10.77.0.9",), (ETHERNET, ("eth0:1", "10.77.0.9/24")), {}, "eth0"),  # an alias in the same network
+    (("10.88.0.1",), (ETHERNET, ("eth0:1", "10.88.0.1/24")), {}, None),  # an alias in another network
+    (("10.88.0.1",), (ETHERNET, ("eth0", "10.88.0.1/24")), {}, None),  # the second network of a card
+    (("127.0.0.1",), (ETHERNET,), {}, None),  # loopback among other servers
+    ((), (ETHERNET,), {}, None),
+    (("10.88.0.1",), (), {}, None),
+])  # fmt: skip
 def test_the_interface_is_the_one_that_alone_has_the_address_of_the_table(called, entries, meanings, expected):
     """And whose first address, which libraries take, is in the same network; else libraries choose."""
     assert interface_of(called, held(*entries), meanings) == expected
 
 
-@pytest.mark.parametrize(
-    ("names", "loopback"),
-    [
-        (("127.0.0.1", "127.0.0.2"), True),
-        (("::1", "localhost"), True),
-        (("127.0.0.1", "10.0.0.2"), False),
-        (("h1", "h2"), False),
-    ],
-)
+@pytest.mark.parametrize(("names", "loopback"), [
+    (("127.0.0.1", "127.0.0.2"), True), (("::1", "localhost"), True), (("127.0.0.1", "10.0.0.2"), False),
+    (("h1", "h2"), False),
+])  # fmt: skip
 def test_servers_that_are_all_on_loopback_reach_each_other_by_it(names, loopback):
     """As they are tried by hand on one machine; the whole network 127 is the loopback interface's."""
     servers = [Server(name, (Device(0, rank),)) for rank, name in enumerate(names)]

@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .reading import (
-    U32,
-    UNSET,
-    Address,
-    Cluster,
-    Pool,
-    Rank,
-    address,
-    list_of,
-    members,
-    need,
-    size,
-    text_of,
-    unsigned,
-)
+from .reading import U32, UNSET, Address, Cluster, Pool, Rank, address, list_of, members, need, size, text_of, unsigned
 
 
 def concise(document: Any, chip: str, *, has_pods: bool) -> Cluster:

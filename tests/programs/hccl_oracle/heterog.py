@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .reading import (
-    Address,
-    Cluster,
-    Pool,
-    Rank,
-    address,
-    list_of,
-    members,
-    need,
-    signed,
-    size,
-    text_of,
-    unsigned,
-)
+from .reading import Address, Cluster, Pool, Rank, address, list_of, members, need, signed, size, text_of, unsigned
 
 
 def heterog(document: Any) -> Cluster:

@@ -17,21 +17,18 @@ OTHERS_NETWORK = NETWORK.replace("/home/me/", "/usr/lib/python3/dist-packages/")
 LAST = NETWORK.partition("# 4")[0] + " (See file 'analyze_fail.ir' for more details.)\n"
 
 
-@pytest.mark.parametrize(
-    ("message", "what", "where"),
-    [
-        (KERNEL, "RuntimeError: Launch kernel failed: Default/AllReduce-op0", None),
-        (DATASET, "RuntimeError: Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin, re-download dataset.", None),
-        (ITEM, "KeyError: 'label of image 40'", "dset.py:18 in __getitem__"),
-        (MAP, "ValueError: cannot reshape array of size 16 into shape (17,)", "dset.py:22 in scale"),
-        (f"Refer to 'Dataset Pipeline Error Message'.\n{ITEM}", "KeyError: 'label of image 40'", "dset.py:18 in __getitem__"),
-        (NETWORK, f"RuntimeError: {SHAPES}", "net.py:18"),
-        (OTHERS_NETWORK, f"RuntimeError: {SHAPES}", None),
-        ("no such word\nand more", "RuntimeError: no such word", None),
-        ("Refer to 'Nothing'.", "RuntimeError: Refer to 'Nothing'.", None),
-        ("", "RuntimeError: ", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("message", "what", "where"), [
+    (KERNEL, "RuntimeError: Launch kernel failed: Default/AllReduce-op0", None),
+    (DATASET, "RuntimeError: Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin, re-download dataset.", None),
+    (ITEM, "KeyError: 'label of image 40'", "dset.py:18 in __getitem__"),
+    (MAP, "ValueError: cannot reshape array of size 16 into shape (17,)", "dset.py:22 in scale"),
+    (f"Refer to 'Dataset Pipeline Error Message'.\n{ITEM}", "KeyError: 'label of image 40'", "dset.py:18 in __getitem__"),
+    (NETWORK, f"RuntimeError: {SHAPES}", "net.py:18"),
+    (OTHERS_NETWORK, f"RuntimeError: {SHAPES}", None),
+    ("no such word\nand more", "RuntimeError: no such word", None),
+    ("Refer to 'Nothing'.", "RuntimeError: Refer to 'Nothing'.", None),
+    ("", "RuntimeError: ", None),
+])  # fmt: skip
 def test_the_section_that_says_it_is_found(message, what, where):
     told = explained("RuntimeError", message, None)
     assert (told.what, told.where) == (what, where)
@@ -47,14 +44,10 @@ def test_of_a_dataset_the_exception_of_the_programs_own_code_is_shown():
     assert explained("RuntimeError", ITEM, TRACEBACK).traceback == f"{stack}KeyError: 'label of image 40'"
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "shown"),
-    [
-        ("ValueError", OTHERS_NETWORK, SHAPES),
-        ("RuntimeError", DATASET, DATASET),
-        ("ValueError", "no such word\n  and more", "no such word\n  and more"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message", "shown"), [
+    ("ValueError", OTHERS_NETWORK, SHAPES), ("RuntimeError", DATASET, DATASET),
+    ("ValueError", "no such word\n  and more", "no such word\n  and more"),
+])  # fmt: skip
 def test_other_tracebacks_are_shown_without_sections_to_which_nothing_refers(kind, message, shown):
     """An exception that it was raised from is still shown."""
     before = f"{TRACEBACK}{kind}: {NETWORK}\nThe above exception was the direct cause of the following exception:\n\n{TRACEBACK}"

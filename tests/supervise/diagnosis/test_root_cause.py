@@ -343,7 +343,6 @@ def test_no_record_can_keep_the_verdict_from_being_told(tmp_path):
             evidence.append(ended(rank, rank, status, failure=failure, log_tail=text, logged=find_traceback(text)))
         verdict = judge(evidence, hung=(1,))
         assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
-
     assert read > 120
 
 

@@ -32,20 +32,17 @@ BUSY = RankStack("computing", "at train.py:2 in prepare", "train.py:2 in prepare
 STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
 
 
-@pytest.mark.parametrize(
-    ("ranks", "status", "lived_s", "culprit"),
-    [
-        ([living(0), living(1)], 1, 40, None),
-        ([living(0), raised(1, AT - SECOND)], 1, 40, 1),
-        ([living(0), raised(1, AT + SECOND)], 1, 40, None),
-        ([living(0), raised(1, AT + SECOND)], -9, 40, None),
-        ([living(0), living(1, STOPPED)], 1, 40, 1),
-        ([living(0), living(1, STOPPED)], 1, 2, None),
-        ([living(0), living(1, STOPPED)], -9, 40, None),
-        ([living(0, MEETING), living(1, BUSY), living(2, MEETING)], 1, 40, 1),
-        ([terminated(0), living(1, STOPPED)], 1, 40, 1),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "status", "lived_s", "culprit"), [
+    ([living(0), living(1)], 1, 40, None),
+    ([living(0), raised(1, AT - SECOND)], 1, 40, 1),
+    ([living(0), raised(1, AT + SECOND)], 1, 40, None),
+    ([living(0), raised(1, AT + SECOND)], -9, 40, None),
+    ([living(0), living(1, STOPPED)], 1, 40, 1),
+    ([living(0), living(1, STOPPED)], 1, 2, None),
+    ([living(0), living(1, STOPPED)], -9, 40, None),
+    ([living(0, MEETING), living(1, BUSY), living(2, MEETING)], 1, 40, 1),
+    ([terminated(0), living(1, STOPPED)], 1, 40, 1),
+])  # fmt: skip
 def test_whoever_failed_first_by_itself_is_to_blame(ranks, status, lived_s, culprit):
     """A scheduler that gives up because a rank does not come says so by an exit code of its own; SIGKILL comes from outside."""
     verdict = Evidence(tuple(ranks), scheduler=SchedulerFailure("RuntimeError: x", status, AT, lived_s)).verdict
@@ -69,17 +66,14 @@ def test_a_rank_that_it_says_to_have_missed_is_to_blame(tmp_path):
 NO_DIRECTORY = "train.sh: line 3: cd: /data/imagenet: No such file or directory\n"
 
 
-@pytest.mark.parametrize(
-    ("of_rank", "of_scheduler", "culprit", "confidence"),
-    [
-        ((1, 0.1), (True, 0.1), 0, Confidence.LIKELY),
-        ((1, -0.1), (True, 0.1), 0, Confidence.CERTAIN),
-        ((2, 0.1), (True, 0.1), None, Confidence.LIKELY),
-        ((1, 9), (True, 0.1), None, Confidence.LIKELY),
-        ((1, 0.1), (True, 40), None, Confidence.CERTAIN),
-        ((1, 0.1), (False, 0.1), None, Confidence.CERTAIN),
-    ],
-)
+@pytest.mark.parametrize(("of_rank", "of_scheduler", "culprit", "confidence"), [
+    ((1, 0.1), (True, 0.1), 0, Confidence.LIKELY),
+    ((1, -0.1), (True, 0.1), 0, Confidence.CERTAIN),
+    ((2, 0.1), (True, 0.1), None, Confidence.LIKELY),
+    ((1, 9), (True, 0.1), None, Confidence.LIKELY),
+    ((1, 0.1), (True, 40), None, Confidence.CERTAIN),
+    ((1, 0.1), (False, 0.1), None, Confidence.CERTAIN),
+])  # fmt: skip
 def test_a_command_that_fails_before_its_program_is_the_ranks_fault(
     tmp_path, of_rank, of_scheduler, culprit, confidence
 ):
@@ -101,19 +95,11 @@ MISSING = "libopenblas.so.0: cannot open shared object file"
 IMPORT = f'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nImportError: {MISSING}\n'
 
 
-@pytest.mark.parametrize(
-    ("status", "message", "after_s", "culprit"),
-    [
-        (1, MISSING, 0.1, 0),
-        (1, MISSING, -0.1, 0),
-        (1, MISSING, 60, None),
-        (1, MISSING, -60, 0),
-        (1, "libmindspore_core.so: cannot open shared object file", 0.1, None),
-        (1, None, 0.1, None),
-        (-4, None, 0.1, 0),
-        (-9, None, 0.1, None),
-    ],
-)
+@pytest.mark.parametrize(("status", "message", "after_s", "culprit"), [
+    (1, MISSING, 0.1, 0), (1, MISSING, -0.1, 0), (1, MISSING, 60, None), (1, MISSING, -60, 0),
+    (1, "libmindspore_core.so: cannot open shared object file", 0.1, None),
+    (1, None, 0.1, None), (-4, None, 0.1, 0), (-9, None, 0.1, None),
+])  # fmt: skip
 def test_a_fault_of_the_ranks_that_the_scheduler_shares_is_the_ranks(tmp_path, status, message, after_s, culprit):
     """As of a broken environment. It is no less certain, and the verdict says that the scheduler has failed of it, too.
 

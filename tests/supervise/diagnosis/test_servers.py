@@ -10,14 +10,7 @@ from launcher.core.verdict import Confidence
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.servers import (
-    ENDED_S,
-    Evidence,
-    Loss,
-    judged,
-    merge_evidence,
-    weigh,
-)
+from launcher.supervise.diagnosis.servers import ENDED_S, Evidence, Loss, judged, merge_evidence, weigh
 from launcher.supervise.diagnosis.stack_parser import RankStack
 
 S = 10**9

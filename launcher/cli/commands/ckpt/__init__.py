@@ -1,4 +1,4 @@
-"""`tlaunch ckpt`: the commands around checkpoints of the bundled trainer."""
+"""`tlaunch ckpt`: commands for the checkpoints of the bundled trainer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from launcher.cli.options.command_types import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "ls": (
         "launcher.cli.commands.ckpt.listing:ls",
-        "List the checkpoints of a run, in a directory, or of all runs, the newest first.",
+        "List the checkpoints of a run, of a directory, or of all runs, newest first.",
     ),
-    "show": ("launcher.cli.commands.ckpt.listing:show", "Show what a checkpoint holds."),
+    "show": ("launcher.cli.commands.ckpt.listing:show", "Show the contents of a checkpoint."),
     "verify": ("launcher.cli.commands.ckpt.listing:verify", "Compare every file with its digest."),
     "diff": (
         "launcher.cli.commands.ckpt.diff:diff",
@@ -20,15 +20,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "merge": ("launcher.cli.commands.ckpt.ckpt_merge:merge", "Write a checkpoint of any layout as one model."),
     "prune": (
         "launcher.cli.commands.ckpt.prune:prune",
-        "Remove all but the newest whole checkpoints of a run or in a directory.",
+        "Remove all but the newest intact checkpoints of a run or directory.",
     ),
     "export": (
         "launcher.cli.commands.ckpt.export:export",
-        "Write a checkpoint as torch.distributed.checkpoint or MindSpore reads it.",
+        "Convert a checkpoint to torch.distributed.checkpoint or MindSpore.",
     ),
     "import": (
         "launcher.cli.commands.ckpt.import_:import_",
-        "Make a checkpoint of one of torch.distributed.checkpoint or MindSpore.",
+        "Convert a checkpoint from torch.distributed.checkpoint or MindSpore.",
     ),
 }
 

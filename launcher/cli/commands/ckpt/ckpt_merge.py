@@ -1,4 +1,4 @@
-"""`tlaunch ckpt merge`: a checkpoint of any layout as one model."""
+"""`tlaunch ckpt merge`: write a checkpoint of any layout as one model."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  tlaunch ckpt merge --output model                  # of the latest run's newest checkpoint
+  tlaunch ckpt merge --output model                  # newest of the latest run
   tlaunch ckpt merge runs/latest/checkpoints/step-500 --output model --optimizer
   tlaunch ckpt merge runs/latest --output model --average 10
 
-DIR gets model.safetensors, config.json and, of a translation model, tokenizer.model, as the trainer leaves them in the run directory, whatever the layout was.
-Weights are those that the optimizer keeps: float32 of a training in bfloat16.
+DIR gets model.safetensors, config.json and, for a translation model, tokenizer.model, like the run directory of a
+finished training. Weights are the optimizer's copies: float32 for a training in bfloat16.
 
-CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are compared
-with their digests first. With --average a run or a directory is meant, and damaged checkpoints in it do not count.
+CHECKPOINT is a checkpoint directory. For a run or a directory of checkpoints, the newest is used. Its files are
+verified against their digests first. --average needs a run or a directory of checkpoints, and skips damaged ones.
 
-Exit codes: 0; 1 DIR cannot be written; 2 wrong usage, DIR exists, no such checkpoint, or one that is damaged;
-fewer than N, or not of one training.
+Exit codes: 0; 1 DIR cannot be written; 2 wrong usage, DIR exists, no such checkpoint, or a damaged one; with --average
+also fewer than N checkpoints, or checkpoints of different trainings.
 """
 
 
@@ -48,13 +48,13 @@ fewer than N, or not of one training.
 @click.option(
     "--optimizer",
     is_flag=True,
-    help="Write the optimizer's moments, too: optimizer.safetensors, first_moment/NAME and so on.",
+    help="Also write the optimizer's moments: optimizer.safetensors, with first_moment/NAME and so on.",
 )
 @click.option(
     "--average",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Average the weights of the newest N whole checkpoints of the run or directory, in float64.",
+    help="Average the weights of the newest N intact checkpoints of the run or directory, in float64.",
 )
 @runs_dir_option
 def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> int:
@@ -78,20 +78,20 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None
 
 @contextmanager
 def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Iterator[AveragedBoxes]:
-    """Give the mean of the newest `count` whole checkpoints of `paths`, and show how far reading and writing are.
+    """Yield the mean of the newest `count` intact checkpoints of `paths`, and show a progress bar.
 
-    `reference` is what a person named. The files are compared with their digests first. A damaged checkpoint is
-    reported, and an older one taken in its place.
+    `reference` is the command's argument. Files are verified against their digests first. A damaged checkpoint is
+    reported and replaced by an older one.
 
     Raises:
-        UsageError: fewer are whole, or they are not of one training.
-        UnreadableError: one cannot be read, or another version has written it.
+        UsageError: too few are intact, or they are from different trainings.
+        UnreadableError: one cannot be read, or another version wrote it.
     """
     check_numpy()
     from launcher.checkpoint.average import AveragedBoxes
 
     if len(paths) == 1 and paths[0].name == Path(reference).name:
-        hint = f"name a run or a directory of checkpoints, such as {paths[0].parent}"
+        hint = f"give a run or a directory of checkpoints, such as {paths[0].parent}"
         raise UsageError(f"--average {count}: {paths[0]} is a single checkpoint", hint=hint)
     readable = [(path, index) for path in paths if (index := _index_of(path)) is not None]
     total = sum(all_bytes(index) + state_bytes(index, 1) for _, index in readable[:count])
@@ -110,7 +110,7 @@ def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Ite
 
 
 def _index_of(path: Path) -> Index | None:
-    """Return the index of a checkpoint; None, and a line that says so, where it is damaged."""
+    """Return the index of a checkpoint. Report a damaged one and return None."""
     try:
         return read_index(path)
     except DamagedError as error:
@@ -121,5 +121,5 @@ def _index_of(path: Path) -> Index | None:
 def _too_few(paths: Sequence[Path], whole: int, count: int) -> UsageError:
     more = "keep more with checkpoint.every_steps and checkpoint.keep"
     hint = f"use --average {whole}, or {more}" if whole > 1 else f"leave --average out, or {more}"
-    found = f"{whole} whole checkpoint{'s' * (whole != 1)}"
+    found = f"{whole} intact checkpoint{'s' * (whole != 1)}"
     return UsageError(f"--average {count}: {paths[0].parent} has {found}", hint=hint)

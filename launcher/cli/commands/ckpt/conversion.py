@@ -1,4 +1,4 @@
-"""Convert checkpoints in a process of its own, and show how far it is."""
+"""Convert checkpoints in a child process, with a progress bar."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ FORMATS = DCP, MINDSPORE = "dcp", "mindspore"
 
 
 def check_convertible(path: Path, index: Index) -> None:
-    """Refuse a checkpoint that the formats of other tools are not told of here: of other values than AdamW's, with buffers, or without a tokenizer.
+    """Check that a checkpoint can be converted: it has only AdamW's values, no buffers, and a tokenizer.
 
     Raises:
-        UsageError: it is such a one.
+        UsageError: it cannot.
     """
     if index.kinds == KINDS and not index.buffers and TOKENIZER in index.files:
         return
     state = ", ".join((*index.kinds, *KINDS_OF_BUFFERS * bool(index.buffers)))
     without = "" if TOKENIZER in index.files else " without a tokenizer"
     raise UsageError(
-        f"{path} is of the program {index.program}, whose state is {state}{without}: only {', '.join(KINDS)} of models with a "
-        "tokenizer are converted",
-        hint="`tlaunch ckpt merge` writes its weights as model.safetensors, which other tools read",
+        f"{path} is of the program {index.program} and has {state}{without}; only checkpoints with {', '.join(KINDS)} and a "
+        "tokenizer can be converted",
+        hint="use `tlaunch ckpt merge`, which writes the weights as model.safetensors for other tools",
     )
 
 
 def convert(total_bytes: int, action: str, source: Path, *words: str) -> int:
-    """Have so many bytes converted; return the exit code of the process that does it, which says itself why it failed.
+    """Run a conversion of `total_bytes` in a child process, which reports its own errors; return its exit code.
 
     Raises:
-        UnreadableError: a package that it needs is not installed.
+        UnreadableError: a required package is not installed.
     """
     check_installed()
     with started(CONVERTER, action, str(source.absolute()), *words) as child:

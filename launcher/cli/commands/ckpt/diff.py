@@ -1,4 +1,4 @@
-"""`tlaunch ckpt diff`: do two checkpoints hold the same state?"""
+"""`tlaunch ckpt diff`: check whether two checkpoints have the same state."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Examples:
   tlaunch ckpt diff runs/latest/checkpoints/step-500 imported
   tlaunch ckpt diff RUN1 RUN2 --json | jq '.tensors[].largest_relative'
 
-A and B are directories of checkpoints, or of some or a run, of which the newest is meant. The state is the same if a training
-would go on from both alike: step, parameters, the bits of all values, text, tokenizer, and the settings that --resume wants to
-be the same. Layouts and other settings may differ. A relative difference is |a - b| / max(|a|, |b|); both are inf (in JSON null)
-where a value is infinite or not a number.
+A and B are checkpoint directories. For a run or a directory of checkpoints, the newest is used. The state is the same
+if a training would continue identically from both: step, parameters, the bits of all values, text, tokenizer, and the
+settings that --resume requires to match. Layouts and other settings may differ. The relative difference is |a - b| /
+max(|a|, |b|). Differences are inf (null in JSON) if a value is infinite or not a number.
 
-Exit codes: 0 the same state; 1 it differs; 2 wrong usage, no such checkpoint, or one that is damaged.
+Exit codes: 0 the same state; 1 different states; 2 wrong usage, no such checkpoint, or a damaged one.
 """
 HEADER = ("PARAMETER", "KIND", "DIFFERING", "LARGEST DIFFERENCE", "RELATIVE")
 DIGEST_CHARS = 12
@@ -48,7 +48,7 @@ DIGESTS = frozenset({"text", "tokenizer"})
 @json_option
 @runs_dir_option
 def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:
-    """Check whether two checkpoints, of any layouts, hold the same state."""
+    """Check whether two checkpoints of any layouts have the same state."""
     check_numpy()
     from launcher.checkpoint.difference import compare
 
@@ -94,7 +94,7 @@ def _lines(first: StoredBoxes, second: StoredBoxes, found: Difference) -> Iterat
     if found.is_same_state:
         yield f"the same state: {counted(found.compared, 'tensor')} equal to the last bit"
     else:
-        yield f"the state differs; {len(found.tensors):,} of {counted(found.compared, 'tensor')} that both have are not equal"
+        yield f"the state differs; {len(found.tensors):,} of {counted(found.compared, 'common tensor')} are not equal"
 
 
 def _shown(fact: Fact, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`tlaunch ckpt export`: a checkpoint in the format of another tool."""
+"""`tlaunch ckpt export`: convert a checkpoint to the format of another tool."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from launcher.core.run_dir import LATEST
 from launcher.core.text import printable
 
 EPILOG = """\b
-What is written, of parameters that are called NAME:
+Contents of the output, for each parameter NAME:
   dcp        {"model": {NAME: ...}, "step": ...,
               "optimizer": {"state": {NAME: {"exp_avg": ...,
                             "exp_avg_sq": ..., "step": ...}}}}
   mindspore  NAME, moment1.NAME, moment2.NAME, global_step;
-             of adam_weight_decay adam_m.NAME and adam_v.NAME
+             for adam_weight_decay: adam_m.NAME and adam_v.NAME
 
 \b
 Examples:
@@ -35,29 +35,29 @@ Examples:
   tlaunch ckpt export runs/RUN/checkpoints/step-500 --format mindspore \\
       --output model.ckpt
 
-Exit codes: 0; 1 it could not be written; 2 wrong usage, or no such checkpoint, or one that is damaged.
+Exit codes: 0; 1 the output cannot be written; 2 wrong usage, no such checkpoint, or a damaged one.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
-@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is written.")
+@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Format of the output.")
 @click.option(
     "-o",
     "--output",
     required=True,
     type=A_PATH,
     metavar="PATH",
-    help="Directory of torch.distributed.checkpoint, or file of MindSpore, that does not exist yet.",
+    help="Directory (dcp) or file (mindspore) to create.",
 )
 @runs_dir_option
 def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
-    """Write a checkpoint as torch.distributed.checkpoint or MindSpore reads it.
+    """Convert a checkpoint to torch.distributed.checkpoint or MindSpore.
 
-    That is weights, moments of the optimizer, and the number of the step.
+    The output has the weights, the optimizer's moments and the step.
 
-    CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are
-    compared with their digests first. The path of what was written is printed to stdout.
+    CHECKPOINT is a checkpoint directory. For a run or a directory of checkpoints, the newest is used. Its files are
+    verified against their digests first. The path of the output is printed to stdout.
     """
     path = resolve_checkpoints(runs_dir, checkpoint)[0]
     check_new(output, path)
@@ -68,8 +68,8 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
         code = convert(all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))
     elif output.suffix != MINDSPORE_SUFFIX:
         raise UsageError(
-            f"{output}: MindSpore reads files whose names end with {MINDSPORE_SUFFIX}",
-            hint=f"--output {output}{MINDSPORE_SUFFIX}",
+            f"{output}: MindSpore only reads files with names that end with {MINDSPORE_SUFFIX}",
+            hint=f"use --output {output}{MINDSPORE_SUFFIX}",
         )
     else:
         with opened_with_bar("export", path, index, state_bytes(index)) as stored:

@@ -1,4 +1,4 @@
-"""`tlaunch ckpt import`: a checkpoint that a training can go on from, of one of another tool."""
+"""`tlaunch ckpt import`: convert a checkpoint of another tool for --resume."""
 
 from __future__ import annotations
 
@@ -27,36 +27,37 @@ Examples:
       --step 500 --output imported/step-500
   tlaunch run --devices 2 --resume imported/step-500
 
-Exit codes: 0; 1 it could not be written; 2 wrong usage, or PATH is unreadable or damaged; 3 PATH is of another model.
+Exit codes: 0; 1 the output cannot be written; 2 wrong usage, or PATH is unreadable or damaged; 3 PATH has another
+model.
 """
 
 
 @click.command("import", epilog=EPILOG)
 @click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
-@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is read.")
+@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Format of PATH.")
 @click.option(
     "--like",
     type=NAME_OR_PATH,
     required=True,
     metavar="CHECKPOINT",
-    help="A checkpoint of the trainer, of the same model: it gives settings, tokenizer, and which text is trained on.",
+    help="Checkpoint of the bundled trainer with the same model. Provides settings, tokenizer and training text.",
 )
 @click.option(
     "--step",
     type=IntRange(1, MAX_STEP),
     metavar="N",
-    help="Step after which the training goes on; without it what PATH says.",
+    help="Step of the checkpoint.  [default: the step in PATH]",
 )
 @checkpoint_output_option
 @runs_dir_option
 def import_(*, path: Path, form: str, like: str, step: int | None, output: Path, runs_dir: Path) -> int:
-    """Make a checkpoint of one of torch.distributed.checkpoint or MindSpore.
+    """Convert a checkpoint from torch.distributed.checkpoint or MindSpore.
 
-    PATH is the directory of the one, or the .ckpt file of the other, and `tlaunch run --resume` takes what is made.
+    PATH is a directory of torch.distributed.checkpoint or a .ckpt file of MindSpore. Pass the new checkpoint to
+    `tlaunch run --resume`.
 
-    Names and shapes of all parameters must be those of the trainer's model, as `tlaunch ckpt show` lists them. Without
-    moments in PATH they are zero. Nothing that a pickle in PATH names is run. The path of the checkpoint is printed to
-    stdout.
+    Names and shapes of all parameters must match the trainer's model, as `tlaunch ckpt show` lists them. Moments that
+    PATH lacks are set to zero. Code in a pickle is not run. The path of the new checkpoint is printed to stdout.
     """
     _check_kind(path, form)
     known = resolve_checkpoints(runs_dir, like)[0]
@@ -72,19 +73,19 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
 
 
 def _check_kind(path: Path, form: str) -> None:
-    """Refuse a path that cannot be of this format.
+    """Check that a path can be of this format.
 
     Raises:
         UnreadableError: it does not exist.
-        UsageError: it is a file, and the format has directories, or the other way round.
+        UsageError: it is a file and the format is a directory, or vice versa.
     """
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises where a name is too long
         raise UnreadableError(
-            f"{path} does not exist", hint="the directory, or the .ckpt file, that the other tool wrote"
+            f"{path} does not exist", hint="give the directory or .ckpt file that the other tool wrote"
         )
     if path.is_dir() and form == MINDSPORE:
-        raise UsageError(f"{path} is a directory, and MindSpore writes files", hint=f"--format {DCP}")
+        raise UsageError(f"{path} is a directory, but MindSpore writes files", hint=f"use --format {DCP}")
     if path.is_file() and form == DCP:
         raise UsageError(
-            f"{path} is a file, and torch.distributed.checkpoint writes directories", hint=f"--format {MINDSPORE}"
+            f"{path} is a file, but torch.distributed.checkpoint writes directories", hint=f"use --format {MINDSPORE}"
         )

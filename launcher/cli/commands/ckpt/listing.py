@@ -1,4 +1,4 @@
-"""`tlaunch ckpt ls`, `show` and `verify`: which checkpoints there are, and whether they are whole."""
+"""`tlaunch ckpt ls`, `show` and `verify`: list checkpoints, show their contents and check their files."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
 from launcher.runs.store import run_names
 
-LS_EPILOG = "Exit codes: 0, also if there is none; 2 wrong usage, or no such run."
+LS_EPILOG = "Exit codes: 0, also without checkpoints; 2 wrong usage, or no such run."
 SHOW_EPILOG = """\b
 Examples:
   tlaunch ckpt show
   tlaunch ckpt show runs/latest/checkpoints/step-500 --json | jq .layout
   tlaunch ckpt show --strategy | jq '.parameters["head.weight"]'
 
-Exit codes: 0, also if a file but the index is damaged; 2 wrong usage, no such checkpoint, or one whose index is damaged.
+Exit codes: 0, also if a file other than the index is damaged; 2 wrong usage, no such checkpoint, or a damaged index.
 """
 VERIFY_EPILOG = """\b
 Examples:
   tlaunch ckpt verify                          # all of the latest run
   tlaunch ckpt verify runs/*/checkpoints/*
 
-Exit codes: 0 all are whole; 1 one is not; 2 wrong usage, or no such checkpoint.
+Exit codes: 0 all are intact; 1 one is damaged; 2 wrong usage, or no such checkpoint.
 """
-OWN_DATA = "the program's own"
+OWN_DATA = "built into the program"
 HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 
 
@@ -49,11 +49,11 @@ HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 @json_option
 @runs_dir_option
 def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
-    """List the checkpoints of a run, in a directory, or of all runs, the newest first.
+    """List the checkpoints of a run, of a directory, or of all runs, newest first.
 
-    The best is the one with the lowest validation loss of those that are there: earlier ones with lower losses are kept by
-    --set checkpoint.keep_best=true alone. A checkpoint whose index cannot be read is shown as damaged; its other files are not
-    compared with their digests, as `tlaunch ckpt verify` does.
+    The best is the remaining checkpoint with the lowest validation loss. Only --set checkpoint.keep_best=true keeps a
+    better one from being removed. A checkpoint with an unreadable index is shown as damaged. To check its other files,
+    use `tlaunch ckpt verify`.
     """
     if run is not None:
         paths = resolve_checkpoints(runs_dir, run)
@@ -69,7 +69,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
         lines = aligned(HEADER, rows, right=frozenset({"STEP", "AGE", "SIZE"}))
         write_out("".join(f"{line}\n" for line in lines))
     else:
-        say("there is no checkpoint")
+        say("there are no checkpoints")
     return EXIT_OK
 
 
@@ -77,18 +77,20 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @json_option
 @click.option(
-    "--strategy", is_flag=True, help="Print strategy.json: how each parameter is cut, and which file holds which box."
+    "--strategy",
+    is_flag=True,
+    help="Print strategy.json: how each parameter is partitioned, and which file has which box.",
 )
 @runs_dir_option
 def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> int:
-    """Show what a checkpoint holds.
+    """Show the contents of a checkpoint.
 
-    That is step, layout, files, and every parameter with its shape; with --json the settings, too. It is read from the index:
-    no other file is compared with its digest, as `tlaunch ckpt verify` does.
+    The output has step, layout, files, and every parameter with its shape; --json adds the settings. All of it comes
+    from the index. To check the other files, use `tlaunch ckpt verify`.
     """
     path = resolve_checkpoints(runs_dir, checkpoint)[0]
     index = read_index(path)
-    if strategy:  # of the index: older checkpoints have no such file
+    if strategy:  # made from the index, because older checkpoints lack the file
         write_out(strategy_text(index))
         return EXIT_OK
     if as_json:
@@ -121,7 +123,8 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
 def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
     """Compare every file with its digest.
 
-    That is done for all checkpoints of the runs and directories that are named. Where a file is damaged, say whether a training can go on from that checkpoint all the same.
+    Checks all checkpoints of the given runs and directories. For a damaged file, reports whether a training can still
+    resume from the checkpoint.
     """
     damaged = 0
     for path in dict.fromkeys(
@@ -129,7 +132,7 @@ def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
     ):
         problems = list(map(printable, findings(path)))
         damaged += bool(problems)
-        write_out("".join(f"{line}\n" for line in problems or [f"{printable(str(path))}: whole"]))
+        write_out("".join(f"{line}\n" for line in problems or [f"{printable(str(path))}: intact"]))
     return EXIT_FAILURE if damaged else EXIT_OK
 
 

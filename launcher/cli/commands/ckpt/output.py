@@ -1,4 +1,4 @@
-"""The common parts of the commands that read checkpoints and write new directories."""
+"""Common code of the commands that read checkpoints and write new directories."""
 
 from __future__ import annotations
 
@@ -21,32 +21,30 @@ from launcher.core.errors import UnreadableError, UsageError
 
 
 def output_option(what: str, rule: str = "") -> Callable[[Command], Command]:
-    """Return the option of a directory that is made. `rule`: a sentence about its name."""
+    """Return the --output option for a new directory. `rule` is a sentence about its name."""
     return click.option(
         "-o",
         "--output",
         required=True,
         type=A_PATH,
         metavar="DIR",
-        help=f"Directory of {what}, a new one.{rule and f' {rule}'}",
+        help=f"New directory for {what}.{rule and f' {rule}'}",
     )
 
 
-checkpoint_output_option = output_option(
-    "the checkpoint", "The name step-N is for one of step N alone; others are free."
-)
+checkpoint_output_option = output_option("the checkpoint", "A name like step-N must match the step.")
 
 
 def check_new(output: Path, checkpoint: Path | None = None) -> None:
-    """Refuse a path that exists, or lies in the checkpoint that is read, before anything is read.
+    """Check that a path does not exist and is not inside the checkpoint to be read.
 
     Raises:
-        UsageError: it does.
+        UsageError: it exists, or is inside the checkpoint.
     """
     if os.path.lexists(output):
-        raise UsageError(f"{output} exists already, and nothing is ever overwritten", hint="--output with another name")
+        raise UsageError(f"{output} exists already", hint="use another name for --output")
     if checkpoint is not None and checkpoint.resolve() in output.absolute().resolve().parents:
-        raise UsageError(f"{output} is inside of the checkpoint {checkpoint}", hint="--output in another directory")
+        raise UsageError(f"{output} is inside the checkpoint {checkpoint}", hint="use another directory for --output")
 
 
 def check_numpy() -> None:
@@ -61,10 +59,10 @@ def check_numpy() -> None:
 
 @contextmanager
 def opened_with_bar(what: str, path: Path, index: Index, written_bytes: int) -> Iterator[StoredBoxes]:
-    """Give a checkpoint as `opened` does, and show how far its files are compared, and so much of it is written.
+    """Open a checkpoint, and show a progress bar of verifying its files and writing `written_bytes`.
 
     Raises:
-        DamagedError: what a damaged file holds is in no other.
+        DamagedError: a file is damaged, and no other file has the same data.
     """
     with (
         progress_bar(what, all_bytes(index) + written_bytes) as advance,

@@ -35,34 +35,33 @@ Examples:
   tlaunch ckpt prune --keep 1 --dry-run              # of the latest run
   tlaunch ckpt prune runs/RUN/checkpoints --keep 2
 
-Files are compared with their digests, the newest first, until N checkpoints are found whole. All others are removed, also the best and
-damaged ones, which do not count. Where none is whole, or one cannot be read, nothing is removed; nor of a run that is still going.
-Whether another program writes to DIR cannot be seen.
+Files are verified against their digests, newest checkpoint first, until N intact checkpoints are found. All others are
+removed, including the best and damaged ones. Nothing is removed if no checkpoint is intact, if one cannot be read, or
+if the run is still active. tlaunch cannot detect other programs that write to DIR.
 
-Exit codes: 0; 1 no checkpoint is whole, or one cannot be removed; 2 wrong usage, no such checkpoint, or the run is still going.
+Exit codes: 0; 1 no checkpoint is intact, or one cannot be removed; 2 wrong usage, no such checkpoint, or the run is
+still active.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("run", default=LATEST, metavar="[RUN|DIR]", shell_complete=complete_runs_or_files)
-@click.option(
-    "--keep", required=True, type=IntRange(min=1), metavar="N", help="Keep the newest N checkpoints that are whole."
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--keep", required=True, type=IntRange(min=1), metavar="N", help="Keep the newest N intact checkpoints.")
+@click.option("--dry-run", is_flag=True, help="Print the checkpoints that would be removed, without removing them.")
 @runs_dir_option
 def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
-    """Remove all but the newest whole checkpoints of a run or in a directory."""
+    """Remove all but the newest intact checkpoints of a run or directory."""
     found = resolve_checkpoints(runs_dir, run)
     if any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
-        raise UsageError(f"{run} is a single checkpoint", hint=f"the directory that it is in: {found[0].parent}")
-    if means_latest(run) and os.geteuid() == ROOT:  # whom the system keeps from nothing
+        raise UsageError(f"{run} is a single checkpoint", hint=f"give its directory: {found[0].parent}")
+    if means_latest(run) and os.geteuid() == ROOT:  # root may remove any user's files
         _refuse_another_users(found[0].parent)
-    for directory in {found[0].parent, found[0].parent.resolve()}:  # either may be that of a run, the other a link
+    for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
         _refuse_going(directory)
     kept: list[Path] = []
     removed = [path for path in found if len(kept) == keep or not _kept(path, kept)]
     if not kept:
-        raise TlaunchError(f"{found[0].parent}: no checkpoint is whole, so none is removed")
+        raise TlaunchError(f"{found[0].parent}: no checkpoint is intact, so none is removed")
     freed_bytes = 0
     for path in removed:
         path_bytes = bytes_in(path)
@@ -70,13 +69,13 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
         if not dry_run:
             _remove(path)
         write_out(f"{'would remove' if dry_run else 'removed'} {printable(str(path))}, {size(path_bytes)}\n")
-    whole = counted(len(kept), "whole checkpoint")
+    whole = counted(len(kept), "intact checkpoint")
     write_out(f"{'would free' if dry_run else 'freed'} {size(freed_bytes)}; {whole} left, the newest {kept[0].name}\n")
     return EXIT_OK
 
 
 def _refuse_another_users(directory: Path) -> None:
-    """Refuse checkpoints of another user that RUN does not name.
+    """Check that the checkpoints belong to this user, because RUN does not name them.
 
     Raises:
         UsageError: they belong to another user.
@@ -90,10 +89,10 @@ def _refuse_another_users(directory: Path) -> None:
 
 
 def _refuse_going(directory: Path) -> None:
-    """Refuse the checkpoints of a run that may still write some.
+    """Check that no active run writes to the directory.
 
     Raises:
-        UsageError: it is going, or whether it is cannot be seen from here.
+        UsageError: a run does, or may do so on another machine.
     """
     root = directory.parent
     if RunDir(root).checkpoints != directory or not RunDir(root).run_json.is_file():
@@ -101,16 +100,16 @@ def _refuse_going(directory: Path) -> None:
     state = look(run_at(root))
     if state.lives or not (state.state.over or state.report):
         raise UsageError(
-            f"{root} is {state.state.value}: its checkpoints are its own until it ends",
+            f"{root} is {state.state.value}: its checkpoints cannot be removed before it ends",
             hint=f"tlaunch stop {shell_word(str(root))}",
         )
 
 
 def _kept(path: Path, kept: list[Path]) -> bool:
-    """Return whether a checkpoint is whole, and note it then.
+    """Return whether a checkpoint is intact; if so, add it to `kept`.
 
     Raises:
-        UnreadableError, OSError: that cannot be found out.
+        UnreadableError, OSError: its files cannot be read.
     """
     try:
         index = read_index(path)
@@ -126,7 +125,7 @@ def _kept(path: Path, kept: list[Path]) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint, its name first: nobody takes it for whole while its files go."""
+    """Remove a checkpoint. It is renamed first, so that a partly removed one is not mistaken for intact."""
     step = step_named(path.name)
     assert step is not None, "checkpoints are found by their names"
     aside = path.with_name(partial_name(step, f"{os.urandom(4).hex()}.old"))

@@ -1,4 +1,4 @@
-"""`tlaunch doctor`: examine all servers of a planned run, and report what would break it."""
+"""`tlaunch doctor`: examine all servers of a planned run, and report problems that would break it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ Examples:
   tlaunch doctor --rank-table rank_table.json --engine mpi --json | jq .sound
   tlaunch doctor --rank-table rank_table.json --engine mpi -- python train.py
 
-Starts one agent per server as `tlaunch run` would. Each reports its names, addresses, interfaces, clock, versions, rank
-table, disks, limits and devices, then tries to reach all others. If nothing would break a run, a short run measures how
-fast they reach each other, and leaves nothing behind unless it fails.
+The doctor starts one agent per server, like `tlaunch run`. Each agent reports names, addresses, interfaces, clock,
+versions, rank table, disks, limits and devices, and tries to reach all other servers. If nothing would break a run, a
+short run measures the links. Its files are removed unless it fails.
 
-With COMMAND, the program's files are compared too: a stale copy on one server would train something else.
+With COMMAND, the program's files are compared, too: an outdated copy on one server would change the training.
 
-A finding is `breaks` if it makes a run fail, `risky` if it may, and `note` if nothing is wrong. A server on which nothing
-can be started is a finding too; the other servers are examined nevertheless.
+A finding is `breaks` if it makes a run fail, `risky` if it may, and `note` if it is not a problem. A server on which the
+agent cannot start is a finding; the other servers are still examined.
 
 Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unreadable files, or mpirun or srun is missing;
 3 a refused rank table.
@@ -73,9 +73,9 @@ LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
 
 
 class _LayoutFree(TakesCommand):
-    """The doctor's options; refuses a run's layout options with a reason of their own."""
+    """The doctor's options. Layout options of a run are refused with an explanation."""
 
-    without = "compare no program's files"
+    without = "skip the comparison of a program's files"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ends_options = "--" in args
@@ -84,14 +84,14 @@ class _LayoutFree(TakesCommand):
         except click.NoSuchOption as error:
             if error.option_name in LAYOUT:
                 raise UsageError(
-                    f"{error.option_name}: doctor takes no layout, all devices of the table are examined",
-                    hint="leave it out",
+                    f"{error.option_name}: doctor has no layout options, because it examines all devices of the table",
+                    hint=f"remove {error.option_name}",
                 ) from error
             raise
         if ctx.params["command"] and not ends_options:  # more likely a typing error than a program
             raise UsageError(
-                f"{ctx.command_path} takes nothing more: {ctx.params['command'][0]}",
-                hint="a COMMAND, whose files are to be compared, stands after --",
+                f"{ctx.command_path}: unexpected argument {ctx.params['command'][0]}",
+                hint="write a COMMAND, whose files are compared, after --",
             )
         return rest
 
@@ -125,14 +125,14 @@ def doctor(
     context.exit(exit_code)
 
 
-AGREEMENT = {"command": "tlaunch doctor"}  # so that a run and an examination refuse each other
+AGREEMENT = {"command": "tlaunch doctor"}  # so that a run and an examination do not join each other
 
 
 def _run(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
-    """Examine the servers of the run that `options` of `tlaunch run` would start, and return the exit code.
+    """Examine the servers of the run that `options` of `tlaunch run` describe, and return the exit code.
 
     Raises:
-        TlaunchError: table, options or engine do not fit, or the first server refuses this one.
+        TlaunchError: the table, options or engine are invalid, or the first server refuses this one.
     """
     chosen = for_engine(measuring(options), os.environ)
     prepared = prepare(chosen, os.environ)
@@ -147,22 +147,22 @@ def _run(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool
 
 @frozen
 class _DoctorRun:
-    """The options and servers, before anything is started."""
+    """The options and servers of an examination, before anything is started."""
 
-    options: Mapping[str, Any]  # of `tlaunch run`, as they were given
-    command: tuple[str, ...]  # of the run; empty if it is not given
+    options: Mapping[str, Any]  # of `tlaunch run`, as given
+    command: tuple[str, ...]  # of the run; empty if not given
     chosen: RunOptions
     prepared: Prepared
     host: Host
-    here: int | None  # which server this is, where others are started by hand; None where an engine brings all
-    directory: Path  # for what engines read and print
+    here: int | None  # index of this server if servers are started by hand; None if an engine starts them
+    directory: Path  # for input and output of engines
 
     @property
     def servers(self) -> tuple[Server, ...]:
         return self.prepared.used.servers
 
     def session(self) -> ProbeSession:
-        """Return a session in which no server has joined yet."""
+        """Return a session that no server has joined yet."""
         by_hand = self.chosen.port_by_hand if self.here is not None and len(self.servers) > 1 else None
         listener, endpoint = open_endpoint(self.host, by_hand)
         plan = Plan(
@@ -193,9 +193,9 @@ class _DoctorRun:
         )
 
     def _alone(self, index: int, endpoint: Endpoint, join_s: float) -> EngineCommand:
-        """Return the command that starts the agent of one server, which then looks for this machine for `join_s`.
+        """Return the command that starts the agent of one server, which tries to connect to this machine for `join_s`.
 
-        It gets the server's id, since it is number 0 of its engine's processes.
+        The agent gets the server's id, because it is process 0 of its engine.
         """
         server = self.servers[index]
         directory = self.directory / f"server{index}"
@@ -211,7 +211,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
     """Examine all servers from the first one, report, and return the exit code."""
     for note in planned.prepared.notes:
         say(note)
-    # A run would start ranks on this machine although the table may not mean it.
+    # A run would start ranks on this machine although the table may describe another one.
     doubt = doubt_of_table(planned.prepared, planned.host)
     doubts = [Finding("server-unknown", Topic.TABLE, Severity.RISKY, (0,), doubt)] if doubt else []
     session = planned.session()
@@ -219,7 +219,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
         limit_s = None if planned.here is None else planned.chosen.join_timeout
         session.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
         examination = examine(planned.prepared.used, planned.wish(), session)
-        # What does not change while links are measured; a server may be lost meanwhile.
+        # Findings that do not change while links are measured; a server may be lost meanwhile.
         lasting = (*doubts, *_program_findings(planned, session))
         findings = _findings(examination, session, lasting)
         if measures:
@@ -256,7 +256,7 @@ def _findings(examination: Examination, session: ProbeSession, lasting: tuple[Fi
 
 
 def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Finding, ...]:
-    """Return a finding if servers have different copies of the program that the run would start, if that is given."""
+    """Return a finding if servers have different copies of the run's program, if COMMAND is given."""
     if not planned.command or len(planned.servers) == 1:
         return ()
     request = planned.prepared.request
@@ -269,7 +269,7 @@ def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Findi
 
 
 def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepared, host: Host, here: int) -> int:
-    """Answer the first server, on a server that was started by hand, and return the exit code."""
+    """Take part in the examination on a server that was started by hand, and return the exit code."""
     servers = prepared.used.servers
     membership = join_first_server(
         chosen, servers, host, here, agreed=AGREEMENT, until=time.monotonic() + chosen.join_timeout
@@ -279,5 +279,5 @@ def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepare
         with closing(OwnPart(kept_table(options, prepared.table.text, directory), directory)) as own_part:
             finish = serve_probes(membership, own_part.answer)
     first = servers[prepared.used.first_server].server_id
-    say(f"server {servers[here].server_id} has been examined; server {first} reports what was found")
+    say(f"server {servers[here].server_id} has been examined; server {first} shows the report")
     return finish.exit_code

@@ -1,11 +1,11 @@
-"""Render an examination of all servers, as text and as JSON.
+"""Render an examination of all servers as text or JSON.
 
 SERVER    HOST  REACH   CLOCK  DEVICES
 10.0.0.1  h1    ok      ok     note
 10.0.0.2  h2    BREAKS  risky  note
 ok everywhere: names, network, software, table, files, limits
 
-breaks: h1 and h2 do not reach each other: ...
+breaks: h1 and h2 cannot reach each other: ...
   hint: ...
 """
 
@@ -28,14 +28,14 @@ _LOOKS = {OK: GOOD, "BREAKS": ERROR, Severity.RISKY.value: WARNING, Severity.NOT
 
 
 def report_lines(examination: Examination, findings: Sequence[Finding], screen: Screen = PLAIN) -> Iterator[str]:
-    """Yield the table of servers, the findings, and one line that sums them up; safe to print on `screen`."""
+    """Yield the table of servers, the findings, and a summary, without control characters."""
 
     def painted(word: str) -> str:
         return screen.paint(word, _LOOKS.get(word, Look()))
 
     topics = _topics(examination, findings)
     found = {finding.topic for finding in findings}
-    # A column for each topic that has findings: all would not fit on a narrow terminal.
+    # Columns only for topics with findings, to fit on a narrow terminal.
     shown = [topic for topic in topics if topic in found]
     rows = []
     for index, server in enumerate(examination.cluster.servers):
@@ -43,7 +43,7 @@ def report_lines(examination: Examination, findings: Sequence[Finding], screen: 
         rows.append([one_line(server.server_id), one_line(facts.hostname) if facts else UNKNOWN])
         for topic in shown:
             severities = [one.severity for one in findings if one.topic is topic and index in one.servers]
-            # The worst severity: findings come in that order.
+            # Findings are sorted: the first severity is the worst.
             rows[-1].append(_word(severities[0]) if severities else OK if facts else UNKNOWN)
     names = [topic.value.upper() for topic in shown]
     yield from aligned(["SERVER", "HOST", *names], rows, paint=dict.fromkeys(names, painted))
@@ -68,7 +68,7 @@ def is_sound(findings: Sequence[Finding]) -> bool:
 
 
 def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return all that was asked and found."""
+    """Return the facts and findings as JSON."""
     servers = [
         {
             "server": index,
@@ -88,17 +88,17 @@ def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dic
 
 
 def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
-    """Return the keys of an examination without content, and the error; a refused table's problems are those of `validate`."""
+    """Return the keys of an empty examination, and the error. Problems of a refused table are as in `validate`."""
     problems = error.problems if isinstance(error, RefusedTableError) else ()
     why = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
     return {"sound": False, "findings": [], "servers": [], "links": None, **why}
 
 
 def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
-    """Return the topics on which something is known.
+    """Return the topics about which something is known.
 
-    Links may not have been measured, and a server alone reaches none. One with an unknown name was not tried: that is a
-    finding about names, and says nothing of the network.
+    Links may not have been measured, and a single server has no connections. A server with an unknown name was not
+    tested: this is a finding about names, and says nothing about the network.
     """
     found = {finding.topic for finding in findings}
     attempts = [attempt for tried in examination.reach.values() for attempt in tried]
@@ -111,7 +111,7 @@ def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic
 
 
 def _word(severity: Severity) -> str:
-    """Return the severity; one that would break a run stands out without any colour."""
+    """Return the severity; "breaks" is in upper case, to stand out without colours."""
     word: str = severity.value
     return word.upper() if severity is Severity.BREAKS else word
 
@@ -122,6 +122,6 @@ def _summary(examination: Examination, findings: Sequence[Finding]) -> str:
         servers = f"{len(examination.facts)} of {servers}"
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
     if not counts[Severity.BREAKS] and not counts[Severity.RISKY]:
-        return f"{servers} examined: nothing stands in the way of a run"
+        return f"{servers} examined: no problem would break a run"
     breaks = f"{counted(counts[Severity.BREAKS], 'problem')} would break a run"
     return f"{servers} examined: {breaks}, {counted(counts[Severity.RISKY], 'risk')}"

@@ -1,4 +1,4 @@
-"""Measure the connections of servers that were examined, if no finding would break a run."""
+"""Measure the links between examined servers, if no finding would break a run."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from launcher.supervise.port import hold_port
 
 
 class LinksTrial:
-    """One run of `launcher.trainer.links` on all servers, in a directory of its own that is removed afterwards."""
+    """A run of `launcher.trainer.links` on all servers, in a separate directory that is removed afterwards."""
 
     def __init__(
         self, options: Mapping[str, Any], session: ProbeSession, examination: Examination, directory: Path
     ) -> None:
-        """Start nothing yet. Temporary files of the examination are in `directory`."""
+        """Prepare the run, without starting it. `directory` holds temporary files of the examination."""
         self._options = options
         self._session = session
         self._examination = examination
         self._runs_dir = Path(options["runs_dir"]).absolute() / f"{OWN_RUNS}{secrets.token_hex(4)}"
         self._remains = Remains(self._runs_dir, not os.path.isdir(self._runs_dir.parent), directory)  # noqa: PTH112 - Path raises
-        self.links: Links | None = None  # as measured
+        self.links: Links | None = None  # the measurements
         self._is_by_hand = options["engine"] not in BRING_ALL
 
     def findings(self, found: Sequence[Finding]) -> Iterator[Finding]:
-        """Yield what the run found out about links, or why they were not measured."""
+        """Measure the links, and yield findings about them, or the reason why they were not measured."""
         if len(self._examination.cluster.servers) == 1:
             return
         if not is_sound(found):
-            yield self._not_measured("something would break the run that measures them")
+            yield self._not_measured("a problem above would break the measurement")
             return
         if any(facts.version("torch") is None for facts in self._examination.facts.values()):
             yield self._not_measured("torch is not installed on every server")
             return
-        say("measuring links: a short run on all servers, which leaves nothing behind unless it fails")
+        say("measuring links by a short run on all servers; its files are removed unless it fails")
         try:
             yield from self._measured()
         finally:
@@ -70,7 +70,7 @@ class LinksTrial:
             )
 
     def _measured(self) -> tuple[Finding, ...]:
-        """Measure links, and slow ones once more, since another user may have used the machines for a moment."""
+        """Measure links, and measure again if some are slow, since the machines may have been busy for a moment."""
         cluster = self._examination.cluster
         links = self._run()
         if isinstance(links, Finding):
@@ -85,11 +85,11 @@ class LinksTrial:
             links = best_of(links, again)
             found = judge_links(links, cluster)
         self.links = links
-        near = self._note("links-measured", f"between servers {described(links)} are usual, and no pair is far from it")
+        near = self._note("links-measured", f"links between servers have {described(links)}, and no pair differs much")
         return (*(found or (near,)), *elsewhere(links.interfaces, evidence))
 
     def _run(self) -> Links | Finding:
-        """Return what one run has measured, or a finding that says why it has not."""
+        """Return the measurements of one run, or a finding about its failure."""
         port = 0
         with suppress(OSError), closing(hold_port()) as held:
             port = held.number
@@ -101,19 +101,19 @@ class LinksTrial:
         self._session.begin_to_ask(dict.fromkeys(others, message))
         exit_code = trial.attend(self._session.step, lambda: next(self._why_in_vain(), None) is not None)
         if exit_code == ENDED:
-            return self._failed(next(self._why_in_vain(), f"it does not end: {trial.why()}"))
+            return self._failed(next(self._why_in_vain(), f"it does not exit: {trial.why()}"))
         if exit_code:
             return self._failed(f"exit code {exit_code}: {trial.why()}")
-        # Rank 0's server may be another machine, with a file system of its own.
+        # Rank 0 may be on another machine with a separate file system.
         run_dir = (self._runs_dir / LATEST).resolve()
         written = self._session.ask({first: {"do": "links", "run_dir": str(run_dir)}}).get(first, {})
         try:
             return decode(Links, written["links"])
         except (KeyError, ValueError):
-            return self._not_measured(str(written.get("trouble", "the measurement left nothing behind")))
+            return self._not_measured(str(written.get("trouble", "the measurement wrote no results")))
 
     def _why_in_vain(self) -> Iterator[str]:
-        """Yield the servers whose part has failed, or that are lost: the run would wait for them until its timeout."""
+        """Yield messages about servers that failed or were lost: the run would wait for them until its timeout."""
         yield from self._session.troubles()
         for index, failure in self._session.join_failures.items():
             yield f"server {self._examination.cluster.servers[index].server_id}: {failure.why}"
@@ -126,7 +126,7 @@ class LinksTrial:
         return Finding(code, Topic.LINKS, Severity.NOTE, servers, message)
 
     def _failed(self, why: str) -> Finding:
-        """Return a finding about the server whose rank is to blame, or about all if that is unknown. The logs are kept."""
+        """Return a finding about the server whose rank caused the failure, or about all servers. The logs are kept."""
         servers = self._examination.cluster.servers
         run_dir = (self._runs_dir / LATEST).resolve()
         blamed = blamed_server(run_dir, servers)
@@ -136,6 +136,6 @@ class LinksTrial:
             "trial-run-failed", Topic.LINKS, Severity.BREAKS,
             tuple(range(len(servers))) if blamed is None else (blamed,),
             f"a run that only measures links failed{where}: {with_kept_path(why, run_dir, kept)}",
-            f"its logs are kept: `tlaunch why {kept}` reads them" if kept is not None else
-            "`tlaunch run` with the same options and `-- python -m launcher.trainer.links` shows all of its output",
+            f"read its logs with `tlaunch why {kept}`" if kept is not None else
+            "see all of its output with `tlaunch run`, the same options and `-- python -m launcher.trainer.links`",
         )  # fmt: skip

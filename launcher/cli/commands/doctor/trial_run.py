@@ -1,4 +1,4 @@
-"""The run by which the doctor measures links: an ordinary, silent `tlaunch run` in a directory of its own."""
+"""The run by which the doctor measures links: an ordinary, silent `tlaunch run` in a separate directory."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from launcher.doctor.probe_handler import forget
 from launcher.runs.status import read_report
 from launcher.supervise.spawn import signal_of_parents_end
 
-OWN_DIRECTORY = "tlaunch-doctor-"  # how the name of a directory for temporary files begins that a doctor has made
+OWN_DIRECTORY = "tlaunch-doctor-"  # prefix of the doctor's temporary directories
 
 
 @frozen
 class Remains:
-    """All that a measurement leaves on this server."""
+    """The directories and files of a measurement on this server."""
 
-    runs_dir: Path  # made by its runs, and for no others
-    parent: bool  # True if the directory above was made for it, too
-    directory: Path  # of the doctor's own files
+    runs_dir: Path  # created by the measurement's runs
+    parent: bool  # True if its parent was created, too
+    directory: Path  # of the doctor's files
 
     def remove(self) -> None:
         forget(self.runs_dir, parent=self.parent)
@@ -48,9 +48,9 @@ class Remains:
 
 
 def guarded(options: RunOptions, remains: Remains) -> list[str]:
-    """Return the command of a guard: a child of this thread that makes the run of `options`, and ends with the doctor.
+    """Return the command of a guard: a child process that executes the run of `options`, and exits with the doctor.
 
-    The guard then removes what both have made, which a doctor that is killed cannot do.
+    The guard then removes the files of both, which a killed doctor cannot do.
     """
     setup = [str(os.getpid()), json.dumps(encode(remains)), json.dumps(encode(options))]
     return [*module_argv("launcher.cli.commands.doctor.trial_run", *setup)]
@@ -58,10 +58,10 @@ def guarded(options: RunOptions, remains: Remains) -> list[str]:
 
 def _guard(doctor: str, remains: str, options: str) -> NoReturn:
     doctor_pid = int(doctor)
-    signal.signal(signal.SIGTERM, _end)  # until the run takes it
+    signal.signal(signal.SIGTERM, _end)  # until the run replaces the handler
     try:
         signal_of_parents_end(signal.SIGTERM)
-        if os.getppid() != doctor_pid:  # it was killed before this process could ask for a signal
+        if os.getppid() != doctor_pid:  # it was killed before this process could request a signal
             _end(signal.SIGTERM, None)
         exit_after(lambda: run(decode(RunOptions, json.loads(options))).exit_code)
     finally:
@@ -77,19 +77,19 @@ LINKS = "launcher.trainer.links"
 SECONDS = 10
 JOIN_S = 60.0
 GRACE_S = 2.0
-STARTS_S = 120.0  # for torch to be imported on a slow file system
-HANGS_S = 6.0 * SECONDS  # of ranks that neither compute nor write anything
-LAST_S = 5 * GRACE_S  # for a run that is bound to fail to report why itself
+STARTS_S = 120.0  # to import torch from a slow file system
+HANGS_S = 6.0 * SECONDS  # without output or computation of ranks
+LAST_S = 5 * GRACE_S  # for a failing run to report the reason
 ENDED = 124
-KEPT = "tlaunch-links-"  # prefix of the temporary directory in which a failed run is kept
+KEPT = "tlaunch-links-"  # prefix of the temporary directory for the logs of a failed run
 LAST_BYTES = 64 << 10
 
 
 def measuring(options: Mapping[str, Any]) -> RunOptions:
-    """Return the options of a run on the same servers, whose ranks measure their links."""
+    """Return the options of a run that measures links on the same servers."""
     by_engine = options["engine"] in BRING_ALL
     own = {
-        "mpi_ranks": False if by_engine else None,  # else a note says that it cannot be seen
+        "mpi_ranks": False if by_engine else None,  # avoids a note about MPI ranks
         "name": "links",
         "command": module_argv(LINKS, "--seconds", str(SECONDS)),
     }
@@ -97,28 +97,29 @@ def measuring(options: Mapping[str, Any]) -> RunOptions:
 
 
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
-    """Return the options of the examination, but for what two runs at the same time cannot share."""
-    by_engine = options["engine"] in BRING_ALL  # which refuses options for servers started by hand
+    """Return the options of the examination, except those that two concurrent runs cannot share."""
+    by_engine = options["engine"] in BRING_ALL  # these engines refuse options for servers started by hand
     by_hand = {"coordinator_port": coordinator_port, "server": options.get("server")}
     own = {"runs_dir": runs_dir, "join_timeout": JOIN_S, "grace": GRACE_S, "hang_timeout": HANGS_S, "console": "none"}
     return {**options, **own, **(dict.fromkeys(by_hand) if by_engine else by_hand)}
 
 
 class TrialRun:
-    """One server's part of a run that measures links, or all of it. `close` leaves only what was measured."""
+    """One server's part of a run that measures links, or the complete run. `close` keeps only the measurements."""
 
     def __init__(self, options: Mapping[str, Any], remains: Remains) -> None:
-        # Without a name, so that a doctor that is killed leaves none behind.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this is there
+        # Without a name, so that nothing remains if the doctor is killed.
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._process = subprocess.Popen(
             guarded(measuring(options), remains),
             stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
         )  # fmt: skip
 
     def attend(self, meanwhile: Callable[[float], None], is_in_vain: Callable[[], bool]) -> int:
-        """Wait for the run's exit code, `ENDED` if it had to be ended. `meanwhile` is called with times until which it may block.
+        """Wait for the run, and return its exit code, or `ENDED` if it had to be killed.
 
-        Once the run `is_in_vain` it may take `LAST_S` more to fail by itself.
+        `meanwhile` is called with times until which it may block. Once `is_in_vain` is true, the run has `LAST_S` to
+        fail.
         """
         deadline = time.monotonic() + 3 * SECONDS + JOIN_S + STARTS_S
         was_in_vain = False
@@ -132,7 +133,7 @@ class TrialRun:
             self.close()
 
     def why(self) -> str:
-        """Return the line of its output that says why it failed, or the last one."""
+        """Return the line of the output with the reason of the failure, or the last line."""
         with suppress(OSError):
             begin = max(0, os.fstat(self._output.fileno()).st_size - LAST_BYTES)
             output = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
@@ -145,7 +146,7 @@ class TrialRun:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End the run if it is active. Blocks meanwhile; may be called again, and by another thread."""
+        """Stop the run if it is active. Blocks until then. Idempotent and thread-safe."""
         for number, patience_s in ((signal.SIGTERM, 5 * GRACE_S), (signal.SIGKILL, GRACE_S)):
             if self._process.poll() is None:
                 self._process.send_signal(number)
@@ -154,7 +155,7 @@ class TrialRun:
 
 
 def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
-    """Return the index of the server that the run failed of, by the verdict in its report; None if that is unsure."""
+    """Return the index of the server that caused the failure, by the report's verdict; None if it is unknown."""
     report = read_report(RunDir(run_dir))
     verdict = None if report is None else report.verdict
     if verdict is None or verdict.confidence is Confidence.UNSURE:
@@ -166,28 +167,30 @@ def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
 
 
 def kept_run(run_dir: Path) -> Path | None:
-    """Copy what the run wrote on this machine to where it outlives the doctor; return None if there is nothing to keep."""
+    """Copy the run's files on this machine to a lasting directory; return None if there are none."""
     if not (run_dir / "run.json").is_file():
         return None
-    of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # the way to a coordinator that has gone
+    of_the_run = shutil.ignore_patterns(
+        RunDir(run_dir).endpoint.name
+    )  # the address of a coordinator that no longer runs
     with suppress(OSError):
         directory = Path(tempfile.mkdtemp(prefix=KEPT))
         try:
             return shutil.copytree(run_dir, directory / run_dir.name, symlinks=True, ignore=of_the_run)
-        except OSError:  # a full disk; another server's doctor may have removed the run meanwhile
+        except OSError:  # a full disk, or another server's doctor has removed the run
             shutil.rmtree(directory, ignore_errors=True)
     return None
 
 
 def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
-    """Return `why` a run failed, with the directory where its logs are kept instead of the one that is removed."""
+    """Return the reason `why` with the kept directory in place of the removed one."""
     for name in (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST)):
         why = why if kept is None else why.replace(name, str(kept))
     return why
 
 
 class OwnPart:
-    """The part of a server that is started by hand in each run that measures, in a thread of its own."""
+    """The part of a manually started server in each measuring run, in a thread."""
 
     def __init__(self, options: Mapping[str, Any], directory: Path) -> None:
         self._options = options
@@ -196,32 +199,32 @@ class OwnPart:
         self._trial: TrialRun | None = None
 
     def answer(self, message: Mapping[str, Any], is_over: Callable[[], bool]) -> Mapping[str, Any] | None:
-        """Take part in a run that `message` asks for, and return the answer; None to other messages. Blocks.
+        """Take part in the run that `message` requests, and return the answer; None for other messages. Blocks.
 
-        `is_over`: whether the next message waits.
+        `is_over`: whether the next message is waiting.
         """
         if message.get("do") != "measure":
             return None
         runs_dir = Path(message["runs_dir"])
-        if self._remains is None:  # the first one makes the directory
+        if self._remains is None:  # the first run creates the directory
             self._remains = Remains(runs_dir, not os.path.isdir(runs_dir.parent), self._directory)  # noqa: PTH112 - Path raises
         options = trial_options(self._options, runs_dir, int(message["coordinator_port"]))
         self._trial = TrialRun(options, self._remains)
         exit_code = self._trial.attend(lambda until: time.sleep(max(0.0, until - time.monotonic())), is_over)
         if exit_code == 0:
             return {"exit_code": exit_code}
-        ended = f"its part of a run that only measures links ended with exit code {exit_code}"
+        ended = f"its part of the link measurement ended with exit code {exit_code}"
         return {"trouble": f"{ended}: {self._trial.why()}"}
 
     def close(self) -> None:
-        """End the part that runs. For the main thread: other threads are not waited for when that ends."""
+        """Stop the active part. Call it from the main thread, which does not wait for other threads at exit."""
         if self._trial is not None and self._remains is not None and self._trial.is_running:
             self._trial.close()
             self._remains.remove()
 
 
 def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) -> dict[str, Any]:
-    """Return the options with a copy of the table as it was read, since a pipe can be read only once."""
+    """Return the options with a copy of the rank table, since a pipe can be read only once."""
     if options["rank_table"] is None or text is None:
         return dict(options)
     copy = directory / f"rank_table{Path(options['rank_table']).suffix}"

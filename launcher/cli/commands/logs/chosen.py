@@ -1,4 +1,4 @@
-"""The logs of a run that `tlaunch logs` shows, and how."""
+"""Choose the logs, lines and format that `tlaunch logs` shows."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from launcher.runs.status import RunStatusReader
 
 @dataclass
 class ChosenLogs:
-    """Logs that are open, with what chooses among their lines. Close `logs` at the end."""
+    """Open logs, with the format and the selector of their lines. Close `logs` at the end."""
 
     options: LogOptions
     watch: RunStatusReader
     logs: RankLogs
     shape: Format
     selector: Selector
-    notices: list[str] = field(default_factory=list)  # to be printed as soon as nothing else is on the screen
+    notices: list[str] = field(default_factory=list)  # to be printed once the screen shows no partial lines
 
     def skip_to_last_lines(self) -> None:
-        """Skip all but the last lines of each log that are asked for, where none of them is left out."""
+        """Skip to the last `options.lines` lines of each log, unless other options select lines, too."""
         self.logs.note_attempts()
         options = self.options
         if options.lines is not None and not options.selects:
@@ -46,27 +46,27 @@ class ChosenLogs:
                 log.skip_to_last(options.lines, with_times=not (options.plain or options.collapsed))
 
     def say_what_is_unreadable(self, known: Collection[int] = ()) -> set[int]:
-        """Report logs that cannot be read, but for those in `known`; return their global ranks."""
+        """Report unreadable logs, except those in `known`; return their global ranks."""
         new = {rank: found for rank, found in self.logs.unreadable.items() if rank not in known}
         for global_rank, (path, reason) in new.items():
             say(f"{_who([global_rank])}: {as_people_call_it(path)} cannot be read: {reason}")
         return set(new)
 
     def say_what_is_missing(self) -> None:
-        """Report lines that --since or --until left out since their time is unknown, and lines not searched to their end."""
+        """Report lines that --since or --until dropped for lack of a time, and lines searched only in part."""
         selector = self.selector
         if never := selector.without_time - selector.dated:
-            say(f"{lines_of(never)} hold no time: left out")
+            say(f"{lines_of(never)} have no time: left out")
         if some := selector.without_time & selector.dated:
-            say(f"some {lines_of(some)} hold no time, and no line before them does: left out")
+            say(f"some {lines_of(some)} come before the first line with a time: left out")
         if selector.searches and not selector.matched:
             say("no line matches")
         if selector.cut_short:
             lines = counted(selector.cut_short, "long line")
-            say(f"the search took too long: {lines} searched in part only")
+            say(f"the search took too long: {lines} searched only in part")
 
     def say_notices(self) -> None:
-        """Print the notices, and forget them."""
+        """Print and clear the notices."""
         for notice in self.notices:
             say(notice)
         self.notices.clear()
@@ -83,11 +83,11 @@ def _who(global_ranks: Collection[int]) -> str:
 
 
 def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
-    """Find the run, and open the logs that are chosen of it.
+    """Find the run, and open the chosen logs.
 
     Raises:
-        UsageError: the options mean nothing for this run.
-        UnreadableError: there is no such run, or no record of it.
+        UsageError: an option does not apply to this run.
+        UnreadableError: there is no such run, or it has no record.
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)
@@ -98,11 +98,11 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     options.check_attempt(state)
     global_ranks = (SCHEDULER,) if options.scheduler else options.chosen_ranks(recorded, state)
     if options.scheduler and not run_dir.scheduler.is_dir():
-        raise UsageError("no scheduler of MindSpore was started for this run", hint="leave --scheduler out")
+        raise UsageError("this run did not start MindSpore's scheduler", hint="leave --scheduler out")
     if not make_room(len(global_ranks)):
         raise UsageError(
-            f"{len(global_ranks)} logs are more files than one process may open here",
-            hint="raise the limit (ulimit -Hn), or choose --rank",
+            f"{len(global_ranks)} logs exceed the limit of open files per process",
+            hint="raise the limit (ulimit -Hn), or choose ranks with --rank",
         )
     notices: list[str] = []
 
@@ -110,7 +110,7 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
         log = run_dir.scheduler_log if options.scheduler else run_dir.train_log(global_rank)
         notices.append(truncated(as_people_call_it(log), truncation))
 
-    # These refuse expressions, before there are logs to close.
+    # Invalid expressions raise here, before any log is opened.
     shape, selector = _format(options, recorded, global_ranks, places), options.selector()
     logs = RankLogs(
         run_dir, global_ranks, state.started_ns or time.time_ns(), environment=options.environment,
@@ -128,7 +128,7 @@ def _format(options: LogOptions, recorded: Recorded, global_ranks: Collection[in
 
 
 def _wanted(options: LogOptions, places: AttemptPlaces) -> Callable[[Line], bool] | None:
-    """Return what chooses lines by the attempt that wrote them, and by where their rank was in it; None for all."""
+    """Return a filter by attempt, and by the rank's server in that attempt; None to keep all lines."""
     by_server = options.by_attempt and options.server is not None
     if not by_server and options.attempt is None:
         return None

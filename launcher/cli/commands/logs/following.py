@@ -1,4 +1,4 @@
-"""Show what comes to the logs of a run until it ends."""
+"""Show new lines of a run's logs until the run ends."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from launcher.core.errors import EXIT_FAILURE, UnreadableError
 from launcher.runs.progress import State
 from launcher.runs.status import RunState
 
-LOOK_S = 0.5  # between two looks at the run's state, and at most for the rest of a run whose files are gone
+LOOK_S = 0.5  # between two checks of the run's state; also the time to read on after the files are removed
 
 
 def show_live(chosen: ChosenLogs) -> int:
-    """Write what the chosen logs hold, and what comes until the run ends, to stdout; return the run's exit code.
+    """Write the chosen logs to stdout, with new lines until the run ends; return the run's exit code.
 
     Raises:
-        BrokenPipeError: stdout has no reader any more.
-        UnreadableError: the run's directory has been removed, or stdout takes nothing.
+        BrokenPipeError: stdout has no reader.
+        UnreadableError: the run's directory was removed, or stdout cannot be written.
     """
     logs, options, shape = chosen.logs, chosen.options, chosen.shape
     if options.plain:
@@ -44,23 +44,23 @@ def show_live(chosen: ChosenLogs) -> int:
 
 
 _FOLLOWED_UNTIL = {
-    State.ELSEWHERE: "it says that it has ended",
-    State.UNWATCHED: "all its ranks are seen to have ended",
+    State.ELSEWHERE: "its files show that it has ended",
+    State.UNWATCHED: "all its ranks have ended",
 }
 
 
 def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialLines) -> RunState:
-    """Show all that the run writes until it is over; return how it stands then.
+    """Show the run's output until the run is over; return its final state.
 
     Raises:
-        BrokenPipeError: stdout has no reader any more, whether there is something to write or not.
-        UnreadableError: the run's directory has been removed, or stdout takes nothing.
+        BrokenPipeError: stdout has no reader, even if there is nothing to write.
+        UnreadableError: the run's directory was removed, or stdout cannot be written.
     """
     watch = chosen.watch
     looked_s, state = 0.0, watch.look()
     if state.state in _FOLLOWED_UNTIL:
         say(f"{shown_name(state)}: {describe_run(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
-    noted: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
+    noted: set[tuple[int, int]] = set()  # (attempt, rank) pairs that have ended
     while True:
         if time.monotonic() - looked_s >= LOOK_S:
             writer.check_reader()
@@ -69,10 +69,8 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
             if _is_missing(watch.run_dir.root):
                 unfinished.close()
                 _show_rest(feed, writer)
-                raise UnreadableError(
-                    f"{shown_name(state)}: the run's directory has been removed while it was followed"
-                )
-        # Of a run of another version at least its report shows that it is over.
+                raise UnreadableError(f"{shown_name(state)}: the run's directory was removed while it was followed")
+        # For a run of another tlaunch version, only the report shows that it is over.
         over = state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
         text = feed.next_text(ended=over)
         if chosen.notices:
@@ -90,7 +88,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
 
 
 def _show_rest(feed: Feed, writer: Writer) -> None:
-    """Show what was written before the files were removed; ranks may still write where no reader finds it."""
+    """Show the rest of removed files. Ranks may write to them forever, so this stops after LOOK_S."""
     until_s = time.monotonic() + LOOK_S
     while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
         writer.put(text)
@@ -104,7 +102,7 @@ def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None
 
 
 def _is_missing(directory: Path) -> bool:
-    """Return whether there certainly is no such directory."""
+    """Return whether the directory certainly does not exist."""
     try:
         directory.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`tlaunch logs`: what the ranks of a run have written, and what they write meanwhile."""
+"""`tlaunch logs`: show the output of a run's ranks, also while they write it."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ Examples:
 
 --collapse merges lines that differ only in the rank or in numbers: `[0-7] loss is
 9.87..9.91`. A line of a single rank, or one that comes a minute later, is shown
-by itself: `[3] retrying`.
+separately: `[3] retrying`.
 
-A line's time is the time written in it, or that of the line before, if it came
-with that; else when it came, to within a second. Of a run without an agent
-(run.sh, `tlaunch exec`) and of old ones that is not known: --since and --until
-drop lines before the first time. A line without a level counts as INFO.
-Lines of more than 64 KiB are searched, counted and printed as JSON in pieces.
-Control characters of a log are escaped. PREFIX may hold {global_rank},
-{local_rank}, {server}, {device} and {time}.
+A line's time is the time written in it. A line without one has the time of the
+line before if both came together, else its arrival time, to within a second.
+Arrival times are unknown for runs without an agent (run.sh, `tlaunch exec`) and
+for old runs: there, --since and --until drop lines before the first written time.
+A line without a level counts as INFO. Lines of more than 64 KiB are searched,
+counted and printed as JSON in pieces. Control characters of a log are escaped.
+PREFIX may contain {global_rank}, {local_rank}, {server}, {device} and {time}.
 
-An elastic run numbers its ranks anew in each attempt. --rank chooses by these
-numbers; --server, {local_rank}, {server} and {device} tell where a rank was in
-the attempt that wrote the line.
+An elastic run renumbers its ranks in each attempt. --rank selects by these
+numbers. --server, {local_rank}, {server} and {device} refer to the attempt that
+wrote the line.
 
-Exit codes: 0; 1 no line matches --grep; with --exit-code that of the run; 2 wrong
-usage, no such run, a log that cannot be read (the others are shown), or stdout
+Exit codes: 0; 1 no line matches --grep; with --exit-code the run's exit code;
+2 wrong usage, no such run, an unreadable log (the others are shown), or stdout
 cannot be written; 130 Ctrl-C.
 """
 
@@ -73,21 +73,21 @@ cannot be written; 130 Ctrl-C.
 @click.option("--server", metavar="SERVER", help="Show the ranks of one server, given by ID or by number from 0.")
 @click.option(
     "--attempt", type=IntRange(0), metavar="N",
-    help="Show the lines of one attempt alone: 0 is the first, 1 the one after the first restart.",
+    help="Show only the lines of one attempt: 0 is the first, 1 the one after the first restart.",
 )  # fmt: skip
 @click.option("--since", metavar="TIME", help="Show lines from this time on: 2026-11-21T12:00, 12:00, or 10m (ago).")
 @click.option("--until", metavar="TIME", help="Show lines up to this time; 21:30 is a time of today.")
-@click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match; of several, any. Repeatable.")
-@click.option("-v", "--exclude", multiple=True, metavar="REGEX", help="Leave out lines that match. Repeatable.")
+@click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match any REGEX. Repeatable.")
+@click.option("-v", "--exclude", multiple=True, metavar="REGEX", help="Drop lines that match. Repeatable.")
 @click.option(
-    "-H", "--highlight", multiple=True, metavar="REGEX", help="Mark what matches, and leave out no line. Repeatable."
+    "-H", "--highlight", multiple=True, metavar="REGEX", help="Highlight matches, without dropping lines. Repeatable."
 )
-@click.option("-i", "--ignore-case", is_flag=True, help="Let letters match those of the other case.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Match letters regardless of case.")
 @click.option(
     "--level",
     metavar="LEVEL",
     shell_complete=one_of(lambda: LEVELS),
-    help="Show lines of this level or above: DEBUG, INFO, WARNING, ERROR.",
+    help="Show lines of this level or higher: DEBUG, INFO, WARNING, ERROR.",
 )
 @click.option("--errors", is_flag=True, help="Show the first traceback of each rank, identical ones once.")
 @click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
@@ -110,11 +110,11 @@ def logs(context: click.Context, /, *, run: str | None, runs_dir: Path, **option
 
 
 def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
-    """Write the chosen lines to stdout, and return the exit code. With --follow this blocks until the run ends.
+    """Write the chosen lines to stdout, and return the exit code. With --follow, blocks until the run ends.
 
     Raises:
-        UsageError: the options mean nothing for this run.
-        UnreadableError: there is no such run, or no record of it; or stdout takes nothing.
+        UsageError: an option does not apply to this run.
+        UnreadableError: there is no such run, it has no record, or stdout cannot be written.
     """
     chosen = choose(runs_dir, run, options)
     exit_code = None
@@ -139,10 +139,10 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
 
 
 def _show_all(chosen: ChosenLogs) -> None:
-    """Write what the chosen logs hold to stdout.
+    """Write the chosen logs to stdout.
 
     Raises:
-        BrokenPipeError: stdout has no reader any more.
+        BrokenPipeError: stdout has no reader.
     """
     logs, options, selector = chosen.logs, chosen.options, chosen.selector
     writer = Writer(chosen.shape)
@@ -157,9 +157,7 @@ def _show_all(chosen: ChosenLogs) -> None:
         writer.write(_all_that_is(chosen))
         chosen.say_what_is_missing()
         if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
-            say(
-                f"{lines_of(undated)} hold no time: they are shown rank by rank, not in the order in which they were written"
-            )
+            say(f"{lines_of(undated)} have no time: they are shown rank by rank, not in the order of writing")
 
 
 def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown]:

@@ -1,4 +1,4 @@
-"""`tlaunch plan`: how the work of a training is divided among its ranks."""
+"""`tlaunch plan`: show how the work of a training is divided among its ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.cli.options.command_types import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "operators": (
         "launcher.cli.commands.plan.operators:operators",
-        "Show each operator's sharding strategy, and what ranks communicate for it.",
+        "Show each operator's sharding strategy and communication.",
     ),
 }
 

@@ -1,7 +1,7 @@
-"""Strategy reports as a Graphviz graph: a box for each operator, filled by the layout of its output.
+"""Strategy reports as a Graphviz graph: a box per operator, filled by the layout of its output.
 
-Equal layers share a cluster: the operators in `encoder.0..5` are those of `encoder.0`, and stand for all six layers.
-Colour never carries meaning alone: each box names its strategy and the parts of its output.
+Identical layers are drawn once: the cluster `encoder.0..5` has the operators of `encoder.0`, for all six layers.
+Each box also has its strategy and output shards as text, so the graph can be read without colours.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from launcher.sharding.strategy_report import (
     StrategyReport,
 )
 
-MAX_CHARS = 52  # of a line of a box
+MAX_CHARS = 52  # per line of a box
 MAX_DOT_S = 120.0
 WHOLE = "#eeeeee"
 FILLS = (
@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 @frozen
 class _Box:
     operator: ReportOperator
-    edges: tuple[ReportEdge, ...]  # that lead to it
+    edges: tuple[ReportEdge, ...]  # to this operator
     collectives: tuple[ReportCollective, ...]
 
 
@@ -72,7 +72,7 @@ def _split(name: str) -> tuple[_Layer | None, str]:
 
 
 def svg_of(dot: str) -> bytes:
-    """Draw a graph with Graphviz.
+    """Return a DOT graph as SVG, drawn by Graphviz.
 
     Raises:
         UsageError: Graphviz is not installed.
@@ -98,12 +98,12 @@ def svg_of(dot: str) -> bytes:
 
 
 def dot_of(reports: Sequence[StrategyReport]) -> str:
-    """Return the operators of these ranks of one run as DOT. An operator of several ranks is shown as the first rank has it."""
+    """Return the operators of some ranks as DOT. An operator of several ranks is drawn as on the first of them."""
     boxes = _boxes(reports)
     shown, last = _folded(boxes)
     layouts = dict.fromkeys(_layout(boxes[name].operator.output) for name in shown.values())
     colours = itertools.cycle(FILLS)
-    fills = {layout: WHOLE if layout.startswith("whole") else next(colours) for layout in layouts}
+    fills = {layout: WHOLE if layout.startswith("replicated") else next(colours) for layout in layouts}
     by_layer: dict[_Layer | None, list[str]] = {}
     for name in dict.fromkeys(shown.values()):
         by_layer.setdefault(_split(name)[0], []).append(name)
@@ -132,7 +132,7 @@ def _boxes(reports: Sequence[StrategyReport]) -> dict[str, _Box]:
 
 
 def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int]]:
-    """Return the operator that stands for each operator, and of each layer that is shown the last one that equals it."""
+    """Map each operator to the one that is drawn for it, and each drawn layer to the last identical one."""
     layers: dict[_Layer, dict[str, _Box]] = {}
     for name, box in boxes.items():
         layer, inner = _split(name)
@@ -153,7 +153,7 @@ def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int
 
 
 def _content(layer: _Layer, inner: str, box: _Box) -> object:
-    """Return what equal layers have in common of an operator: everything except names of layers and of other operators."""
+    """Return the properties of an operator that identical layers share: all except names of layers and operators."""
 
     def source(edge: ReportEdge) -> str | None:
         from_layer, name = _split(edge.source)
@@ -175,7 +175,7 @@ def _node(box: _Box, title: str, fills: Mapping[str, str], boxes: Mapping[str, _
     lines = (
         title,
         f"{operator.kind} {written(operator.strategy)}",
-        f"-> {output.cuts}, part {_sizes(output.size)}" if output.size else "-> a number",
+        f"-> {output.cuts}, shard {_sizes(output.size)}" if output.size else "-> scalar",
         "; ".join(f"{name} {', '.join(words)}" for name, words in notes.items() if words),
     )
     label = _quoted(*(cut_off(printable(line), MAX_CHARS) for line in lines if line), end="\\l")
@@ -194,11 +194,11 @@ def _tooltip(box: _Box) -> Iterator[str]:
 
 
 def _edges(boxes: Mapping[str, _Box], shown: Mapping[str, str]) -> Iterator[str]:
-    """Yield all edges between operators; those of equal layers are equal."""
+    """Yield all edges between operators. Edges of identical layers are identical lines."""
     for edge in (edge for box in boxes.values() for edge in box.edges if edge.source in boxes):
         source, target = shown[edge.source], shown[edge.target]
         source_layer, target_layer = _split(edge.source)[0], _split(edge.target)[0]
-        # The cluster of equal layers is drawn from its first operator to its last one, whatever leads back to the first.
+        # Edges between identical layers lead back to the first operator, so they must not affect the ranking.
         is_between = source_layer != target_layer and _split(source)[0] == _split(target)[0]
         look = f"label={_quoted(', '.join([*edge.steps, *['between layers'] * is_between]))}"
         look += ', color="#b3261e", fontcolor="#b3261e", style=dashed' if edge.steps else ""
@@ -207,7 +207,7 @@ def _edges(boxes: Mapping[str, _Box], shown: Mapping[str, str]) -> Iterator[str]
 
 
 def _legend(reports: Sequence[StrategyReport], fills: Mapping[str, str]) -> str:
-    """Return what the graph shows, and the layout that each colour means, as an HTML-like label."""
+    """Return the title and the layout for each colour, as an HTML-like label."""
     first = reports[0]
     who = f"rank {first.rank} of {first.ranks}" if len(reports) == 1 else f"all {first.ranks} ranks"
     title = escape(printable(f"{first.recipe}, {first.layout}: {who}"))
@@ -220,8 +220,8 @@ def _legend(reports: Sequence[StrategyReport], fills: Mapping[str, str]) -> str:
 
 def _layout(tensor: ReportTensor) -> str:
     if all(parts == 1 for parts in tensor.cuts):
-        return "whole on every rank"
-    # Indices of an expression are local to it: the i of one operator is the n of another.
+        return "replicated on every rank"
+    # Index names are local to an operator's expression, so only mesh axes are shown.
     by = ", ".join(f"dim {dim} by {axis}" for dim, axis in enumerate(tensor.by) if axis in AXES)
     return f"{tensor.cuts}: {by}" if by else str(tensor.cuts)
 
@@ -233,7 +233,8 @@ def _in_words(tensor: ReportTensor) -> str:
         if parts > 1
     ]
     start = "" if tensor.start is None else f" from ({', '.join(map(str, tensor.start))})"
-    return f"{tensor.name} {_sizes(tensor.shape)}, cut {', '.join(cuts) or 'nowhere'}; this rank has {_sizes(tensor.size)}{start}"
+    split = f"split {', '.join(cuts)}" if cuts else "not split"
+    return f"{tensor.name} {_sizes(tensor.shape)}, {split}; this rank has {_sizes(tensor.size)}{start}"
 
 
 def _sizes(lengths: Sequence[int | None]) -> str:
@@ -241,6 +242,6 @@ def _sizes(lengths: Sequence[int | None]) -> str:
 
 
 def _quoted(*lines: str, end: str = "") -> str:
-    r"""Return lines as a string of DOT, with `end` (\l: left, \n: middle) after each. Graphviz decodes entities in strings."""
+    r"""Return lines as a DOT string, each with `end` (\l: left, \n: middle). Graphviz decodes entities in strings."""
     safe = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     return f'"{"".join(f"{line}{end}" for line in safe)}"'

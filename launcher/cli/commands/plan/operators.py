@@ -1,4 +1,4 @@
-"""`tlaunch plan operators`: the sharding strategy of each operator of a run, and what its ranks communicate."""
+"""`tlaunch plan operators`: show each operator's sharding strategy and communication."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ Examples:
   tlaunch plan operators --rank 3 --json | jq '.operators[] | {name, kind}'
   tlaunch plan operators --svg operators.svg
 
-STRATEGY says into how many parts each dim of each input is cut, as MindSpore's tutorials write it: ((2, 4), (4, 1)). OUTPUT says
-the same of the result. FORWARD and BACKWARD: what the rank communicates for the operator in a step, its bytes, and with which ranks.
-Bytes are of the tensor that is reduced, exchanged or sent, of what is gathered, and of what a slice leaves, which nobody sends.
+STRATEGY has the number of shards per dim of each input, as in MindSpore's tutorials: ((2, 4), (4, 1)). OUTPUT has the
+same for the result. FORWARD and BACKWARD list the rank's collectives for the operator in one step, with their bytes
+and ranks. Bytes are the size of the tensor that is reduced, exchanged or sent. For a gather they are the size of its
+result; so they are for a slice, which sends nothing.
 
---svg and --dot print the path of the file. Equal layers are drawn once: encoder.0..5.
+--svg and --dot print the path of the file. Identical layers are drawn once: encoder.0..5.
 
-Exit codes: 0; 2 wrong usage, no such run, one without a strategy report, a report that is damaged, a file that cannot be written,
-or --svg without Graphviz.
+Exit codes: 0; 2 wrong usage, no such run, a run without a strategy report, a damaged report, a file that cannot be
+written, or --svg without Graphviz.
 """
 
 
 @click.command(
     epilog=EPILOG,
-    help="Show each operator's sharding strategy, and what ranks communicate for it.\n\n"
-    "That is what a run with --save-strategy has recorded in one training step: of one rank, by default the first. "
+    help="Show each operator's sharding strategy and communication.\n\n"
+    "A run with --save-strategy records them in one training step. By default the first rank is shown. "
     f"{RUN_IS} It may also be a directory of reports.  [default: the latest run]",
 )
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=complete_runs)
 @click.option("--rank", type=IntRange(0), metavar="N", help="Show rank N.  [default: the first]")
-@click.option("--all", "all_ranks", is_flag=True, help="Show all ranks, once those that do the same.")
-@click.option("--collectives", is_flag=True, help="List each collective with its group, and no operators.")
-@click.option("--svg", type=FILE, metavar="FILE", help="Draw the operators with Graphviz, filled by layout.")
-@click.option("--dot", type=FILE, metavar="FILE", help="Write the text that Graphviz draws.")
+@click.option("--all", "all_ranks", is_flag=True, help="Show all ranks. Ranks that do the same are shown once.")
+@click.option("--collectives", is_flag=True, help="List each collective with its group, instead of operators.")
+@click.option("--svg", type=FILE, metavar="FILE", help="Draw the operators with Graphviz, coloured by layout.")
+@click.option("--dot", type=FILE, metavar="FILE", help="Write the graph in Graphviz's DOT format.")
 @json_option
 @runs_dir_option
 def operators(
@@ -92,11 +93,11 @@ def operators(
 
 
 def _directory(runs_dir: Path, run: str | None) -> Path:
-    """Return the directory of a run's reports, which are known to be there, or the one that `run` names.
+    """Return the directory of a run's strategy reports. `run` may also name that directory.
 
     Raises:
-        UnreadableError: there is no such run, or none with a report.
-        UsageError: several runs' names begin so.
+        UnreadableError: there is no such run, or it has no report.
+        UsageError: several run names begin with `run`.
     """
     if run is not None and reported_ranks(Path(run)):
         return Path(run)
@@ -104,16 +105,16 @@ def _directory(runs_dir: Path, run: str | None) -> Path:
     if not reported_ranks(run_dir.strategy):
         raise UnreadableError(
             f"{run_dir.root.name}: this run has no strategy report",
-            hint="tlaunch run --save-strategy has the bundled trainer write one, after its second step",
+            hint="use `tlaunch run --save-strategy`; the bundled trainer writes a report after its second step",
         )
     return run_dir.strategy
 
 
 def _reports(directory: Path, rank: int | None, *, all_ranks: bool) -> list[StrategyReport]:
-    """Return the report of one rank, or those of all.
+    """Return the report of one rank, or the reports of all ranks.
 
     Raises:
-        UnreadableError: it is not there, or damaged.
+        UnreadableError: a report is missing or damaged.
     """
     if all_ranks:
         return read_all(directory)
@@ -121,6 +122,6 @@ def _reports(directory: Path, rank: int | None, *, all_ranks: bool) -> list[Stra
     wanted = known[0] if rank is None else rank
     if wanted not in known:
         raise UnreadableError(
-            f"{directory}: there is no strategy report of rank {wanted}", hint=f"there are those of {ranges(known)}"
+            f"{directory}: there is no strategy report of rank {wanted}", hint=f"choose a rank from {ranges(known)}"
         )
     return [read_of_rank(directory, wanted)]

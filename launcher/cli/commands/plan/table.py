@@ -1,4 +1,4 @@
-"""Strategy reports as text: operators with their strategies, collectives, and their sums."""
+"""Strategy reports as text: operators with their strategies, collectives and totals."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from launcher.sharding.strategy_report import PHASES, ReportCollective, ReportOp
 OPERATORS = ("OPERATOR", "KIND", "STRATEGY", "OUTPUT", "FORWARD", "BACKWARD")
 COLLECTIVES = ("OPERATOR", "PHASE", "KIND", "GROUP", "BYTES", "COUNT", "WHAT")
 SUMS = ("PHASE", "KIND", "COUNT", "BYTES")
-# On a narrow terminal, in this order; of collectives their kinds alone are told there.
+# How a narrow terminal shrinks the tables, in this order: column and new width, 0 drops it.
 OPERATORS_GIVE = (("KIND", 0), ("OUTPUT", 0), ("FORWARD", 10), ("BACKWARD", 10), ("STRATEGY", 12), ("OPERATOR", 20))
 COLLECTIVES_GIVE = (("WHAT", 10), ("OPERATOR", 20), ("GROUP", 7))
 RIGHT = frozenset({"BYTES", "COUNT"})
 
 
 def lines_of(report: StrategyReport, width: int, *, only_collectives: bool = False) -> Iterator[str]:
-    """Yield one rank's report, in lines of at most `width` columns if that can be."""
+    """Yield one rank's report, in lines of at most `width` columns if possible."""
     yield f"recipe:     {printable(report.recipe)}, {printable(report.layout)}"
     yield f"rank:       {report.rank} of {report.ranks}, {_origin(report)}"
     yield from _body(report, width, only_collectives=only_collectives)
 
 
 def lines_of_all(groups: Sequence[AlikeRanks], width: int, *, only_collectives: bool = False) -> Iterator[str]:
-    """Yield the reports of all ranks, once for those that do the same, with the numbers of the first of them."""
+    """Yield the reports of all ranks. Ranks that do the same are shown once, with the first rank's numbers."""
     first = groups[0].reports[0]
     yield f"recipe:     {printable(first.recipe)}, {printable(first.layout)}"
     yield f"ranks:      {first.ranks}, {_origin(first)}"
@@ -36,8 +36,8 @@ def lines_of_all(groups: Sequence[AlikeRanks], width: int, *, only_collectives: 
         if len(group.ranks) == 1:
             yield f"rank {group.ranks[0]}:"
         else:
-            but = f", but for {_joined(group.but_for)}" if group.but_for else ""
-            yield f"ranks {ranges(group.ranks)} do the same{but}; of rank {group.ranks[0]}:"
+            but = f", except for {_joined(group.but_for)}" if group.but_for else ""
+            yield f"ranks {ranges(group.ranks)} do the same{but}; rank {group.ranks[0]}:"
         yield from _body(group.reports[0], width, only_collectives=only_collectives)
 
 
@@ -84,7 +84,7 @@ def _operator(report: StrategyReport, operator: ReportOperator, *, kinds_only: b
 
 
 def _in_short(collectives: Sequence[ReportCollective]) -> Iterator[str]:
-    """Yield a few words for all collectives of one kind within one group: "3 all_gather 2.8 KiB over 0-1"."""
+    """Yield a summary per kind and group of collectives: "3 all_gather 2.8 KiB over 0-1"."""
     alike: dict[tuple[str, tuple[int, ...]], list[ReportCollective]] = {}
     for one in collectives:
         alike.setdefault((one.kind, one.group), []).append(one)
@@ -108,7 +108,7 @@ def _collective(one: ReportCollective) -> tuple[str, ...]:
 
 
 def _sums(report: StrategyReport) -> Iterator[str]:
-    """Yield what a step communicates of each kind in each phase."""
+    """Yield the totals of one step by phase and kind."""
     rows = []
     for phase in PHASES:
         of_phase = [one for one in report.collectives if one.phase == phase]

@@ -1,4 +1,4 @@
-"""`tlaunch render`: the job as a file for those who start it by other means."""
+"""`tlaunch render`: write a job file, to start the job by other programs."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ Examples:
   tlaunch render kubernetes --devices 8 --image registry/me/train:1 \\
       --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
 
-Table, layout and options are checked as by `tlaunch run`; files and programs that are missing here give a warning, since
-other servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout,
---forward-signals, --console, --progress-regex, --join-timeout, --lost-after and --engine-option work with slurm (--flavor
-run) only.
+Table, layout and options are checked as by `tlaunch run`. Missing files and programs give only a warning, since other
+servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout, --forward-signals,
+--console, --progress-regex, --join-timeout, --lost-after and --engine-option work only with slurm (--flavor run).
 
 Without --master-port, MASTER_PORT is 29500, or the next free port on a single server (bash, kubernetes), 8118 (msrun), a
 port derived from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free port (slurm).
 
-A Slurm job runs on any free nodes, and takes whole nodes with all their memory. It waits for the nodes of the rank table
-if that gives addresses, which hold for its own servers only, or with --pin-nodes.
+A Slurm job runs on any free nodes, and takes all of their devices and memory. If the rank table contains addresses, or
+with --pin-nodes, the job waits for the nodes of the table.
 
-Exit codes: 0; 2 wrong usage, a value that the format cannot express, or a file that cannot be read or written; 3 a refused table or layout; with --submit, the exit code of sbatch if it refuses the script.
+Exit codes: 0 success; 2 wrong usage, a value that the format cannot express, or a file that cannot be read or written;
+3 a refused table or layout; with --submit, the exit code of sbatch if it refuses the script.
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
@@ -87,8 +87,8 @@ TAKEN = (
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
-MAX_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
-# What only some kinds make use of
+MAX_SLURM_NAME_BYTES = 160  # the run's name adds the time, the job ID, its array index and restarts
+# Options that only some kinds use
 OF_KIND = {
     "grace": ("bash", "kubernetes", "slurm"),
     "master_port": ("bash", "mpirun", "msrun", "slurm", "kubernetes"),
@@ -131,7 +131,7 @@ def render(kind: str, *, output: Path | None, force: bool, submit: bool, **optio
     options = given_last(context, options)
     for name, kinds in OF_KIND.items():
         if kind not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UsageError(f"{flag(name)} is for {', '.join(kinds)}, and this is {kind}")
+            raise UsageError(f"{flag(name)} is only for {', '.join(kinds)}, not for {kind}")
     wishes = _wishes(wanted, options)
     job = _job(wanted, wishes, options)
     for limit in wanted.limits:
@@ -148,7 +148,7 @@ render.groups, render.rare = RUN_GROUPS, RARE
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
-    """Take out of `options` what is only for job files."""
+    """Remove the options that only job files have from `options`, and return them."""
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
     if time_limit is not None:
@@ -157,15 +157,15 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
     if flavor is None:
         flavor = known[0]
     elif flavor not in known:
-        hint = f"known are {', '.join(known)}" if known != ("",) else "leave it out"
+        hint = f"use one of {', '.join(known)}" if known != ("",) else "remove --flavor"
         raise UsageError(f"--flavor {flavor}: {kind.name} has no such flavor", hint=hint)
     context = click.get_current_context()
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
-        raise UsageError("--grace is for slurm --flavor run, and this is --flavor exec")
+        raise UsageError("--grace is only for slurm --flavor run, not for --flavor exec")
     if kind.name == "slurm":
         check_resource(options["resource"])
     what = f"{kind.name} --flavor {flavor}" if flavor else kind.name
-    # Other servers have this tlaunch at the same place where they share a file system; an image has its own.
+    # On a shared file system, other servers have this tlaunch at the same path; an image has its own tlaunch.
     beside = Path(sys.executable).parent / "tlaunch"
     run_options = tuple(words_for_run(context, options, runs=flavor == "run", what=what))
     return JobOptions(
@@ -189,7 +189,7 @@ def _job(kind: Kind, wishes: JobOptions, options: dict[str, Any]) -> Job:
     cwd = options.pop("cwd")
     node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
     chosen = RunOptions(**options, **UNSUPERVISED)
-    if kind.name == "msrun":  # it starts a scheduler itself
+    if kind.name == "msrun":  # msrun starts its own scheduler
         chosen = replace(chosen, mindspore="off")
     where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
     prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
@@ -201,16 +201,16 @@ def _job(kind: Kind, wishes: JobOptions, options: dict[str, Any]) -> Job:
         say(note)
     request = _placed(kind, prepared.request, chosen, cwd, wishes)
     name = prepared.name
-    if kind.in_image and chosen.name is None:  # it follows from COMMAND, and has to fit Kubernetes
+    if kind.in_image and chosen.name is None:  # derive it from COMMAND, in Kubernetes' syntax
         words = re.sub(r"[^a-z0-9]+", "-", name.lower())
         name = words.lstrip("-0123456789")[:40].strip("-") or "job"
     source, table_text = request.cluster.source, None
-    if source is not None and wishes.flavor == "mpi":  # of a table whose servers are the job's workers
+    if source is not None and wishes.flavor == "mpi":  # a table whose servers are the job's workers
         table_text = render_table(with_workers(request.cluster, name))
     elif source is not None:
         table_text = read_bytes(source, max_table_bytes()).decode(errors="surrogateescape")
     if kind.name == "slurm":
-        check_name_length(name, MAX_SLURM_NAME_BYTES, "the job's own in the name of its run")
+        check_name_length(name, MAX_SLURM_NAME_BYTES, "the job's part of the run's name")
     return job_of(
         request,
         name,
@@ -224,10 +224,10 @@ def _job(kind: Kind, wishes: JobOptions, options: dict[str, Any]) -> Job:
 
 
 def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: JobOptions) -> Request:
-    """Return the request with the directories of the place where the job is started; with a volume, runs are on it."""
+    """Return the request with the job's directories. With a volume, runs are on the volume."""
     if cwd is not None or kind.in_image:
         where = Path(cwd or ".")
-        absolute = where.is_absolute()  # else `cd` comes first, and runs are found from there
+        absolute = where.is_absolute()  # otherwise relative to the directory of the `cd`
         request = replace(request, cwd=where, runs_dir=where / chosen.runs_dir if absolute else chosen.runs_dir)
     if wishes.claim is not None:
         request = replace(request, runs_dir=Path(wishes.claim.mount) / chosen.runs_dir)
@@ -240,11 +240,11 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
     secrets = [name for name, value in job.user_env.items() if masked(name, value) != value]
     secrets += ["COMMAND"] if masked_argv(job.command) != job.command else []
     if secrets:
-        remedy = "; --env-from-secret VAR=NAME:KEY leaves a value in a Secret" if kind.in_image else ""
-        warn(f"the {kind.name} file holds what looks secret: {', '.join(secrets)}{remedy}")
+        remedy = "; use --env-from-secret VAR=NAME:KEY to keep a value in a Secret" if kind.in_image else ""
+        warn(f"the {kind.name} file contains values that look secret: {', '.join(secrets)}{remedy}")
     if output is None:
         to_stdout(text)
         return
     mode = SCRIPT_MODE if kind.is_script else FILE_MODE
     put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
-    say(f"wrote {printable(str(output))}; `{kind.started_by} {shell_word(str(output))}` starts the job")
+    say(f"wrote {printable(str(output))}; start the job with `{kind.started_by} {shell_word(str(output))}`")

@@ -1,4 +1,4 @@
-"""Options that only job files for Slurm or Kubernetes have, and their checks."""
+"""Options of job files for Slurm and Kubernetes, and their checks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from launcher.engines.render.templates import sbatch
 from launcher.engines.slurm_allocation import answer_of
 from launcher.engines.slurm_time import seconds_of
 
-MAX_NAME_CHARS = 253  # of an object of Kubernetes, and of a key of a Secret
+MAX_NAME_CHARS = 253  # of a Kubernetes object and a key of a Secret
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _KEY = re.compile(r"(?!\.\.)(?!\.$)[-._A-Za-z0-9]+", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_TAKEN = ("/etc/tlaunch", "/dev/shm")  # noqa: S108 - what is mounted there already
+_TAKEN = ("/etc/tlaunch", "/dev/shm")  # noqa: S108 - already mounted
 
 
-# Those that only a job file for Kubernetes makes use of.
+# Options only for Kubernetes.
 kubernetes_options = together(
     click.option("--image", metavar="NAME", help="kubernetes: image of the containers."),
     click.option(
@@ -50,10 +50,10 @@ kubernetes_options = together(
 
 
 def claim_of(text: str | None) -> Claim | None:
-    """Return the claim that NAME or NAME:MOUNT stands for.
+    """Return the claim described by NAME or NAME:MOUNT.
 
     Raises:
-        UsageError: no claim can have that name, or no volume be there.
+        UsageError: the name or the mount point is invalid.
     """
     if text is None:
         return None
@@ -61,19 +61,21 @@ def claim_of(text: str | None) -> Claim | None:
     _check_object(name, "--pvc", "claim")
     place = PurePosixPath(mount if separator else f"/mnt/{name}")
     if not place.is_absolute() or ".." in place.parts or ":" in mount or not mount.isprintable() or place.name == "":
-        raise UsageError(f"--pvc: nothing can be mounted at {mount!r}", hint="an absolute path: --pvc data:/data")
+        raise UsageError(f"--pvc: {mount!r} is not a valid mount point", hint="use an absolute path: --pvc data:/data")
     if any(place.is_relative_to(taken) or PurePosixPath(taken).is_relative_to(place) for taken in _TAKEN):
         raise UsageError(
-            f"--pvc: {place} would hide, or be hidden by, {' or '.join(_TAKEN)}", hint="mount it elsewhere"
+            f"--pvc: {place} would hide, or be hidden by, {' or '.join(_TAKEN)}", hint="use another mount point"
         )
     return Claim(name, str(place))
 
 
 def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[SecretVariable, ...]:
-    """Return the variables of texts VAR=NAME:KEY; the last one of a name counts. `env`: the variables of --env.
+    """Return the variables of texts of the form VAR=NAME:KEY. For repeated variables, the last one counts.
+
+    `env`: the variables of --env.
 
     Raises:
-        UsageError: another form, a name that none can have, or a variable that is decided otherwise.
+        UsageError: a text has another form or an invalid name, or a variable is set elsewhere.
     """
     found = {}
     given = user_environment(env)
@@ -81,19 +83,22 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
         variable, is_pair, source = text.partition("=")
         secret, has_key, key = source.partition(":")
         if not is_pair or not has_key:
-            # What stands after the = may be the secret itself: it is not shown.
+            # The text after = may be the secret itself, so it is not shown.
             raise UsageError(
-                "--env-from-secret: this is not VAR=NAME:KEY", hint="for instance --env-from-secret HF_TOKEN=hub:token"
+                "--env-from-secret: expected VAR=NAME:KEY",
+                hint="write --env-from-secret HF_TOKEN=hub:token, for instance",
             )
         if not _VARIABLE.fullmatch(variable):
-            raise UsageError(f"--env-from-secret {variable!r}: no name of a variable", hint="letters, digits and _")
-        user_environment((f"{variable}=",), "--env-from-secret")  # what tlaunch decides is refused
+            raise UsageError(
+                f"--env-from-secret {variable!r}: invalid variable name", hint="use letters, digits and `_`"
+            )
+        user_environment((f"{variable}=",), "--env-from-secret")  # refuse variables that tlaunch sets
         if variable in given:
-            raise UsageError(f"--env and --env-from-secret both say what {variable} is", hint="give one of them")
+            raise UsageError(f"--env and --env-from-secret both set {variable}", hint="use one of them")
         _check_object(secret, f"--env-from-secret {variable}", "Secret")
         if not _KEY.fullmatch(key) or len(key) > MAX_NAME_CHARS:
             raise UsageError(
-                f"--env-from-secret {variable}: a Secret has no such key", hint="letters, digits, dots, dashes and _"
+                f"--env-from-secret {variable}: invalid key of a Secret", hint="use letters, digits, `.`, `-` and `_`"
             )
         found[variable] = SecretVariable(variable, secret, key)
     return tuple(found.values())
@@ -102,21 +107,21 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
 def _check_object(name: str, option: str, what: str) -> None:
     if not _OBJECT.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         raise UsageError(
-            f"{option}: {name!r} cannot be the name of a {what} of Kubernetes",
-            hint="small letters, digits, dots and dashes, a letter or digit first and last",
+            f"{option}: {name!r} is not a valid name of a Kubernetes {what}",
+            hint="use lower-case letters, digits, `.` and `-`; start and end with a letter or digit",
         )
 
 
 MAX_WARNING_S = 65535  # Slurm's own limit
 MAX_RESTARTS = 1000
-MAX_CPUS = 4096  # of one device
-# Of sbatch: what says how many nodes a job has, which, and what of their memory.
+MAX_CPUS = 4096  # per device
+# Options of sbatch for the number of nodes, their names and their memory.
 _COUNTS_NODES = ("-N", "--nodes")
 _NAMES_NODES = ("-w", "--nodelist", "-F", "--nodefile")
-_ASKS_MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")  # of these it takes one only
+_ASKS_MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")  # mutually exclusive
 
 
-# Those that only a job file for Slurm makes use of.
+# Options only for Slurm.
 slurm_options = together(
     click.option(
         "--nodes", type=IntRange(1, MAX_DEVICES), metavar="N",
@@ -128,7 +133,7 @@ slurm_options = together(
     ),
     click.option(
         "--cpus-per-device", type=IntRange(1, MAX_CPUS), metavar="N",
-        help="slurm: share nodes with other jobs, and take N CPUs per device.  [default: whole nodes]",
+        help="slurm: share nodes with other jobs, and use N CPUs per device.  [default: exclusive nodes]",
     ),
     click.option("--time-limit", metavar="TIME", help="slurm: time limit of the job, in minutes or in Slurm's format: 1-12:00:00."),
     click.option(
@@ -147,44 +152,44 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """Return the servers of a job on any `nodes` nodes; None where no number is given.
+    """Return the servers of a job on any `nodes` nodes; None if no number is given.
 
     Raises:
-        UsageError: a rank table says it too, or nothing says how many devices a node has.
+        UsageError: there is also a rank table, or the number of devices per node is missing.
     """
     if nodes is None:
         return None
     if options.rank_table is not None:
         raise UsageError(
-            f"--rank-table and --nodes {nodes} both say which servers there are",
-            hint="give one of them; --nodes and --devices need no table",
+            f"--rank-table and --nodes {nodes} both describe the servers",
+            hint="use one of them; --nodes and --devices need no table",
         )
     if options.devices is None:
-        raise UsageError(f"--nodes {nodes}: how many devices has each of them?", hint="for instance --devices 8")
+        raise UsageError(f"--nodes {nodes} needs --devices", hint="add the number of devices per node: --devices 8")
     return unnamed_cluster(nodes, options.devices)
 
 
 def check_resource(resource: str | None) -> None:
-    """Raise UsageError where Slurm has no such name for a device."""
+    """Raise UsageError if the name cannot be a generic resource of Slurm."""
     if resource is not None and not re.fullmatch(r"[A-Za-z][\w-]*(:[\w.-]+)?", resource, re.ASCII):
         raise UsageError(
-            f"--resource {resource!r} is nothing that Slurm could call a device",
-            hint="gpu, gpu:a100 or npu, without their number: it follows from the devices of a node",
+            f"--resource {resource!r} is not a valid name of a Slurm resource",
+            hint="use gpu, gpu:a100 or npu, without a number, which follows from the devices of a node",
         )
 
 
 def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> Nodes:
-    """Return the nodes that a job asks for.
+    """Return the nodes that a job requests.
 
     Raises:
-        UsageError: options for sbatch ask for another number of them, which the layout would not fit when the job starts.
+        UsageError: options for sbatch request a number of nodes that does not fit the layout.
     """
     count = len(prepared.used.servers)
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):
             raise UsageError(
-                f"--sbatch asks for {value} nodes, and layout and devices are those of {count}",
-                hint="--nodes N with --devices M takes any N nodes of M devices each",
+                f"--sbatch requests {value} nodes, but layout and devices need {count}",
+                hint="use --nodes N with --devices M for any N nodes with M devices each",
             )
     by_hand = any(True for _ in _values(wishes.sbatch, _NAMES_NODES))
     asked = nodes_for(prepared.request.cluster, prepared.used, pinned=pinned, chosen_by_hand=by_hand)
@@ -193,7 +198,7 @@ def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> N
 
 
 def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
-    """Yield the values of `options`, in each of the forms that sbatch takes: -N2, -N 2, --nodes=2, --nodes 2."""
+    """Yield the values of `options`, in any form that sbatch accepts: -N2, -N 2, --nodes=2, --nodes 2."""
     words = [word for text in texts for word in shlex.split(text)]
     for word, following in pairwise([*words, ""]):
         name, separator, value = word.partition("=")
@@ -204,67 +209,75 @@ def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
 
 
 def directive(text: str) -> str:
-    """Return an option for sbatch, quoted so that sbatch understands it as a shell would.
+    """Return an option for sbatch, quoted so that sbatch reads it like a shell.
 
     Raises:
         UsageError: the value is not an option of sbatch.
     """
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
-        raise UsageError(f"--sbatch {text!r} is not an option of sbatch", hint="for instance --sbatch=--partition=gpu")
+        raise UsageError(
+            f"--sbatch {text!r} is not an option of sbatch", hint="write --sbatch=--partition=gpu, for instance"
+        )
 
     try:
-        # Quoted anew: to sbatch # begins a comment, and a backslash between single quotes is not literal.
+        # sbatch quotes differently: # starts a comment, and a backslash in single quotes is not literal.
         return " ".join(map(sbatch, shlex.split(text)))
     except ValueError as error:
-        raise UsageError(f"--sbatch {text!r}: {error}", hint="sbatch takes quotes in pairs") from None
+        raise UsageError(f"--sbatch {text!r}: {error}", hint="close all quotes") from None
 
 
 SLURM_IS_EARLY_S = 60  # at most, with its warning
 
 
 def check_time_limit(text: str, warn_before_s: int) -> None:
-    """Raise UsageError where there is no time to run before the warning. Slurm takes 0 for no limit."""
+    """Raise UsageError if the warning is sent before the job can run. In Slurm, 0 means no limit."""
     try:
         limit_s = seconds_of(text)
     except ValueError:
         raise UsageError(
-            f"--time-limit {text!r} is not a time of Slurm's", hint="for instance 90, 36:00:00, 1-12"
+            f"--time-limit {text!r} is not a time in Slurm's format", hint="use a time such as 90, 36:00:00 or 1-12"
         ) from None
     if limit_s and limit_s <= warn_before_s + SLURM_IS_EARLY_S:
         raise UsageError(
-            f"--time-limit {text} is {limit_s} s, and ranks would get SIGTERM {warn_before_s} s before it, or up to "
-            f"{SLURM_IS_EARLY_S} s sooner: they would never run",
-            hint="a longer --time-limit, or a shorter --warn-before",
+            f"--time-limit {text} is {limit_s} s, but ranks get SIGTERM {warn_before_s} s before it, or up to "
+            f"{SLURM_IS_EARLY_S} s earlier: they would never run",
+            hint="increase --time-limit, or decrease --warn-before",
         )
 
 
-# As RunOptions calls them.
+# Fields of RunOptions.
 OF_RUN = (
     "max_restarts", "hang_timeout", "forward_signals", "console", "progress_regex", "join_timeout", "lost_after",
     "engine_options",
 )  # fmt: skip
 SBATCH_TIMEOUT_S = 60.0
-# What sbatch prints where it reaches no slurmctld, whatever is in the script.
+# Errors of sbatch if it cannot reach slurmctld, independent of the script.
 NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller", re.IGNORECASE)
 
 
 def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
-    """Take out of `options` those of the rendered `tlaunch run`, and yield their words; `runs`: the file holds one.
+    """Remove the options of the rendered `tlaunch run` from `options`, and yield their words.
+
+    `runs`: whether the file contains a `tlaunch run`.
 
     Raises:
-        UsageError: it holds none.
+        UsageError: the file contains none.
     """
     for name in OF_RUN:
         value = options.pop(name)
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             continue
         if not runs:
-            raise UsageError(f"{flag(name)} is for slurm (--flavor run), and this is {what}")
+            raise UsageError(f"{flag(name)} is only for slurm (--flavor run), not for {what}")
         yield from words_of_option(name, value)
 
 
 def submit(script: str) -> str:
-    """Submit the script, and return the job's id. Raise TlaunchError with sbatch's own words and exit code."""
+    """Submit the script and return the job ID.
+
+    Raises:
+        TlaunchError: sbatch fails; with its message and exit code.
+    """
     _sbatch(script, "--test-only")
     return _sbatch(script, "--parsable").strip().partition(";")[0]
 
@@ -274,10 +287,8 @@ def _sbatch(script: str, option: str) -> str:
     if done.returncode:
         hint = None
         if NO_CONTROLLER.search(done.stderr):
-            hint = (
-                "is slurmctld up, and is this a machine of the cluster? `scontrol ping` asks; -o FILE keeps the script"
-            )
-        refused = TlaunchError(f"sbatch takes no such script:\n{done.stderr.strip()}", hint=hint)
+            hint = "check that slurmctld runs (`scontrol ping`) and that this machine is in the cluster, or use -o FILE"
+        refused = TlaunchError(f"sbatch refuses the script:\n{done.stderr.strip()}", hint=hint)
         refused.has_lines = True
         refused.exit_code = done.returncode
         raise refused

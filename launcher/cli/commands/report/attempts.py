@@ -1,4 +1,4 @@
-"""The attempts of a run in words, each with the verdict on it and the last lines of the rank that failed."""
+"""The attempts of a run as text: verdict, consequences, and the last lines of the failed rank."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ MAX_LINES = 15  # of a traceback or a log
 
 @frozen
 class AttemptSummary:
-    """One attempt in words."""
+    """One attempt as text."""
 
     number: int
     took: str
     cause: str
-    devices: str = ""  # of an attempt of an elastic run, beside the one before
+    devices: str = ""  # of an elastic run: changes from the previous attempt
     verdict: str = ""
-    confidence: str = ""  # of the verdict, and its reason
+    confidence: str = ""  # of the verdict, with its reason
     culprit: int | None = None
     last_lines: tuple[str, ...] = ()  # the culprit's traceback, else the end of its log in this attempt
-    log: str = ""  # the culprit's
-    consequences: str = ""  # which ranks failed only because another had, and how
+    log: str = ""  # path of the culprit's log
+    consequences: str = ""  # ranks that failed because another rank had, and how
 
 
 def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
-    """Return the run's attempts in their order; an empty list where there was only one, without a verdict."""
+    """Return the run's attempts in order; empty for a single attempt without a verdict."""
     state, found = facts.state, []
     devices = {change.attempt: change_text(change) for change in facts.changes}
     logs = _spans_of_logs(state.run_dir)
@@ -52,7 +52,7 @@ def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
         cause = state.state.value if is_open else attempt.cause.value
         if verdict is None:
             is_missing = attempt.cause in {Cause.FAILED, Cause.HUNG}
-            said = "no judgement was recorded" * is_missing
+            said = "no verdict was recorded" * is_missing
             found.append(AttemptSummary(attempt.number, took, cause, devices.get(attempt.number, ""), said))
             continue
         failure, culprit = culprit_failure(verdict), verdict.culprit
@@ -74,12 +74,12 @@ def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
     return found if len(found) > 1 or any(each.verdict for each in found) else []
 
 
-# An attempt in a rank's log: where its text begins, and where the mark of the next one begins, with that mark.
+# An attempt in a rank's log: offset of its text, offset of the next attempt's mark, and that mark.
 _Span = tuple[int, int | None, bytes]
 
 
 def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
-    """Return where each attempt stands in each rank's log, by global rank and attempt; some may be gone from the log."""
+    """Return each attempt's span in each rank's log, by global rank and attempt. Logs may have been truncated since."""
     spans: dict[tuple[int, int], _Span] = {}
     latest: dict[int, int] = {}
     starts = AttemptStarts()
@@ -97,12 +97,12 @@ def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
 
 
 def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
-    """Return the end of what an attempt wrote, as far as that is still there: the log may have been emptied."""
+    """Return the end of an attempt's text in a log; empty if the log was truncated since."""
     with suppress(OSError), opened(path) as log:
         if end is None:
             end = os.fstat(log).st_size
         elif bytes_between(log, end, end + len(mark)) != mark:
-            return ""  # the log was emptied in that attempt, or later
-        begin = begin if begin <= end else 0  # behind the end: emptied in this attempt
+            return ""  # truncated in that attempt, or later
+        begin = begin if begin <= end else 0  # beyond the end: truncated in this attempt
         return bytes_between(log, max(begin, end - TAIL_BYTES), end).decode(errors="replace")
     return ""

@@ -16,7 +16,7 @@ from launcher.logs.terminal import one_line, printable, without_colours
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan
 
 MAX_LABEL = 60  # characters
-SPIKE = 0.2  # an axis on which the bulk of the values takes a smaller part is flattened by extremes
+SPIKE = 0.2  # outliers flatten a linear axis if most values take a smaller share of it
 # Field, title, and whether the axis begins at zero.
 QUANTITIES = (
     ("loss", "loss", False),
@@ -33,8 +33,8 @@ class Series:
 
     label: str
     points: tuple[Point, ...]
-    style: int = 0  # which colour and dashes
-    rings: bool = False  # a ring at each point, for values that come rarely
+    style: int = 0  # index of colour and dashes
+    rings: bool = False  # a ring at each point, for sparse values
 
     @property
     def values(self) -> list[float]:
@@ -44,16 +44,16 @@ class Series:
 
 @frozen
 class Chart:
-    """Lines over the steps; some of its series may have no values."""
+    """Lines over the steps. Some series may have no values."""
 
     title: str  # with its unit: "memory (GiB)"
     series: tuple[Series, ...]
     divisor: float = 1.0  # from values to numbers on the axis: 2**30 for GiB
     from_zero: bool = False
     is_log: bool = False
-    restarts: tuple[tuple[float, str], ...] = ()  # at which step an attempt or a run began, and what it went on from
-    note: str = ""  # how many points cannot be shown
-    unit: str = "step"  # what the lines are over; "sample" where programs have printed numbers of samples
+    restarts: tuple[tuple[float, str], ...] = ()  # first step of an attempt or resumed run, and a text about it
+    note: str = ""  # number of points that cannot be shown
+    unit: str = "step"  # of the x axis; "sample" if programs printed numbers of samples
 
 
 def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
@@ -70,7 +70,7 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
             restarts.append(
                 (
                     first,
-                    f"{whose}attempt {after[0].attempt} begins at {facts.unit} {first:,}, after {facts.unit} {last:,}",
+                    f"{whose}attempt {after[0].attempt} starts at {facts.unit} {first:,}, after {facts.unit} {last:,}",
                 )
             )
     for field, title, from_zero in QUANTITIES:
@@ -95,7 +95,7 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
         texts = [
             f"{counted(count, 'point')}{f' of {label}' if len(series) > 1 else ''}" for label, count in gaps if count
         ]
-        note = f"{' and '.join(texts)} without a finite value: the line stops there." if texts else ""
+        note = f"{' and '.join(texts)} without a finite value: the line has a gap there." if texts else ""
         yield Chart(title_and_scale, tuple(series), divisor, from_zero, is_log, tuple(restarts), note, unit_of(runs))
 
 
@@ -108,19 +108,19 @@ def axis_number(value: float) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text line by line without colours, control sequences and halves of surrogate pairs."""
+    """Remove colours and control sequences from each line, and escape lone surrogates."""
     text = "\n".join(without_colours(printable(line)) for line in text.split("\n"))
     return text.encode(errors="backslashreplace").decode()
 
 
 def short(text: str) -> str:
-    """Return a text as a label: on one line, safe to show, and not long."""
+    """Return a text as a short label on one line, safe to show."""
     text = safe(one_line(text))
     return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
 
 
 def _is_flattened(values: Sequence[float]) -> bool:
-    """Return whether a log axis shows values that a few extremes press onto an edge of a linear one."""
+    """Return whether outliers would flatten the other values on a linear axis."""
     ordered = sorted(values)
     if len(ordered) < 3 or ordered[0] < 1e-300:
         return False
@@ -129,24 +129,24 @@ def _is_flattened(values: Sequence[float]) -> bool:
     return is_flat and ordered[-1] > 2 * ordered[0]
 
 
-MAX_ROWS = 64  # with a rank each
-GROUPS = 32  # rows of ranks that did alike, with as many ranks each
-DEVIATION = 0.05  # of the run's time: a rank that reached something so much earlier or later has a row to itself
+MAX_ROWS = 64  # of single ranks
+GROUPS = 32  # number of groups that all ranks are divided into, if there are more than MAX_ROWS
+DEVIATION = 0.05  # share of the run's time: a rank that differs more from the median has a separate row
 KINDS = {
     "imports": "imports",
     "starting": "until the first step",
-    "well": "ended well",
-    "running": "still runs",
-    "culprit": "failed of its own",
-    "consequence": "failed because another had",
+    "well": "succeeded",
+    "running": "still running",
+    "culprit": "failed first",
+    "consequence": "failed as a consequence",
     "hung": "no progress",
-    "ended": "was ended",
+    "ended": "was stopped",
 }
 
 
 @frozen
 class Bar:
-    """A span of time of the ranks of a row, in seconds after the run's start."""
+    """A time span of a row's ranks, in seconds after the run's start."""
 
     start_s: float
     end_s: float
@@ -156,7 +156,7 @@ class Bar:
 
 @frozen
 class Row:
-    """One rank, or several that did alike."""
+    """One rank, or several similar ones."""
 
     label: str
     bars: tuple[Bar, ...]
@@ -165,7 +165,7 @@ class Row:
 
 @frozen
 class RankChart:
-    """The rows of a run, and the marks that concern all ranks."""
+    """The rows of a run, and the marks for all ranks."""
 
     rows: tuple[Row, ...]
     marks: tuple[Mark, ...]
@@ -173,12 +173,12 @@ class RankChart:
     seconds: float  # from the start of the run to its end, or to now
 
     def second(self, time_ns: int) -> float:
-        """Return a moment in seconds after the run's start."""
+        """Return a time in seconds after the run's start."""
         return max(0.0, (time_ns - self.started_ns) / 1e9)
 
 
 def rank_chart(facts: RunFacts) -> RankChart:
-    """Return the rows of all ranks, ascending; what has no end yet is drawn up to now."""
+    """Return the rows of all ranks in ascending order. Ranks that have not ended are drawn up to now."""
     times = facts.times
     until_ns = facts.ended_ns or times.ended_ns or facts.state.looked_ns
     of_rank: dict[int, list[tuple[AttemptSpan, RankSpan]]] = {}
@@ -204,7 +204,7 @@ def rank_chart(facts: RunFacts) -> RankChart:
 
 
 def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns: int) -> Iterator[Bar]:
-    """Yield one attempt of ranks that did alike: from the first that began something to the last that ended it."""
+    """Yield the bars of similar ranks in one attempt, each from the first rank's start to the last rank's end."""
     attempt, spans = found[0][0], [span for _, span in found]
     started_ns = min(span.started_ns for span in spans)
     ended_ns = max(until_ns if span.ended_ns is None else span.ended_ns for span in spans)
@@ -229,7 +229,7 @@ def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns:
 def _grouped(
     of_rank: Mapping[int, list[tuple[AttemptSpan, RankSpan]]], marked: set[int], chart: RankChart, until_ns: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield ranks with the same roles in every attempt together, and those with a mark or unusual times alone."""
+    """Yield groups of ranks with the same role in every attempt. Ranks with a mark or unusual times are separate."""
     alike: dict[tuple[tuple[int, str], ...], list[int]] = {}
     for rank, spans in sorted(of_rank.items()):
         alike.setdefault(tuple((attempt.number, span.role) for attempt, span in spans), []).append(rank)
@@ -249,7 +249,7 @@ def _grouped(
             for rank, own in moments.items()
             if any(abs(moment - median) > limit_s for moment, median in zip(own, medians, strict=True))
         }
-        if len(alone) > MAX_ROWS:  # most ranks are unusual: that is how this run is
+        if len(alone) > MAX_ROWS:  # with this many, unusual times are normal for the run
             alone &= marked if len(marked) <= MAX_ROWS else set()
         yield from ((rank,) for rank in alone)
         rest = [rank for rank in ranks if rank not in alone]

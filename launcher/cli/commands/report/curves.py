@@ -1,4 +1,4 @@
-"""A chart as the few numbers and texts that a page draws it from, however many points it has."""
+"""Charts as compact JSON for the live page, of limited size for any number of points."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from launcher.cli.commands.report.charts import Chart, Series, axis_number
 from launcher.cli.commands.report.facts import Point
 from launcher.logs.terminal import without_colours
 
-SIDE = 1000  # of the square that paths are drawn in; the page stretches it
-MAX_BUCKETS = 300  # of points, which are too close to be told apart
-ROOM = 0.04  # of the axis, above and below
+SIDE = 1000  # of the square for paths; the page stretches it
+MAX_BUCKETS = 300  # of points per line; more are too close to distinguish
+ROOM = 0.04  # margin at both ends of the y axis, as a share of it
 GRID_LINES = 3
 
 
 def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a chart as JSON: its paths as SVG's `d` in a square, texts of its axes, and where it was begun again."""
+    """Return a chart as JSON: SVG paths (`d`) in a square, axis labels, and restarts."""
     shown = [series for series in chart.series if series.values]
     steps = [x for series in shown for x, _ in series.points]
     values = list(chain.from_iterable(series.values for series in shown))
@@ -34,7 +34,7 @@ def drawn(chart: Chart) -> dict[str, Any]:
                 is_down = False
                 continue
             at = f"{to_x(x):.0f} {SIDE - to_y(_place(y, chart)):.0f}"
-            # Of a path that goes nowhere there is a dot.
+            # A single point is drawn as a dot.
             pieces.append(f"L{at}" if is_down else f"M{at}h0")
             is_down = not series.rings
         return "".join(pieces)
@@ -64,7 +64,7 @@ def drawn(chart: Chart) -> dict[str, Any]:
 
 
 def thinned(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points of a line; of too many the smallest and the largest of each part, and where it has a gap.
+    """Yield the points of a line, thinned to the minimum, maximum and first gap of each bucket.
 
     >>> [y for _, y in thinned([(float(x), abs(x - 500.0)) for x in range(1000)])][248:252]
     [4.0, 1.0, 0.0, 3.0]
@@ -84,11 +84,11 @@ def thinned(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def _place(value: float, chart: Chart) -> float:
-    """Return where a value is on its axis, before that is scaled."""
+    """Return a value's position on its axis, before scaling."""
     return math.log(value) if chart.is_log else value
 
 
 def _scale(low: float, high: float, room: float) -> Any:
-    """Return the function that maps an interval onto the side of the square, with so much room at both ends."""
-    span = high / 2 - low / 2  # halves: the difference of two floats may be none
+    """Return a function that maps an interval to the side of the square, with a margin at both ends."""
+    span = high / 2 - low / 2  # halves, because the difference of two floats may overflow
     return lambda value: SIDE * (room + (1 - 2 * room) * ((value / 2 - low / 2) / span if span > 0 else 0.5))

@@ -1,4 +1,4 @@
-"""Draws a report's charts with matplotlib, as SVG for the page."""
+"""Draw a report's charts with matplotlib, as SVG for the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from launcher.cli.commands.report.charts import KINDS, Chart, RankChart, axis_number, short
 from launcher.cli.text.columns import duration
 
-# Before the import, which would say on stderr that fonts are looked for, or that no directory can be written for them.
+# Before the import, which may log font searches and unwritable directories to stderr.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 import matplotlib as mpl  # noqa: E402
 from matplotlib.artist import Artist  # noqa: E402
@@ -27,31 +27,31 @@ from matplotlib.patches import Patch  # noqa: E402
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter  # noqa: E402
 
 DPI = 100
-WIDTH = 12.0  # inches of a chart of ranks; two others stand beside each other
+WIDTH = 12.0  # inches of a chart of ranks; other charts have half of it
 CHART_HEIGHT, LEGEND_ROW = 2.6, 0.2  # inches
-MAX_TIPS = 12  # lines of a tip
+MAX_TIPS = 12  # lines of a tooltip
 PAPER, TEXT, FAINT, GRID = "#ffffff", "#1b1f24", "#5f6873", "#e8ebef"
-# Okabe and Ito, for eyes of every kind.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", TEXT)
-# Colours and dashes go round in different circles: thirty-five series differ in one of them.
+# With 7 colours and 5 dash patterns, 35 series have distinct combinations.
 DASHES = ("-", (0, (6, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)), (0, (12, 3)))
-# How each kind of bar is filled: with a colour, and a hatch for those who see or print no colours.
+# The fill of each kind of bar: a colour, and a hatch for print and colour-blind readers.
 FILLS = {
     "imports": ("#c9ced6", "...."), "starting": ("#a3abb7", ""), "well": (COLOURS[2], ""), "running": (COLOURS[0], "///"),
     "culprit": (COLOURS[1], "xxxx"), "consequence": ("#f3cd7e", "\\\\\\\\"), "hung": (COLOURS[3], "||||"),
     "ended": ("#8b94a1", "----"),
 }  # fmt: skip
-# What marks look like, and what they are called.
+# The marker and the name of each kind of mark.
 SIGNS = {
     "validation": ("v", "validation"), "saved": ("s", "model saved"), "slow": ("^", "slower than the others"),
-    "hung": ("P", "no progress"), "failure": ("X", "failure"), "stopping": ("D", "all are ended"),
+    "hung": ("P", "no progress"), "failure": ("X", "failure"), "stopping": ("D", "all ranks are stopped"),
     "restart": ("*", "restart"), "paused": ("H", "paused"), "continued": (">", "continued"),
 }  # fmt: skip
-# Distances of ticks on an axis of times.
+# Tick distances of a time axis.
 TIME_STEPS_S = (
     0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400,
 )  # fmt: skip
-NICE = (1, 2, 5, 10)  # times powers of ten: distances of ticks on other axes
+NICE = (1, 2, 5, 10)  # times powers of ten: tick distances of other axes
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "tlaunch", "text.parse_math": False, "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "sans-serif"], "font.size": 9,
@@ -62,7 +62,7 @@ STYLE = {
     "legend.frameon": False, "legend.labelcolor": FAINT, "path.simplify": True, "lines.solid_capstyle": "round",
     "figure.constrained_layout.w_pad": 0.2, "figure.constrained_layout.h_pad": 0.1,
 }  # fmt: skip
-# Colours that the page has in light and dark.
+# Colours that have light and dark variants on the page.
 VARIABLES = {
     **{colour: kind for kind, (colour, _) in FILLS.items()}, **{colour: f"s{n}" for n, colour in enumerate(COLOURS[:6])},
     PAPER: "card", TEXT: "text", FAINT: "faint", GRID: "grid",
@@ -71,7 +71,7 @@ VARIABLES = {
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Draw in the report's own style, whatever a matplotlibrc says, and without warnings of missing glyphs."""
+    """Use the report's style instead of matplotlibrc, and suppress warnings about missing glyphs."""
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mpl.rcdefaults()
@@ -80,7 +80,7 @@ def _style() -> Iterator[None]:
 
 
 def to_svg(chart: Chart | RankChart) -> str:
-    """Return a chart as an SVG element for HTML: its colours are the page's, and pointed at, its parts say what they show."""
+    """Return a chart as an SVG element for HTML, with the page's colours and with tooltips."""
     with _style():
         width = WIDTH / 2 if isinstance(chart, Chart) else WIDTH
         figure, tips = _figure(chart, width)
@@ -91,7 +91,7 @@ def to_svg(chart: Chart | RankChart) -> str:
     svg = svg[svg.index("<svg") :]
     for colour, name in VARIABLES.items():
         svg = svg.replace(f": {colour}", f": var(--{name})")
-    # Every chart would have the same ids; those that are referred to are hashes of what they name, and stay.
+    # Remove ids, which would repeat in each chart. Referenced ids are hashes of their contents, and stay.
     svg = re.sub(r' id="[a-zA-Z.]+(2d)?_\d+"', "", svg)
     for number, tip in enumerate(tips):
         svg = svg.replace(f'<g id="tip-{number}">', f"<g><title>{escape(tip)}</title>")
@@ -100,12 +100,14 @@ def to_svg(chart: Chart | RankChart) -> str:
 
 
 def _figure(chart: Chart | RankChart, width: float) -> tuple[Figure, list[str]]:
-    """Return the figure of a chart, `width` inches wide, and the tips of those of its parts that have the gid tip-N."""
+    """Return a chart's figure, `width` inches wide, and the tooltips of its parts with the gid tip-N."""
     figure = Figure((width, 1), DPI, layout="constrained")
     axes = figure.add_subplot()
     height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
     if legend:
-        labels = [f" {label}" for _, label in legend]  # one that began with an underscore would be left out
+        labels = [
+            f" {label}" for _, label in legend
+        ]  # the space keeps matplotlib from hiding labels that begin with an underscore
         columns = max(1, min(len(labels), int(width / (max(map(len, labels)) / 13 + 0.6))))
         figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
         height += LEGEND_ROW * -(-len(labels) // columns)
@@ -113,7 +115,7 @@ def _figure(chart: Chart | RankChart, width: float) -> tuple[Figure, list[str]]:
     return figure, tips
 
 
-# Height in inches without the legend, the legend's samples and names, and tips.
+# Height in inches without the legend, the legend's handles and names, and tooltips.
 Drawn = tuple[float, list[tuple[Artist, str]], list[str]]
 
 
@@ -153,14 +155,14 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
             axes.axvline(step, gid=f"tip-{len(tips)}", **look)
             tips.append(text)
     if chart.restarts:
-        legend.append((Line2D([], [], **look), "begun again"))
+        legend.append((Line2D([], [], **look), "restart"))
     if chart.from_zero:
         axes.set_ylim(min(0.0, axes.dataLim.y0), None)
     return CHART_HEIGHT, legend if len(legend) > 1 else [], tips
 
 
 def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
-    """Draw a row for each rank or group, and above them a lane for each kind of marks that concern all ranks."""
+    """Draw a row per rank or group, and above them a lane per kind of mark that concerns all ranks."""
     tips: list[str] = []
     handles: dict[str, Artist] = {}
     look: dict[str, Any]
@@ -206,6 +208,6 @@ def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
 
 
 def _listed(texts: Sequence[str], more: int) -> str:
-    """Return texts below each other, `MAX_TIPS` at most, and how many more there are."""
+    """Return at most `MAX_TIPS` texts on separate lines, and the number of omitted ones."""
     more += len(texts[MAX_TIPS:])
     return "\n".join([*map(short, texts[:MAX_TIPS]), *([f"and {more:,} more"] if more else [])])

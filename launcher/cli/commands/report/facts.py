@@ -1,4 +1,4 @@
-"""Read what a report shows of one run: the same numbers for the terminal, for JSON and for the page."""
+"""Read the facts about one run that its report shows, as text, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ if TYPE_CHECKING:
 
 MAX_VALUE = 1e300  # the difference of two larger numbers may be infinite
 
-Point = tuple[float, float | None]  # step, and the value where there is a finite one
+Point = tuple[float, float | None]  # step, and the value if it is finite
 
 
 @frozen
 class Totals:
-    """Figures over all attempts of a run, those of the loss over the runs that it goes on from, too; None where one is unknown."""
+    """Figures over all attempts of a run; None if unknown. Losses also cover the runs that it was resumed from."""
 
     attempts: int
     duration_s: float | None
-    steps: int | None  # the highest that was reached; a number of samples where the program has printed such
-    final_loss: float | None  # of the last line with a loss, which may be a mean; None where it is not finite
+    steps: int | None  # the highest number; samples if the program printed samples
+    final_loss: float | None  # of the last line with a loss, which may be a mean; None if not finite
     best_loss: float | None
     best_loss_step: int | None
     validation_loss: float | None  # the last one
     validation_step: int | None
     perplexity: float | None
     tokens_per_s: float | None  # median over all steps
-    peak_memory_bytes: int | None  # of the rank that writes metrics alone: its accelerator's, else its process's
-    step_s: float | None  # median over all steps, as those below
-    step_shares: Mapping[str, float]  # of that time on the rank that writes metrics: compute, communication, ...
+    peak_memory_bytes: int | None  # only of the rank that writes metrics: its accelerator's, else its process's
+    step_s: float | None  # median over all steps, like the fields below
+    step_shares: Mapping[str, float]  # shares of step_s on the rank that writes metrics: compute, communication, ...
     padding_share: float | None
-    utilisation: float | None  # of what the ranks could compute
-    stage_busy: tuple[float, ...]  # share of the steps that each pipeline stage worked; empty where that is unknown
+    utilisation: float | None  # share of the ranks' peak compute
+    stage_busy: tuple[float, ...]  # share of step time that each pipeline stage computes; empty if unknown
 
 
 @frozen
 class Measured:
-    """The measurements of a run's course, from which charts are drawn."""
+    """The measurements of a run that charts are drawn from."""
 
     state: RunState
-    metrics: Metrics  # all that the run has recorded
-    course: Metrics  # the same without what was computed again, after those of the runs that it goes on from
+    metrics: Metrics  # everything that the run recorded
+    course: Metrics  # without recomputed steps, and including the runs that it was resumed from
     continued: ResumedFrom | None
-    printed: LoggedSteps  # where there is no metrics.jsonl: those are the steps of `metrics`
+    printed: LoggedSteps  # without metrics.jsonl, the steps of `metrics` come from here
 
     @property
     def name(self) -> str:
@@ -74,18 +74,18 @@ class Measured:
 
     @property
     def unit(self) -> str:
-        """The noun for a step of `metrics` and `course`: "step", or "sample" where the program has printed numbers of samples."""
+        """What steps count: "step", or "sample" if the program printed numbers of samples."""
         return "sample" if self.printed.counts_samples else "step"
 
 
 @frozen
 class RunFacts(Measured):
-    """Everything that was read of one run."""
+    """Everything that was read about one run."""
 
-    record: Mapping[str, Any]  # run.json, as far as it can be read
+    record: Mapping[str, Any]  # run.json; empty if unreadable
     totals: Totals
     times: Timeline
-    ended_ns: int | None  # of a run that is over
+    ended_ns: int | None  # None while the run is active
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -99,18 +99,18 @@ class RunFacts(Measured):
 
     @property
     def has_failed(self) -> bool:
-        """True where the run failed, hung or was lost."""
+        """Whether the run failed, hung or was lost."""
         return self.state.state in {State.FAILED, State.HUNG, State.LOST}
 
     @property
     def first_rank(self) -> Mapping[str, Any]:
-        """The entry of the first rank in run.json; empty where there is none."""
+        """The first rank's entry in run.json; empty if there is none."""
         ranks = self.record.get("ranks")
         return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}
 
     @property
     def command(self) -> list[str]:
-        """The command of every rank, as run.json has it: with secrets masked."""
+        """The command of every rank from run.json, with secrets masked."""
         argv = self.first_rank.get("argv")
         return [str(word) for word in argv] if isinstance(argv, list) else []
 
@@ -132,7 +132,7 @@ class RunFacts(Measured):
 
 
 def sentence_of(state: RunState) -> str:
-    """Return state and verdict of a run, as `RunFacts.sentence` has them."""
+    """Return a run's state and verdict, as in `RunFacts.sentence`."""
     words = describe_run(state, restarts=False)
     if failure := culprit(state):
         who, _, what = failure.partition(": ")
@@ -143,14 +143,14 @@ def sentence_of(state: RunState) -> str:
 
 
 def unit_of(runs: Sequence[Measured]) -> str:
-    """Return what steps of all these runs are; "step" where they differ."""
+    """Return the common unit of the runs' steps; "step" if they differ."""
     return "sample" if all(facts.printed.counts_samples for facts in runs) else "step"
 
 
 def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[LoggedSteps, Metrics]:
-    """Return the steps that a rank has printed, and metrics with them, where there is no metrics.jsonl.
+    """If there is no metrics.jsonl, add the steps that a rank printed; return these steps and the metrics.
 
-    `pattern`: finds figures in its lines, in place of the known forms.
+    `pattern` finds figures in the rank's output, in place of the known formats.
 
     Raises:
         UsageError: the pattern takes too long.
@@ -162,19 +162,19 @@ def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> 
 
 
 def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
-    """Read the run's files once; never raise for what they hold.
+    """Read the run's files once. Damaged contents do not raise.
 
-    `progress_regex`: for lines of ranks, in place of the one that the run was started with.
+    `progress_regex` parses the ranks' output, in place of the one that the run was started with.
 
     Raises:
-        UsageError: it is none.
+        UsageError: `progress_regex` is not a valid expression.
     """
     pattern = pattern_for(run_dir, progress_regex)
     state, metrics = look(run_dir), read_metrics(run_dir.metrics)
     times = timeline(run_dir, chain(metrics.steps, metrics.validations, metrics.saved))
     ended_ns = state.ended_ns
     if state.state in {State.LOST, State.UNWATCHED, State.ENDED} and state.report is None:
-        ended_ns = times.ended_ns or ended_ns  # heartbeats and metrics outlive the last event of a run that broke off
+        ended_ns = times.ended_ns or ended_ns  # after a crash, heartbeats and metrics may be newer than the last event
     record = read_fields(run_dir)
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
@@ -191,7 +191,7 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
 
 
 def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Metrics, course: Metrics) -> Totals:
-    """Return the figures: losses of the whole course, speed and what else depends on the layout of this run alone."""
+    """Return the figures. Losses cover the training history, all other figures only this run."""
     with_loss = [each for each in course.validations if each.validation_loss is not None]
     validation = next(reversed(with_loss or course.validations), None)
     losses = [(loss, each.step) for each in course.steps if (loss := finite(each.loss)) is not None]
@@ -226,15 +226,15 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
 
 
 def points(records: Iterable[Any], field: str) -> tuple[Point, ...]:
-    """Return the course of one field over the steps."""
+    """Return the values of one field over the steps."""
     return tuple((each.step, finite(getattr(each, field))) for each in records)
 
 
 def finite(value: float | None) -> float | None:
-    """Return None for a value that is not finite, or so large that it may as well be."""
+    """Return the value, or None if it is not finite or extremely large."""
     return value if value is not None and -MAX_VALUE < value < MAX_VALUE else None
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a JSON object as it is, and an empty one for any other value."""
+    """Return `value` if it is a JSON object, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}

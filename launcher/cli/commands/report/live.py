@@ -1,4 +1,4 @@
-"""Gives the contents of a live page in parts, and to a reader that has some of them only those that have changed."""
+"""The contents of a live page, in parts. A client gets only the parts that changed since its last request."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
 from launcher.runs.training_history import own_course, whole_course
 
-SHARE = 0.1  # of the time may be spent on reading a course again
-MAX_ATTEMPTS = 5  # before the present one: the last of them are told
-EACH, GROUP = "rank", "group"  # kinds of rows: what their names begin with
+SHARE = 0.1  # maximum share of time spent on reading the training history
+MAX_ATTEMPTS = 5  # shown before the current one; the last ones
+EACH, GROUP = "rank", "group"  # kinds of rows: prefixes of their names
 
 
 class HistoryReader:
-    """Looks at the course of a training again and again; of metrics.jsonl it reads what is new."""
+    """Reads the training history repeatedly. It reads only new lines of metrics.jsonl."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
-        """`progress_regex`: for lines of ranks, in place of the one that the run was started with."""
+        """`progress_regex` parses the ranks' output, in place of the one that the run was started with."""
         self._run_dir = run_dir
         self._pattern = pattern_for(run_dir, progress_regex)
-        self._gave_up = False  # as the pattern takes too long, which the view of ranks tells
+        self._gave_up = False  # the pattern takes too long; the view of ranks reports it
         self._reader = MetricsReader(run_dir.metrics)
         self._beginnings = 0
         self._records: list[Record] = []
-        self._read_earlier = functools.cache(read_metrics)  # runs before this one are over
+        self._read_earlier = functools.cache(read_metrics)  # earlier runs do not change
         self._next_s = 0.0
 
     def look(self, state: RunState) -> Measured | None:
-        """Return the course up to now; None where it is not due: the longer it is, the more seldom it is looked at."""
+        """Return the training history, or None if it is too early to read it again. Reads become rarer as it grows."""
         begun_s = time.monotonic()
         if begun_s < self._next_s and state.lives:
             return None
@@ -75,26 +75,26 @@ class HistoryReader:
 
 
 class LiveView:
-    """The parts of the page by their names, each with the number of the look at which it changed last.
+    """The parts of the page by name, each with the number of the update that last changed it.
 
-    One thread looks at the run; any other may read at any time, and none of them holds up another.
+    One thread updates the parts. Other threads can read at any time, without blocking each other.
     """
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
-        """`progress_regex`: as in `CourseReader`."""
+        """`progress_regex`: see `HistoryReader`."""
         self.run_dir = run_dir
         self.rank_count = 0
-        self.over = False  # nothing more will come
+        self.over = False  # whether the contents are final
         self._sampler, self._course = Sampler(run_dir, progress_regex), HistoryReader(run_dir, progress_regex)
         self._parts: dict[str, tuple[int, Any]] = {}
         self._number = 0  # of the last look
         self._news = threading.Condition()
 
     def look(self) -> RunState:
-        """Look at the run, and wake those that wait for news. Call it in one thread alone."""
+        """Update the parts from the run, and wake waiting readers. Call it in one thread only."""
         state, rows = self._sampler.look()
         if not state.lives and not state.state.over:
-            state, rows = self._sampler.look()  # its last rank has just gone
+            state, rows = self._sampler.look()  # its last rank has just ended
         parts = dict(self._seen(state, rows))
         if (measured := self._course.look(state)) is not None:
             charts = {f"chart {chart.title}": drawn(chart) for chart in charts_of([measured])}
@@ -112,12 +112,12 @@ class LiveView:
         return state
 
     def after(self, number: int, *, each: bool) -> tuple[int, dict[str, Any]]:
-        """Return the number of the last look, and the parts that have changed since look `number`, all of them after the end.
+        """Return the last update's number, and the parts changed after update `number`; all parts if the run is over.
 
-        `each`: with a row for each rank, else with rows of ranks that are alike.
+        `each` selects a row for each rank, instead of rows of similar ranks.
         """
         with self._news:
-            if self.over:  # whatever is asked for later cannot be had any more
+            if self.over:  # a page cannot request other parts later
                 return self._number, {name: value for name, (_, value) in self._parts.items()}
             left_out = f"{GROUP if each else EACH} "
             parts = self._parts.items()
@@ -125,16 +125,16 @@ class LiveView:
             return self._number, news
 
     def wait(self, number: int, limit_s: float) -> None:
-        """Wait until there was another look than `number`, but no longer than `limit_s`."""
+        """Wait for an update after `number`, for at most `limit_s` seconds."""
         with self._news:
             self._news.wait_for(lambda: self._number != number or self.over, limit_s)
 
     def log_after(self, global_rank: int, place: Place | None) -> dict[str, Any]:
-        """Return what has come to the log of a rank as JSON: lines that are safe to show, and where they end."""
+        """Return new lines of a rank's log as JSON: lines that are safe to show, and the position of their end."""
         try:
             piece = piece_after(self.run_dir.train_log(global_rank), place)
         except OSError as error:
-            piece, trouble = LogCursor(place), f"it cannot be read: {error.strerror or error}"
+            piece, trouble = LogCursor(place), f"the log cannot be read: {error.strerror or error}"
         else:
             trouble = "" if piece.place else "there is no log yet"
         return {
@@ -184,7 +184,7 @@ class LiveView:
 
 
 def _look(row: Row, culprit: int | None) -> str:
-    """Return how a rank stands out, beside what its state says in words; most of the others were ended because of the culprit."""
+    """Return a rank's CSS class. Only the culprit is "bad" if there is one, because the other ranks ended due to it."""
     if row.rank.status and culprit is not None:
         return "bad" if row.rank.global_rank == culprit else "ended"
     if row.slow or row.rank.state in {RankState.GONE, RankState.STOPPED} or row.rank.status or row.rank.reason:

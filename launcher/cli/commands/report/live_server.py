@@ -1,4 +1,4 @@
-"""Serves the page of a run that goes on: on this machine alone, to those who know its address, until the run is over."""
+"""Serve the live page of a run on the loopback interface until the run is over. The address contains a secret token."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from launcher.logs.log_cursor import Place
 from launcher.supervise.port_holder import reason_of
 
 LOOPBACK = "127.0.0.1"
-LOOK_S, UNWATCHED_LOOK_S = 1.0, 5.0  # between two looks at the run: for a page, and where nobody has one open
-SHARE = 0.1  # of the time may be spent on looks
-HOLD_S = 20.0  # how long a request waits for news
-STALLED_S = 10.0  # for which a client may take or send nothing
+LOOK_S, UNWATCHED_LOOK_S = 1.0, 5.0  # between two updates: with an open page, and without
+SHARE = 0.1  # maximum share of time spent on updates
+HOLD_S = 20.0  # maximum wait of a request for news
+STALLED_S = 10.0  # timeout for a client that sends or receives nothing
 MAX_CONNECTIONS = 64
 MAX_PAGE_NAME = 40  # characters
-ANSWER_S = 0.3  # after the end, for answers that are on their way
-LINGER_S = 10.0  # after the end, for pages that have not been told of it
-# By the last part of its address. Whatever a log or a name holds: the page loads nothing but these, and runs nothing else.
+ANSWER_S = 0.3  # after the end, for pending answers
+LINGER_S = 10.0  # after the end, for pages that have not shown it yet
+# The files by the last part of their address. The page loads and runs only these, whatever a log or a name contains.
 FILES = {
     "": (("live.html",), "text/html"),
     "live.css": (("report.css", "live.css"), "text/css"),
@@ -48,24 +48,25 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-# Another name that leads here was given by somebody else's name server (DNS rebinding); the port may be a tunnel's.
+# Other host names indicate DNS rebinding, and are refused. The port may be a tunnel's.
 _HOST = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.IGNORECASE | re.ASCII)
 _PATH = re.compile(r"/([^/]*)/([^/]*)")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until the run is over, and those who look at it have seen that; `announce` is told its address.
+    """Serve the page until the run is over and open pages show its end. Calls `announce` with the address.
 
-    `port`: 0 takes a free one. Raises UsageError where it cannot be had.
+    `port` 0 chooses a free port.
+
+    Raises:
+        UsageError: the port cannot be used.
     """
     try:
         server = Server(view, port)
     except OSError as error:
-        hint = "give another one, or leave --port out: a free one is taken then"
-        raise UsageError(
-            f"port {port} of {LOOPBACK} cannot be listened on: {reason_of(error, port)}", hint=hint
-        ) from error
+        hint = "use another port, or leave --port out to use a free one"
+        raise UsageError(f"cannot listen on port {port} of {LOOPBACK}: {reason_of(error, port)}", hint=hint) from error
     with server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -81,7 +82,7 @@ def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
 
 
 class Server(ThreadingTCPServer):
-    """Listens on the loopback interface. Each connection has a thread, which ends with the process."""
+    """A server on the loopback interface. Each connection has a thread, which ends with the process."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -92,20 +93,20 @@ class Server(ThreadingTCPServer):
         self.token = secrets.token_urlsafe(24)
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._asked = threading.Event()
-        self._pages: dict[str, float] = {}  # when each page that is open has asked last, by a name of its own
+        self._pages: dict[str, float] = {}  # ID of each open page -> time of its last request
 
     def note_request(self, page: str) -> None:
-        """Take note that a page asks for news."""
+        """Record that a page asks for news."""
         self._pages[page] = time.monotonic()
         self._asked.set()
 
     def note_end(self, page: str) -> None:
-        """Take note that a page has been told of the end."""
+        """Record that a page has received the end of the run."""
         self._pages.pop(page, None)
 
     @property
     def is_watched(self) -> bool:
-        """Return whether somebody has a page open, as far as requests tell."""
+        """Whether a page is open, judging by recent requests."""
         since_s = time.monotonic() - HOLD_S - LOOK_S
         for page, asked_s in tuple(self._pages.items()):
             if asked_s < since_s:
@@ -113,14 +114,14 @@ class Server(ThreadingTCPServer):
         return bool(self._pages)
 
     def pause(self, between_s: float) -> None:
-        """Wait for so long; longer where nobody looks, but only until somebody does."""
+        """Wait for `between_s`. Without an open page, wait longer, but only until a page asks."""
         time.sleep(between_s)
         self._asked.clear()
         if not self.is_watched:
             self._asked.wait(UNWATCHED_LOOK_S)
 
     def linger(self) -> None:
-        """Wait until those who look at the page have read how the run ended."""
+        """Wait until open pages have received the end of the run."""
         until_s = time.monotonic() + LINGER_S
         while self.is_watched and time.monotonic() < until_s:
             time.sleep(0.05)
@@ -139,13 +140,13 @@ class Server(ThreadingTCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that has gone, or takes nothing."""
+        """Ignore clients that disconnected or stalled."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one connection."""
+    """Handles one connection."""
 
     server: Server
     connection: socket
@@ -157,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         path, hosts = _PATH.fullmatch(asked), self.headers.get_all("Host", [])
         is_named_so = len(hosts) == 1 and _HOST.fullmatch(hosts[0].strip())
         if not is_named_so or not path or not hmac.compare_digest(path[1].encode(), self.server.token.encode()):
-            self._reply(HTTPStatus.FORBIDDEN, "text/plain", b"Forbidden: take the address that tlaunch has printed.\n")
+            self._reply(HTTPStatus.FORBIDDEN, "text/plain", b"Forbidden: use the address that tlaunch printed.\n")
             return
         if path[2] in FILES:
             names, kind = FILES[path[2]]
@@ -175,12 +176,12 @@ class Handler(BaseHTTPRequestHandler):
             self._reply(HTTPStatus.NOT_FOUND, "text/plain", b"Not found\n")
 
     def _news(self, query: dict[str, str]) -> dict[str, Any]:
-        """Return what has changed since the look that the client has seen last, once there is something."""
+        """Return the changes since the client's last update. Waits until there are some, for at most HOLD_S."""
         view, deadline_s = self.server.view, time.monotonic() + HOLD_S
         seen, rank = _number(query.get("seen")) or 0, _number(query.get("rank"))
         place = Place.parse(query.get("place", ""))
         while True:
-            is_over = view.over  # before the log is read: then nothing more is written to it
+            is_over = view.over  # checked before the log is read, so that the log is complete then
             number, parts = view.after(seen, each="each" in query)
             log = None
             if rank is not None and rank < view.rank_count:
@@ -204,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
         return "tlaunch"
 
     def log_message(self, *_: Any) -> None:
-        """Write nothing: the terminal is for what people asked for."""
+        """Do not log requests to the terminal."""
 
 
 def _number(text: str | None) -> int | None:

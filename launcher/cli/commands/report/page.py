@@ -1,4 +1,4 @@
-"""A report with charts, as one HTML file that needs neither network nor scripts."""
+"""A report with charts as one HTML file, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from launcher.logs.terminal import shortened
 
 
 def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]) -> str:
-    """Return the page about one run, or about several side by side; everything in it is escaped.
+    """Return a page about one run, or about several side by side. All content is escaped.
 
-    `to_svg` gives a chart as an SVG element.
+    `to_svg` returns a chart as an SVG element.
     """
     environment = Environment(
         loader=FileSystemLoader(data_dir("templates")),
@@ -40,7 +40,7 @@ def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]
         "attempts": attempts_of,
         "rank_chart": rank_chart,
         "quoted": shell_word,
-        "svg": lambda chart: Markup(to_svg(chart)),  # noqa: S704 - it escapes what it is given
+        "svg": lambda chart: Markup(to_svg(chart)),  # noqa: S704 - to_svg escapes its texts
         "when": when,
     }
     return environment.get_template("report.html.j2").render(
@@ -56,7 +56,7 @@ def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]
 
 
 def when(facts: RunFacts) -> str:
-    """Return where the run was started, and from when to when it lasted."""
+    """Return the run's host, start and end."""
     started_ns = facts.state.started_ns
     start = ", ".join(filter(None, (facts.state.host, _moment(started_ns) if started_ns else "never started")))
     return start + (f" to {_moment(facts.ended_ns)}" if facts.ended_ns else "")
@@ -67,7 +67,7 @@ def _moment(time_ns: int) -> str:
 
 
 def differences(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the settings that are not the same in all runs, with a value for each run."""
+    """Yield the settings that differ between runs, with a value for each run."""
     settings = [_settings(facts) for facts in runs]
     for name in dict.fromkeys(name for each in settings for name in each):
         unset = "not set" if name.startswith("$") else "default"
@@ -77,7 +77,7 @@ def differences(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _settings(facts: RunFacts) -> dict[str, str]:
-    """Return what was chosen for the run: layout, rules, the command with each `--set KEY=VALUE` apart, variables."""
+    """Return the run's settings: layout, rules, the command with each `--set KEY=VALUE` separate, variables."""
     record = facts.record
     chosen = {"ranks": str(facts.state.progress.rank_count)}
     chosen |= {f"layout.{name}": str(value) for name, value in mapping(record.get("layout")).items()}
@@ -93,7 +93,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
         else:
             command.append(word)
     variables = mapping(facts.first_rank.get("env")).items()
-    return {**chosen, "command": shell_words(command), **sets} | {  # without variables that differ between any two runs
+    return {**chosen, "command": shell_words(command), **sets} | {  # except variables that differ between any two runs
         f"${name}": str(value)
         for name, value in variables
         if value and not name.startswith("TLAUNCH_") and name not in DECIDED_BY_TLAUNCH
@@ -101,7 +101,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
 
 
 def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
-    """Yield what was run: names and values."""
+    """Yield names and values that describe the run, such as its command and ranks."""
     record = facts.record
     yield "command", shell_words(facts.command) or UNKNOWN
     yield "working directory", str(record.get("cwd", UNKNOWN))

@@ -1,4 +1,4 @@
-"""`tlaunch report`: what became of runs, on the terminal, as JSON, or as a page."""
+"""`tlaunch report`: show the results of runs as text, JSON or an HTML page with charts."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ Examples:
   tlaunch report --json | jq '.runs[0].best_loss'
   tlaunch report --live
 
-Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes; without
-it, steps and losses come from the lines that a rank has printed. Values such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
-of the process if there is none. Of a run that goes on from another (--resume) losses and curves are those of the whole
-training, speed, memory and duration those of the run itself.
+Loss, tokens/s and memory come from metrics.jsonl in the run directory, which rank 0 of the bundled trainer writes.
+Without it, steps and losses are parsed from a rank's output. If steps are short, values such as the final loss are
+means of a few steps. Peak memory is measured on rank 0: of its accelerator, else of its process. For a resumed run
+(--resume), losses and curves cover the complete training; speed, memory and duration cover only the run itself.
 
---html needs matplotlib, which draws the charts. The page needs no network and no script.
+--html needs matplotlib, which draws the charts. The page works without network and scripts.
 
---live prints the address of a page that follows a run: what `tlaunch top` shows, curves, and the log of the rank that you choose.
-It is served on this machine's loopback interface, to those who have the address, until the run is over or Ctrl-C. From another machine:
-ssh -t -L 8000:127.0.0.1:8000 HOST tlaunch report --live --port 8000
+--live prints the address of a page that follows a run: the table of `tlaunch top`, curves, and the log of a rank that
+you choose. It is served on this machine's loopback interface until the run is over or you press Ctrl-C. Only clients
+that know the address can read it. From another machine, run
+`ssh -t -L 8000:127.0.0.1:8000 HOST tlaunch report --live --port 8000`.
 
-Exit codes: 0 whatever the run's result is; 2 wrong usage, no such run, or matplotlib is missing; with --live also 2 a run
-that is over, or a port that is in use, and 130 Ctrl-C.
+Exit codes: 0 whether the run succeeded or failed; 2 wrong usage, no such run, or matplotlib is missing; with --live
+also 2 the run is over, or the port is in use, and 130 Ctrl-C.
 """
 STDOUT = "-"
 SCHEMA = 1
@@ -67,7 +68,7 @@ PLAIN_COLUMNS = 120
 @click.option("--live", is_flag=True, help="Serve a page that follows a run until its end.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="PORT",
-    help="Port of the page of --live on the loopback interface.  [default: a free one]",
+    help="Port for --live on the loopback interface.  [default: a free one]",
 )  # fmt: skip
 @progress_regex_option
 @json_option
@@ -85,7 +86,7 @@ def report(
 ) -> None:
     if live or port is not None:
         if not live:
-            raise UsageError("--port is the port of --live, which is missing")
+            raise UsageError("--port needs --live, which is missing")
         for option, value in (("--html", html), ("--json", as_json)):
             if value:
                 raise UsageError(f"--live and {option}: give one of them")
@@ -105,13 +106,13 @@ def report(
 
 
 def _check_file(html: str | None, *, as_json: bool) -> None:
-    """Refuse what cannot be written before anything is read."""
+    """Check that the page can be written, before any run is read."""
     if html is None:
         return
     if not html or html.endswith(os.sep):
-        raise UsageError(f"--html needs a file's name{f', not {escaped(html)}' if html else ''}")
+        raise UsageError(f"--html needs a file name{f', not {escaped(html)}' if html else ''}")
     if find_spec("matplotlib") is None:
-        hint = "install it: pip install matplotlib, or tlaunch with its extra `report`"
+        hint = "run `pip install matplotlib`, or install tlaunch with its extra `report`"
         raise UsageError("--html needs matplotlib, which is not installed", hint=hint)
     if html == STDOUT and as_json:
         raise UsageError("--html - and --json: both would go to stdout")
@@ -119,8 +120,8 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
 
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
     if len(runs) > 1:
-        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each of them")
-    # No other report needs what a server and a table of ranks are made of.
+        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each run")
+    # Only --live needs these modules.
     from launcher.cli.commands.report.live import LiveView
     from launcher.cli.commands.report.live_server import serve
 
@@ -132,25 +133,25 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
 
     def announce(address: str) -> None:
         write_out(f"{address}\n")
-        say(f"open it in a browser on this machine; it follows {shown_name(state)} until its end, or until Ctrl-C")
+        say(f"open it in a browser on this machine; it follows {shown_name(state)} until the run ends, or until Ctrl-C")
 
     serve(LiveView(run_dir, progress_regex), port or 0, announce)
 
 
 def _write_page(runs: list[RunFacts], html: str) -> None:
-    # Text and JSON need neither matplotlib nor Jinja2, which take a second to import.
+    # Only pages need matplotlib and Jinja2, which take a second to import.
     try:
         from launcher.cli.commands.report.drawing import to_svg
-    except (ImportError, ValueError) as error:  # a part of it is missing; MPLBACKEND names no backend
+    except (ImportError, ValueError) as error:  # incomplete installation; unknown MPLBACKEND
         raise UsageError(f"matplotlib cannot be loaded: {error}", hint="pip install --upgrade matplotlib") from error
     from launcher.cli.commands.report.page import to_html
 
     page = to_html(runs, to_svg)
     if html == STDOUT:
-        # The page itself says which encoding it has, whatever the terminal's.
+        # The page declares UTF-8, regardless of the terminal's encoding.
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         write_out(page)
         return
-    put(html, page.encode(), hint="--html - writes to stdout")
-    with suppress(OSError):  # the file is written, even where stderr takes nothing
+    put(html, page.encode(), hint="use --html - to write to stdout")
+    with suppress(OSError):  # the file is written, even if stderr cannot be
         click.echo(f"wrote {escaped(os.fsdecode(html))}", err=True)

@@ -1,4 +1,4 @@
-"""A report's figures as people read them, and the summary for the terminal."""
+"""A report's figures as text, and the summary for the terminal."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
 HOW = (
-    "The bundled trainer writes metrics. Any program may: from launcher import metric; metric(step, loss=2.5), where "
-    "learning_rate, tokens_per_s, memory_bytes and validation_loss may follow"
+    "The bundled trainer writes metrics. Other programs can: from launcher import metric; metric(step, loss=2.5), also with "
+    "learning_rate, tokens_per_s, memory_bytes and validation_loss"
 )
 MAX_SPARKLINE = 40  # characters
-MIN_COLUMN = 24  # for each of several runs side by side; they stand below each other where there is less room
+MIN_COLUMN = 24  # for each of several runs side by side; with less room, they are shown one below another
 MIN_WIDTH = 20
-MAX_CHANGES = 8  # of an elastic run, the last ones
-SAID = {"state", "first failure"}  # what the sentence about a run says, too
-NAME_WIDTH = len("last validation")  # no figure has a longer name
-# The field behind a figure that has a course.
+MAX_CHANGES = 8  # of an elastic run; the last ones are shown
+SAID = {"state", "first failure"}  # also in the sentence about a run
+NAME_WIDTH = len("last validation")  # the longest name
+# The fields of figures that are also shown as curves.
 COURSES = {
     "final loss": "loss",
     "last loss": "loss",
@@ -40,7 +40,7 @@ COURSES = {
 
 
 def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
-    """Return the figures that are known of any run, by name, with a text for each run."""
+    """Return the figures known for any run, by name, with a text for each run."""
     final = "last loss" if any(facts.state.state.going_on for facts in runs) else "final loss"
     unit = unit_of(runs)
     rows: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
 
 
 def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") -> str:
-    """Return the last loss, its step where it needs one, and the last finite loss where the last is not finite."""
+    """Return the last loss with its step if needed, and the last finite loss if the last one is not finite."""
     known = [(each.step, loss) for each in records if (loss := getattr(each, field)) is not None]
     if not known:
         return UNKNOWN + more
@@ -93,7 +93,7 @@ def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") ->
 
 
 def notes(runs: Sequence[Measured]) -> list[str]:
-    """Return what of each metrics.jsonl is missing or was not understood, and how a program writes one."""
+    """Return notes about missing or invalid metrics, about writing metrics, and about resuming."""
     skipped, missing, hints = [], [], []
     for facts in runs:
         metrics, whose = facts.metrics, "" if len(runs) == 1 else f"{facts.name}: "
@@ -108,7 +108,7 @@ def notes(runs: Sequence[Measured]) -> list[str]:
             log = facts.state.run_dir.train_log(facts.printed.global_rank)
             counted_on = ", counted on from the last line of each epoch" * facts.printed.at_least
             where = f"the last lines of {log.parent.name}/{log.name}"
-            missing.append(f"{whose}without metrics.jsonl, {facts.unit}s and losses are those in {where}{counted_on}")
+            missing.append(f"{whose}without metrics.jsonl, {facts.unit}s and losses come from {where}{counted_on}")
         elif not metrics.steps and metrics.unreadable:
             missing.append(f"{whose}no metrics: metrics.jsonl cannot be read: {metrics.unreadable}")
         elif not metrics.steps:
@@ -121,7 +121,7 @@ def notes(runs: Sequence[Measured]) -> list[str]:
 
 
 def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> Iterator[str]:
-    """Yield the summary, safe to show and fitting `width` columns (20 at least); `plain`: without block elements."""
+    """Yield the summary, safe to show, in lines of `width` columns (at least 20). `plain`: without block elements."""
     width = max(MIN_WIDTH, width)
     column = (width - NAME_WIDTH) // len(runs) - 2
     if len(runs) > 1 and column >= MIN_COLUMN:
@@ -133,17 +133,17 @@ def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> It
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Return a line in pieces of at most `width` columns, without colours, the later ones indented."""
+    """Wrap a line to `width` columns, without colours. Continuation lines are indented."""
     line = without_colours(line)
     if columns_of(line) <= width:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    characters = width // 2 if columns_of(line) > len(line) else width  # half as many wide ones fit for sure
+    characters = width // 2 if columns_of(line) > len(line) else width  # wide characters may take two columns
     return textwrap.wrap(line, characters, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _alone(facts: RunFacts, width: int, *, plain: bool) -> Iterator[str]:
-    """Yield what became of the run, and its figures with their courses, a line for each."""
+    """Yield the run's result, then each figure with its curve."""
     yield f"{facts.name}: {facts.sentence}"
     rows = [(name, text) for name, [text] in figures([facts]).items() if name not in SAID]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
@@ -155,7 +155,7 @@ def _alone(facts: RunFacts, width: int, *, plain: bool) -> Iterator[str]:
 
 
 def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iterator[str]:
-    """Yield a column for each run, and below a figure its course."""
+    """Yield the figures with a column for each run, each figure followed by its curves."""
 
     def row(name: str, cells: Sequence[str]) -> str:
         shown = (padded(cut_off(without_colours(cell), column), column) for cell in cells)
@@ -170,7 +170,7 @@ def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iter
 
 
 def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:
-    """Return a figure's course as one line of text; empty where fewer than two values are known."""
+    """Return a figure's curve as a sparkline; empty for fewer than two known values."""
     field = COURSES.get(name, "")
     records = facts.course.validations if field == "validation_loss" else facts.course.steps
     values = [y for _, y in points(records, field)] if field else []

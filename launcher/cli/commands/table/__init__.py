@@ -1,4 +1,4 @@
-"""`tlaunch table`: the commands around rank tables, one file each."""
+"""`tlaunch table`: commands for rank tables, one file each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("launcher.cli.commands.table.explain:explain", "Explain what a code of `tlaunch validate` means."),
     "diff": ("launcher.cli.commands.table.diff:diff", "Check whether HCCL accepts two files as the same table."),
     "generate": ("launcher.cli.commands.table.generate:generate", "Write the table of servers and their devices."),
-    "merge": ("launcher.cli.commands.table.table_merge:merge", "Join the tables of several servers into one."),
+    "merge": ("launcher.cli.commands.table.table_merge:merge", "Merge the tables of several servers."),
     "convert": ("launcher.cli.commands.table.convert:convert", "Write the table FILE in another format."),
-    "fix": ("launcher.cli.commands.table.fix:fix", "Repair what has one certain repair."),
+    "fix": ("launcher.cli.commands.table.fix:fix", "Repair faults that have only one possible repair."),
 }
 EXAMPLES = """\b
 Examples:

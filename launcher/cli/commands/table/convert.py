@@ -1,4 +1,4 @@
-"""`tlaunch table convert`: a table in another format, or as a hostfile."""
+"""`tlaunch table convert`: write a table in another format, or as a hostfile."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Examples:
   scontrol show hostnames |
       tlaunch table convert - --from nodelist --devices 8 --to v1.0
 
-Exit codes: 0; 1 FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 FORMAT cannot express
-the table.
+Exit codes: 0 success; 1 FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 FORMAT cannot
+express the table.
 """
 
 
@@ -56,7 +56,7 @@ the table.
     "--devices",
     type=IntRange(1, 4096),
     metavar="N",
-    help="Devices of each host that a hostfile or node list names without a count.",
+    help="Devices per host, for hosts without a count in a hostfile or node list.",
 )
 @click.option("--drop", multiple=True, metavar="KEY", help="Leave KEY out, e.g. super_pod. May be given several times.")
 def convert(
@@ -72,12 +72,12 @@ def convert(
     """Write the table FILE in another format.
 
     FILE is a rank table in any format that HCCL reads, a hostfile, an Open MPI rankfile or a Slurm node list; "-" is
-    stdin. A table that the new format cannot express is refused with the reason; values that HCCL never reads are dropped and
-    listed on stderr. Ranks and addresses are never invented.
+    stdin. If the new format cannot express the table, the command fails and reports the reason. Values that HCCL never
+    reads are dropped and listed on stderr. Ranks and addresses are never invented.
 
-    In a rankfile the slot is the device's id. Open MPI reads slots as core numbers, so ranks are placed as in the table and
-    bound to the cores of the same numbers. A hostfile or node list can express only tables whose ranks and devices are
-    numbered from host to host.
+    In a rankfile the slot is the device's id. Open MPI reads slots as core numbers, so each rank runs on the server of
+    its device, bound to the core with the device's id. A hostfile or node list can express only tables whose ranks and
+    devices are numbered host by host.
     """
     target = format_named(target, TARGETS)
     check_output(output, force=force)
@@ -88,9 +88,9 @@ def convert(
     cluster: Cluster | None
     if found in PLAIN:
         if origin is None:
-            note(f"reading {printable(file)} as a {found}; --from names another format")
+            note(f"reading {printable(file)} as a {found}; use --from for another format")
         cluster, notes = read_plain(data, found, printable(file), devices)
-        # Such a text has no addresses: a table made from it is marked as not for Ascend devices.
+        # The text has no addresses, so the new table is marked as not for Ascend devices.
         cluster, marks = marked_without_ascend(cluster, target)
         for text in (*notes, *marks):
             note(text)
@@ -106,16 +106,16 @@ def convert(
 
 
 def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
-    """Return the table's cluster; None after its problems were shown. Rules of Ascend hardware are warnings here."""
+    """Return the table's cluster; None if it has errors, which are shown. Rules of Ascend hardware are warnings."""
     if devices is not None:
-        raise UsageError(f"--devices {devices}: a table lists its devices itself", hint="leave it out")
+        raise UsageError(f"--devices {devices}: a rank table already lists its devices", hint="remove --devices")
     report = parse_rank_table(data, Path(file), Profile(chip="none"))
     if origin is not None and (report.format is None or report.format.value != origin):
-        looks = "no format that is known" if report.format is None else report.format.value
-        raise UsageError(f"{file} was given as {origin}, and is {looks}", hint="leave --from out")
+        looks = "in an unknown format" if report.format is None else report.format.value
+        raise UsageError(f"--from {origin}: {file} is {looks}", hint="remove --from")
     cluster = shown(report)
     if cluster is not None and (unread := unread_note([report])):
         note(unread)
     if cluster is None and b"{" not in data:
-        note("if it lists hosts, say so with --from hostfile, rankfile or nodelist")
+        note("if it lists hosts, use --from hostfile, rankfile or nodelist")
     return cluster

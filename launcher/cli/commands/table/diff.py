@@ -1,4 +1,4 @@
-"""`tlaunch table diff`: would HCCL take two nodes' files for the same table?"""
+"""`tlaunch table diff`: check whether HCCL would accept the files of two nodes as the same table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Exit codes: 0 the checksums would match; 1 they would not, and HCCL would stop w
 2 wrong usage, or a file that cannot be read.
 """
 SHOWN_AT_MOST = 20
-MAX_VALUE_CHARS = 60  # characters
+MAX_VALUE_CHARS = 60
 
 
 @click.command(epilog=EPILOG)
@@ -48,14 +48,14 @@ MAX_VALUE_CHARS = 60  # characters
 def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_json: bool) -> None:
     """Check whether HCCL accepts two files as the same table.
 
-    Each rank reads its own node's file, and HCCL compares a checksum of their contents. White space and the order of
-    keys do not change it; every value does, and so does the order of lists. The checksums shown are computed over the
-    same content as HCCL's, but the numbers may differ. A or B may be - for stdin.
+    Each rank reads its own node's file, and HCCL compares checksums of the contents. White space and the order of keys
+    do not change the checksum; values and the order of lists do. The shown checksums cover the same content as HCCL's,
+    but the numbers may differ. A or B may be - for stdin.
     """
     if first == second == STDIN:
-        raise UsageError("- is given twice, but stdin can be read only once")
+        raise UsageError("`-` is given twice, but stdin can be read only once")
     pair = read_table(first, Profile()), read_table(second, Profile())
-    # Text after the table is no error to HCCL.
+    # HCCL accepts text after the table.
     broken = [
         report
         for report in pair
@@ -75,7 +75,7 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
             json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit, screen_of(sys.stdout))
         )
     except RecursionError:
-        raise UnreadableError(f"{first} or {second} is nested too deeply to be compared") from None
+        raise UnreadableError(f"{first} or {second} is nested too deeply") from None
     write_out(text)
     context.exit(EXIT_OK if comparison.would_match else EXIT_FAILURE)
 
@@ -85,15 +85,15 @@ _LOOKS = {Kind.ADDED: ADDED, Kind.REMOVED: REMOVED, Kind.CHANGED: ACTIVE, Kind.R
 
 
 def _text(comparison: Comparison, pair: Pair, limit: int, screen: Screen = PLAIN) -> str:
-    """Return the comparison in lines that are safe to show, whatever a table or a file's name holds."""
+    """Return the comparison as lines without control characters from the table or the file names."""
     differences = [_difference_line(found, pair, screen) for found in comparison.differences[:limit]]
     verdict = screen.paint(_verdict(comparison, pair), GOOD if comparison.would_match else ERROR)
     lines = [verdict, *_section("difference", "differences", differences, len(comparison.differences))]
     if comparison.rank_changes is None:
         wrong = ", ".join(f"{report.path} has {count_problems(report.errors)}" for report in pair if report.errors)
-        lines.append(printable(f"what changes for the ranks is not known: {wrong} (tlaunch validate says which)"))
+        lines.append(printable(f"changes for the ranks are unknown: {wrong} (see `tlaunch validate`)"))
     elif not comparison.would_match and not comparison.rank_changes:
-        lines.append("nothing changes for any rank: servers, devices and addresses are the same")
+        lines.append("no change for any rank: servers, devices and addresses are the same")
     all_changes = comparison.rank_changes or ()
     changes = [_change_line(change, screen) for change in all_changes[:limit]]
     lines += _section("change for the ranks", "changes for the ranks", changes, len(all_changes))
@@ -104,9 +104,9 @@ def _verdict(comparison: Comparison, pair: Pair) -> str:
     names = printable(f"{pair[0].path} and {pair[1].path}")
     first, second = (f"{checksum:08x}" for checksum in comparison.checksums)
     if not comparison.would_match:
-        return f"{names} differ: the checksums would not match ({first}, {second}), HCCL would stop with EI0005"
+        return f"{names} differ: the checksums would not match ({first}, {second}), so HCCL would stop with EI0005"
     same_text = pair[0].document.text == pair[1].document.text
-    but = "" if same_text else "; they differ in white space, or in the order or writing of keys and values"
+    but = "" if same_text else "; they differ in white space, in the order of keys, or in notation"
     return f"{names} are the same table: the checksums would match ({first}){but}"
 
 

@@ -1,4 +1,4 @@
-"""`tlaunch table explain`: what a code means, and what HCCL calls it."""
+"""`tlaunch table explain`: explain a problem code, and HCCL's code for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.cli.text.stdout import write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import UsageError
 from launcher.core.text import slips
-from launcher.rank_table import check  # noqa: F401 - what finds problems enters its codes into the catalogue
+from launcher.rank_table import check  # noqa: F401 - registers all codes in the catalogue
 from launcher.rank_table.catalogue import CATALOGUE, HCCL_CODES, Entry, HcclCode
 
 EPILOG = """\b
@@ -24,20 +24,20 @@ Examples:
   tlaunch table explain EI0014
   tlaunch table explain
 
-Exit codes: 0; 2 wrong usage, or a code that does not exist.
+Exit codes: 0 success; 2 wrong usage, or a code that does not exist.
 """
 SECTIONS = {
     "RT1": "the text is not JSON",
     "RT2": "the JSON is not a table",
     "RT3": "HCCL refuses the table",
-    "RT4": "HCCL accepts the table, but look at it",
-    "RT5": "what one reader asks for beyond HCCL (tlaunch validate --for)",
-    "RT6": "HCCL refuses what one format adds",
+    "RT4": "HCCL accepts the table, but check it",
+    "RT5": "requirements of one reader beyond HCCL's (tlaunch validate --for)",
+    "RT6": "HCCL refuses the table (rules of one format)",
 }
-MAX_COLUMNS = 100  # columns; longer lines are hard to read
-FAMILIES = ("RT", "EI", "EJ")  # of tlaunch, and of HCCL
-NEAR = 5  # codes that are offered for one that is not there
-NEXT = 3  # by so much the number of a code may differ that is offered
+MAX_COLUMNS = 100  # longer lines are hard to read
+FAMILIES = ("RT", "EI", "EJ")  # RT: tlaunch; EI, EJ: HCCL
+NEAR = 5  # number of suggestions for an unknown code
+NEXT = 3  # largest difference between the numbers of an unknown code and a suggestion
 FAR = 10**9
 SHOWN = ("code", "severity", "title", "hccl_code", "consumer", "explanation")  # in JSON
 
@@ -50,14 +50,14 @@ SHOWN = ("code", "severity", "title", "hccl_code", "consumer", "explanation")  #
 def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     """Explain what a code of `tlaunch validate` means.
 
-    An error code of HCCL, such as EI0014, is explained with all codes that it covers. Without CODE all codes of
-    `tlaunch validate` are listed.
+    For an error code of HCCL, such as EI0014, also explain all codes that it covers. Without CODE, list all codes of
+    `tlaunch validate`.
     """
     catalogue = dict(sorted(CATALOGUE.items()))
     wanted = list(dict.fromkeys(code.upper() for code in codes))
     for code in wanted:
         if code not in catalogue and code not in HCCL_CODES:
-            raise UsageError(f"there is no code {code!r}", hint=_nearest(code, [*catalogue, *HCCL_CODES]))
+            raise UsageError(f"unknown code {code!r}", hint=_nearest(code, [*catalogue, *HCCL_CODES]))
     if as_json:
         write_out(json_text(_to_json(wanted or list(catalogue), catalogue)))
         return
@@ -72,23 +72,23 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _nearest(code: str, known: Sequence[str]) -> str:
-    """Return codes that begin so, or whose number is one slip away or next to it, the nearest number first."""
+    """Return a hint with known codes that start like `code`, or whose number is similar, nearest first."""
     wanted = code if code.startswith(FAMILIES) else f"RT{code}"
     near = [name for name in known if name.startswith(wanted) and wanted not in FAMILIES]
     close = (name for name in known if slips(name, code) == 1 or _apart(name, wanted) <= NEXT)
     near = near or sorted(close, key=lambda name: _apart(name, wanted))
-    return f"near it: {', '.join(near[:NEAR])}" if near else "`tlaunch table explain` lists all codes"
+    return f"did you mean {', '.join(near[:NEAR])}?" if near else "list all codes with `tlaunch table explain`"
 
 
 def _apart(name: str, wanted: str) -> int:
-    """Return the distance of the numbers of two codes, `FAR` where they cannot be compared."""
+    """Return the distance of the numbers of two codes; `FAR` if they cannot be compared."""
     one, other = name[2:], wanted[2:]
     is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
     return abs(int(one) - int(other)) if is_comparable else FAR
 
 
 def _overview(entries: Sequence[Entry]) -> Iterator[str]:
-    """One line per code, by hundreds."""
+    """Yield one line per code, grouped by hundreds."""
     for index, (hundred, members) in enumerate(groupby(entries, key=lambda entry: entry.code[:3])):
         yield from ([""] if index else [])
         yield f"{hundred}xx {SECTIONS.get(hundred, '')}".rstrip()
@@ -97,13 +97,13 @@ def _overview(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _of_hccl(code: str, meaning: HcclCode, members: Sequence[Entry]) -> Iterator[str]:
-    """Yield the meaning of a code of HCCL, the codes that it stands for, and how to find out which of them it is."""
+    """Yield the meaning of an HCCL code, the codes that it covers, and how to find the one that applies."""
     yield from (f"{code}: {meaning.title}", "reported by HCCL", "", _filled(meaning.explanation), "")
     if members:
         yield from (*_overview(members), "")
-        yield "run `tlaunch validate FILE`; `tlaunch table explain RTnnn` says more about one of them"
+        yield "run `tlaunch validate FILE` to find the code, and `tlaunch table explain RTnnn` to explain it"
     else:
-        yield "no fault of a table alone has this code; `tlaunch validate FILE` finds those that have another one"
+        yield "a fault of the table does not cause this code; `tlaunch validate FILE` finds other faults"
 
 
 def _of_tlaunch(entry: Entry) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _filled(text: str) -> str:
 
 
 def _to_json(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[dict[str, Any]]:
-    """Return an object for each code; those that a code of HCCL stands for follow it."""
+    """Return an object for each code. An HCCL code is followed by the codes that it covers."""
     shown: dict[str, dict[str, Any]] = {}
     for code in codes:
         if code in HCCL_CODES:

@@ -1,4 +1,4 @@
-"""`tlaunch table fix`: repair what can be repaired without a doubt, and offer the rest."""
+"""`tlaunch table fix`: make certain repairs, and offer doubtful ones."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Examples:
   tlaunch table fix rank_table.json --write
   tlaunch table fix - --write < draft.json > rank_table.json
 
-Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that you have to decide about;
-2 wrong usage, or a file that cannot be read or written.
+Exit codes: 0 the table is valid, or would be with these repairs; 1 errors remain that need your decision; 2 wrong
+usage, or a file that cannot be read or written.
 """
-LISTED_AT_MOST = 50  # repairs
+LISTED_AT_MOST = 50  # listed repairs
 
 
 @click.command(epilog=EPILOG)
@@ -49,24 +49,24 @@ LISTED_AT_MOST = 50  # repairs
 @max_table_size_option
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
 def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consumer: str, **options: bool) -> int:
-    """Repair what has one certain repair.
+    """Repair faults that have only one possible repair.
 
-    Shows the repairs as a diff, and writes them only with --write. It repairs extra and missing commas, comments (which are
-    removed), quotes, UTF-16, numbers with missing or extra quotes, a missing server_count, and the order of entries. It
-    keeps ranks, ids and addresses, and the layout of the text. FILE may be - for stdin.
+    Show the repairs as a diff, and write them only with --write. Repairs are possible for extra and missing commas,
+    comments (which are removed), quotes, UTF-16, numbers with missing or extra quotes, a missing server_count, and the
+    order of entries. Ranks, ids, addresses and the layout of the text stay the same. FILE may be - for stdin.
 
-    If a count differs from the length of its list, either the count is stale or the list has lost an entry: the new count
-    is proposed, and written only with --unsafe.
+    If a count differs from the length of its list, either the count is outdated or the list has lost an entry. The new
+    count is proposed, and written only with --unsafe.
 
-    HCCL compares a checksum of the copies on all servers. If repairs change the checksum of a valid table, a note says so:
-    repair all copies alike.
+    HCCL compares a checksum of the copies on all servers. If repairs change the checksum of a valid table, a note asks
+    you to repair all copies in the same way.
     """
     if write and as_json and file == STDIN:
-        raise UsageError("--write and --json both want stdout", hint="leave one of them out")
+        raise UsageError("--write and --json both use stdout", hint="remove one of them")
     notes: list[str] = []
     found = found_table(Path(file), notes.append)
     if write and found != Path(file):
-        raise UsageError(f"{file} is one of tlaunch's samples, which --write does not change", hint="copy it first")
+        raise UsageError(f"{file} is a sample of tlaunch, which --write does not change", hint="copy the file first")
     for line in notes:
         say(line)
     file = str(found)
@@ -78,7 +78,7 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
     for line in _report_lines(fixed, file, written=written):
         say(line)
     if fixed.changed and _checksum_changes(parse_rank_table(fixed.original, Path(file), profile), fixed.report):
-        line = f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers alike"
+        line = f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers, too"
         say(line)
     if as_json:
         write_out(json_text(_to_json(fixed, file, written=written)))
@@ -86,14 +86,14 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
         _write_bytes(fixed.data)
     else:
         diff = fixed.diff(printable(file))
-        if sys.stdout.isatty():  # where nothing of the table's text may move the cursor
+        if sys.stdout.isatty():  # the table's text must not move the cursor
             diff = "".join(f"{printable(line.rstrip(chr(13)))}\n" for line in diff.split("\n")[:-1])
         write_out(coloured(diff, screen_of(sys.stdout)))
     return EXIT_OK if fixed.report.valid else EXIT_FAILURE
 
 
 def coloured(diff: str, screen: Screen) -> str:
-    """Return a unified diff with what is added in green and what is removed in red."""
+    """Return a unified diff with added lines in green and removed lines in red."""
     looks = {"+": ADDED, "-": REMOVED, "@": ACTIVE}
     names, lines = diff.split("\n")[:2], diff.split("\n")[2:]
     shown = (screen.paint(line, looks.get(line[:1], Look())) for line in lines)
@@ -111,7 +111,7 @@ def _write_bytes(data: bytes) -> None:
 
 
 def _report_lines(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
-    """Yield each repair, what is left, and one line that sums up."""
+    """Yield each repair, the remaining problems, and a summary."""
     name = printable(file)
     yield from _listed("repaired", fixed.repairs, name)
     yield from _listed("offered", fixed.offers, name)
@@ -121,7 +121,7 @@ def _report_lines(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
 
 
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
-    """Return whether a valid table gets another checksum of HCCL's, or is nested too deeply to tell."""
+    """Return whether the checksum of a valid table changes. A table that is nested too deeply counts as changed."""
     try:
         return before.valid and not compare(before, after).would_match
     except RecursionError:
@@ -132,18 +132,18 @@ def _listed(what: str, repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
     for repair in repairs[:LISTED_AT_MOST]:
         yield f"{name}:{repair.line}: {what}[{repair.code or 'order'}]: {repair.message}"
     if len(repairs) > LISTED_AT_MOST:
-        where = ", all of them in the difference" if what == "repaired" else ""
+        where = ", shown in the diff" if what == "repaired" else ""
         yield f"... and {len(repairs) - LISTED_AT_MOST:,} more{where}"
 
 
 def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
-    state = "valid" if fixed.report.valid else "not valid: decide about the rest yourself"
-    how = f"; --unsafe makes {counted(len(fixed.offers), 'more repair')}" if fixed.offers else ""
+    state = "valid" if fixed.report.valid else "not valid: the remaining problems need your decision"
+    how = f"; use --unsafe for {counted(len(fixed.offers), 'more repair')}" if fixed.offers else ""
     if not fixed.changed:
         return f"nothing to repair, {state}{how}"
     if written:
         return f"{counted(len(fixed.repairs), 'repair')} written, {state}{how}"
-    how = how if file == STDIN else f" (--write writes it){how}"
+    how = how if file == STDIN else f" (use --write to write it){how}"
     return f"{counted(len(fixed.repairs), 'repair')}, then {state}{how}"
 
 

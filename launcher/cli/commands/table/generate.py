@@ -18,7 +18,7 @@ from launcher.core.errors import RefusedTableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.generate import build_cluster
 
-SAID_ALREADY = ("RT333", "RT402")  # several servers without addresses, the order of ranks: with what to do, by a note
+SAID_ALREADY = ("RT333", "RT402")  # several servers without addresses, the order of ranks: a note covers them
 EXAMPLES = """\b
 Examples:
   tlaunch table generate --hccn-conf /etc/hccn.conf --output rank_table.json
@@ -68,10 +68,10 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
     """Write the table of servers and their devices.
 
     The devices come from one of --hccn-conf, --hccn-tool, --nvidia-smi and --devices; by default, from the first of
-    hccn_tool, /etc/hccn.conf and nvidia-smi that this machine has. An address that is not configured is left out, never
-    invented. Each server's table is generated on that server; `tlaunch table merge` joins several.
+    hccn_tool, /etc/hccn.conf and nvidia-smi that this machine has. Missing addresses are left out, never invented.
+    Generate each server's table on that server, and merge the tables with `tlaunch table merge`.
 
-    The table is written in v1.0; `tlaunch table convert --to v1.2` writes v1.2 and others.
+    The table is written in v1.0. Use `tlaunch table convert` for other formats.
     """
     check_output(output, force=force)
     gathered = gather(Wanted(**options), os.environ)
@@ -79,7 +79,7 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
     text = render_table(generated.cluster)
     for one in (*gathered.notes, *generated.notes):
         (warn if one.is_warning else note)(one.text)
-    # The reader that all tables pass checks this one, too.
+    # Check the new table like any other.
     report = parse_rank_table(text.encode(), output or Path("rank_table.json"))
     if report.cluster is None:
         raise RefusedTableError(report.render(screen_of(sys.stderr).columns))

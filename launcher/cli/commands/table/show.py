@@ -1,4 +1,4 @@
-"""`tlaunch table show`: who is where, as a tree."""
+"""`tlaunch table show`: show servers and devices with their ranks, as a tree."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Examples:
   tlaunch table show rank_tables/rank_table_16pcs.json
   tlaunch table show rank_tables/rank_table_8pcs.json --mp 2 --pp 2
 
-Exit codes: 0; 1 the table has errors; 2 wrong usage, or a file that cannot be read; 3 the layout does not fit the
-devices.
+Exit codes: 0 success; 1 the table has errors; 2 wrong usage, or a file that cannot be read; 3 the layout does not fit
+the devices.
 """
-AXES_SHOWN = ("mp", "dp", "pp")  # as neighbours in rank are: fastest first
-MAX_GROUP = 8  # ranks that are listed one by one
-MAX_OPTION_CHARS = 40  # characters; network layers of an A5 table may take kilobytes
-ENDLESS = 1_000_000  # columns: lines are for `grep` too, so none is wrapped
+AXES_SHOWN = ("mp", "dp", "pp")  # the fastest-varying axis first
+MAX_GROUP = 8  # ranks listed individually
+MAX_OPTION_CHARS = 40  # network layers of an A5 table may take kilobytes
+ENDLESS = 1_000_000  # columns: lines are not wrapped, so that `grep` works
 WAYS = IntRange(max=10**6)
 
 
@@ -58,7 +58,7 @@ WAYS = IntRange(max=10**6)
 def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **options: Any) -> None:
     """Show servers and devices with their ranks, as a tree.
 
-    With --dp, --mp or --pp also each rank's coordinates and the ranks that share its groups. FILE may be - for stdin.
+    With --dp, --mp or --pp, also show each rank's coordinates and groups. FILE may be - for stdin.
     """
     report = read_table(file, Profile(chip=chip))
     if report.cluster is None:
@@ -77,7 +77,7 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
 
 @frozen
 class Placement:
-    """A cluster and, where one was asked for, what a layout makes of its ranks."""
+    """A cluster and the layout of its ranks, if a layout was requested."""
 
     cluster: Cluster
     layout: Layout | None
@@ -89,7 +89,7 @@ class Placement:
 
     @cached_property
     def group_texts(self) -> Mapping[str, Mapping[int, str]]:
-        """The members of each rank's group as a set, by axis and rank; nothing for a rank that is alone."""
+        """The members of each rank's group as text, by axis and rank; nothing for groups of one rank."""
         texts: dict[str, dict[int, str]] = {axis: {} for axis in self.groups}
         for axis, found in self.groups.items():
             for ranks in found:
@@ -109,7 +109,7 @@ class Placement:
 
 
 def _as_text(placement: Placement, title: str) -> str:
-    """Draw the tree, in ASCII where stdout has no box characters, and a line on the groups of each axis below it."""
+    """Draw the tree, in ASCII if stdout has no box characters, and a summary of the groups of each axis."""
     data = io.BytesIO()
     with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
         console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
@@ -143,7 +143,7 @@ def _tree(placement: Placement, title: str) -> Tree:
 
 
 def _label(text: str) -> Text:
-    """Return a label in which nothing of a table or a file's name moves a terminal's cursor."""
+    """Return a label without control characters from the table or the file name."""
     return Text(printable(text))
 
 
@@ -153,7 +153,7 @@ def _size(servers: Sequence[Server]) -> str:
 
 
 def _device_lines(placement: Placement) -> dict[int, str]:
-    """Return a line for each rank, in columns that are as wide over the whole cluster."""
+    """Return a line for each rank, with the same column widths for the whole cluster."""
     devices = [device for server in placement.cluster.servers for device in server.devices]
     rows = [tuple(_cells(device, placement)) for device in devices]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -166,7 +166,7 @@ def _device_lines(placement: Placement) -> dict[int, str]:
 
 
 def _cells(device: Device, placement: Placement) -> Iterator[str]:
-    """Yield as many cells for every device; a column that is empty everywhere is left out later."""
+    """Yield the cells of a device's line. Columns that are empty for all devices are removed later."""
     yield f"rank {device.global_rank}"
     yield "host" if device.device_id == HOST_RANK else f"device {device.device_id}"
     yield device.device_ip or ""
@@ -180,7 +180,7 @@ def _cells(device: Device, placement: Placement) -> Iterator[str]:
 
 
 def _group_summary(placement: Placement) -> Iterator[str]:
-    """Yield the number of groups along each axis, and of those that need the network between servers."""
+    """Yield the number of groups along each axis, and the number of groups that span servers."""
     server_of = {
         device.global_rank: index for index, server in enumerate(placement.cluster.servers) for device in server.devices
     }

@@ -1,4 +1,4 @@
-"""The devices of a new table: what was asked for, or what this machine has."""
+"""Determine the devices of a new table from options or from this machine."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from launcher.rank_table.generate import (
 from launcher.rank_table.ip import address_family, is_loopback
 
 DEVICE_IDS = "--device-ids"
-SAME = "same"  # in place of an address: the server's own
+SAME = "same"  # used in place of the server's own address
 
 
 @frozen
 class Wanted:
-    """The options of `generate`, as they were typed."""
+    """The options of `generate`, as typed."""
 
     hccn_conf: Path | None
     hccn_tool: bool
@@ -51,19 +51,23 @@ class Wanted:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Keys of a server that some programs want beside those of HCCL, with an address or "same"."""
+        """Additional server keys that some programs need, with an address or "same"."""
         given = {"container_ip": self.container_ip, "pod_ip": self.pod_ip}
         return {key: address for key, address in given.items() if address is not None}
 
 
 def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
-    """Return the further keys of a server, for `Server.options`; raise UsageError if it has no address for "same"."""
+    """Return the additional keys of a server, for `Server.options`.
+
+    Raises:
+        UsageError: "same" was given, but the server's name is not an address.
+    """
     own = next((name for name in (server_id, wanted.host_ip) if name and address_family(name)), None)
     if own is None and SAME in wanted.addresses.values():
         key = next(key for key, address in wanted.addresses.items() if address == SAME)
         raise UsageError(
-            f'{_option(key)} {SAME}: the server "{server_id}" is not named by an address',
-            hint="name servers by their addresses, or generate a table on each server with its own",
+            f'{_option(key)} {SAME}: the server name "{server_id}" is not an address',
+            hint="use addresses as server names, or generate a table on each server",
         )
     return tuple((key, str(own) if address == SAME else address) for key, address in wanted.addresses.items())
 
@@ -73,7 +77,7 @@ def _option(key: str) -> str:
 
 
 def check_wanted(wanted: Wanted) -> None:
-    """Raise UsageError where options do not go together, or cannot be what they say."""
+    """Raise UsageError if options conflict or have invalid values."""
     given = {
         "--hccn-conf": wanted.hccn_conf is not None,
         "--hccn-tool": wanted.hccn_tool,
@@ -82,7 +86,7 @@ def check_wanted(wanted: Wanted) -> None:
     }
     sources = [option for option, is_given in given.items() if is_given]
     if len(sources) > 1:
-        raise UsageError(f"{' and '.join(sources)} all say which devices there are", hint="give one of them")
+        raise UsageError(f"{' and '.join(sources)} are alternative sources of devices", hint="use one of them")
     if wanted.servers is not None:
         _check_several(wanted, sources)
     if wanted.device_ids is not None:
@@ -99,26 +103,26 @@ def _check_several(wanted: Wanted, sources: list[str]) -> None:
     alone += ["--server-id"] * (wanted.server_id is not None) + ["--host-ip"] * (wanted.host_ip is not None)
     if alone:
         raise UsageError(
-            f"{alone[0]} speaks of this server alone, --servers of several",
-            hint="generate a table on each server, then `tlaunch table merge` them",
+            f"{alone[0]} is for this server, but --servers names several",
+            hint="generate a table on each server, and merge the tables with `tlaunch table merge`",
         )
     if different := [key for key, address in wanted.addresses.items() if address != SAME]:
         option = _option(different[0])
         raise UsageError(
-            f"{option} with an address speaks of one server, --servers of several",
-            hint=f"`{option} {SAME}` gives each server its own",
+            f"{option} with an address is for one server, but --servers names several",
+            hint=f"use `{option} {SAME}` for each server's own address",
         )
     if not sources and wanted.device_ids is None:
-        raise UsageError("--servers does not say how many devices they have", hint="add --devices 8, or --devices 8,8")
+        raise UsageError("--servers needs --devices", hint="add the number of devices: --devices 8, or --devices 8,8")
 
 
 @frozen
 class ServerDevices:
-    """The devices of one server, and what a person should know about them."""
+    """The devices of a server, with remarks for the user."""
 
     devices: tuple[FoundDevice, ...]
     notes: tuple[Note, ...] = ()
-    hardware: str | None = None  # "gpu" where it is known
+    hardware: str | None = None  # "gpu" if known
 
 
 @frozen
@@ -129,11 +133,11 @@ class Gathered:
 
 
 def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
-    """Return the servers to write down, in order. Blocks while the machine is asked.
+    """Return the servers of the new table, in order. Blocks while the machine is queried.
 
     Raises:
-        UsageError: options that do not go together, devices or names that do not exist or cannot be written.
-        UnreadableError, TlaunchError: a file or program that does not say what it should.
+        UsageError: options conflict, devices or names do not exist, or a name cannot be used in a table.
+        UnreadableError, TlaunchError: a file or program does not give the expected data.
     """
     check_wanted(wanted)
     if wanted.servers is not None:
@@ -150,12 +154,12 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
     name = wanted.server_id if wanted.server_id is not None else discover.own_server_id()
     check_server_id(name, "this machine's host name" if wanted.server_id is None else "--server-id")
     if wanted.server_id is None:
-        notes.append(Note(f'server_id: "{name}", --server-id gives it another name'))
+        notes.append(Note(f'server_id: "{name}"; use --server-id for another name'))
     if is_loopback(name):
         own = discover.own_server_id()
         text = (
-            f'server_id "{name}" means each server itself, so `tlaunch table merge` will refuse this table: '
-            f"--server-id {'ADDRESS' if is_loopback(own) else own} names it as other servers reach it"
+            f'server_id "{name}" refers to the local machine, so `tlaunch table merge` will refuse this table: '
+            f"use --server-id {'ADDRESS' if is_loopback(own) else own}, an address that other servers can reach"
         )
         notes.append(Note(text, is_warning=True))
     machine = Machine(name, found.devices, wanted.host_ip, further_keys(wanted, name))
@@ -163,13 +167,15 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
 
 
 def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
-    """Return servers that are known by their options alone; this machine's GPUs may stand for theirs."""
+    """Return servers that are known only from options. The GPUs of this machine may stand for theirs."""
     chosen = None if wanted.device_ids is None else parse_device_ids(wanted.device_ids, DEVICE_IDS)
     if wanted.nvidia_smi:
         gpus = discover.ask_nvidia_smi()
         devices = gpus if chosen is None else select_devices(gpus, chosen, DEVICE_IDS)
         machines = [Machine(name, devices, options=further_keys(wanted, name)) for name in names]
-        note = f"--nvidia-smi asks this machine, every server is taken to have the same {len(devices)}"
+        note = (
+            f"--nvidia-smi queries only this machine: every server is assumed to have the same {len(devices)} devices"
+        )
         return Gathered(tuple(machines), (Note(note),), "gpu")
     if wanted.devices is None:
         counts = (len(chosen or ()),) * len(names)
@@ -186,13 +192,13 @@ def _counted(number: int, chosen: Sequence[int] | None) -> tuple[FoundDevice, ..
     if chosen is not None and len(chosen) != number:
         raise UsageError(
             f"--devices {number} and --device-ids with {len(chosen)} ids differ",
-            hint="--device-ids alone says how many there are",
+            hint="remove --devices: --device-ids gives the number of devices",
         )
     return tuple(FoundDevice(one) for one in (range(number) if chosen is None else chosen))
 
 
 def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
-    """Ask the first that this machine has of hccn_tool, hccn.conf and nvidia-smi; the file stands in for a failing tool."""
+    """Query the first available of hccn_tool, hccn.conf and nvidia-smi. If hccn_tool fails, use the file."""
     notes: tuple[Note, ...] = ()
     has_conf = discover.HCCN_CONF.exists()
     if discover.hccn_tool() and (discover.davinci_ids() or wanted.device_ids is not None):
@@ -209,7 +215,7 @@ def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Serve
         return _said_first("nvidia-smi", _nvidia_smi(wanted, environment))
     raise UsageError(
         f"this machine has no hccn_tool with devices, no {discover.HCCN_CONF} and no nvidia-smi",
-        hint="--devices N says how many devices there are, --hccn-conf FILE reads a copy of the file",
+        hint="give the number of devices with --devices N, or a copy of the file with --hccn-conf FILE",
     )
 
 
@@ -227,8 +233,8 @@ def _plain(wanted: Wanted, text: str, environment: Mapping[str, str]) -> ServerD
     variable, ids = visible
     if number > len(ids):
         raise UsageError(
-            f"--devices {number}, but {variable} lets {len(ids)} be seen",
-            hint=f"unset {variable}, or give --device-ids",
+            f"--devices {number}, but {variable} makes only {len(ids)} visible",
+            hint=f"unset {variable}, or use --device-ids",
         )
     return ServerDevices(_counted(number, ids[:number]), (Note(f"{variable}: {name_devices(ids[:number])}"),))
 
@@ -239,16 +245,16 @@ def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices
 
 
 def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> ServerDevices:
-    """Read hccn.conf. The devices that this machine's environment lets be seen count for its own file alone."""
+    """Read hccn.conf. The environment's visible devices apply only to this machine's own file."""
     name = "standard input" if str(path) == STDIN else str(path)
     try:
         content = read_named(str(path))
     except UnreadableError as error:
-        hint = error.hint if str(path) == STDIN else f"on a server with Ascend devices it is {discover.HCCN_CONF}"
+        hint = error.hint if str(path) == STDIN else f"use {discover.HCCN_CONF} of a server with Ascend devices"
         raise UnreadableError(error.message, hint=hint) from None
     conf = parse_hccn_conf(decode_conf(content, name), name)
     chosen = _chosen(wanted, environment if path == discover.HCCN_CONF else {}, ASCEND_VARIABLES)
-    # A device that has no address is in no line of the file: one that was chosen is taken without.
+    # Devices without an address are not in the file; chosen ones are used without an address.
     absent = [
         FoundDevice(one) for one in (chosen[1] if chosen else ()) if one not in {it.device_id for it in conf.devices}
     ]
@@ -261,7 +267,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
     present = discover.davinci_ids()
     chosen = _chosen(wanted, environment, ASCEND_VARIABLES)
     if not present and chosen is None and discover.hccn_tool():
-        raise UsageError("this machine has no /dev/davinci*, so no device is known", hint="give --device-ids 0-7")
+        raise UsageError("this machine has no /dev/davinci*, so its devices are unknown", hint="add --device-ids 0-7")
     known = tuple(FoundDevice(one) for one in present or (chosen[1] if chosen else ()))
     narrowed = _narrowed(known, chosen)
     devices = discover.ask_hccn_tool([device.device_id for device in narrowed.devices])
@@ -271,7 +277,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
 def _chosen(
     wanted: Wanted, environment: Mapping[str, str], variables: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the option or variable that chooses devices, and their ids; None where all are used."""
+    """Return the option or variable that chooses devices, and their ids; None if all devices are used."""
     if wanted.device_ids is not None:
         return DEVICE_IDS, parse_device_ids(wanted.device_ids, DEVICE_IDS)
     return visible_devices(environment, variables, found)
@@ -291,7 +297,7 @@ def _unset_notes(devices: Sequence[FoundDevice]) -> Iterator[Note]:
     unset = [device.device_id for device in devices if device.device_ip is None]
     if unset:
         text = (
-            f"no address is set for {name_devices(unset)}, so the table gives no device_ip there: fine for one server, "
-            f"not between servers; `hccn_tool -i {unset[0]} -ip -s address ADDRESS netmask MASK` sets one"
+            f"no address is set for {name_devices(unset)}, so device_ip is left out, but HCCL needs it between servers: "
+            f"set it with `hccn_tool -i {unset[0]} -ip -s address ADDRESS netmask MASK`"
         )
         yield Note(text, is_warning=True)

@@ -1,4 +1,4 @@
-"""Read rank tables that a command names, and write those that it makes."""
+"""Read and write rank tables for commands."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ STDIN = "-"
 
 
 def read_table(name: str, profile: Profile) -> TableReport:
-    """Read and check the file `name`, or stdin where it is "-". Blocks until the end of the file.
+    """Read and check the file `name`, or stdin for "-". Blocks until the end of the file.
 
     Raises:
-        UnreadableError: it is missing, a directory, too large, or may not be read.
+        UnreadableError: it is missing, a directory, too large, or not readable.
     """
     path = found_table(Path(name)) if name else Path()
     return parse_rank_table(read_named(name and str(path)), path, profile)
 
 
 def read_named(name: str) -> bytes:
-    """Return the bytes of the file `name`, or of stdin where it is "-". Blocks until the end of the file.
+    """Return the content of the file `name`, or of stdin for "-". Blocks until the end of the file.
 
     Raises:
-        UnreadableError: it is missing, a directory, too large, or may not be read.
+        UnreadableError: it is missing, a directory, too large, or not readable.
     """
-    if not name:  # a Path would be that of this directory
-        raise UnreadableError("the name of the file is empty", hint="name the rank table (an empty variable?)")
+    if not name:  # Path("") is the current directory
+        raise UnreadableError("the file name is empty", hint="name the rank table, or check for an empty variable")
     if name != STDIN:
         with sample_hinted(Path(name)):
             return read_bytes(Path(name), max_table_bytes())
     if sys.stdin is None:  # closed by the parent process
-        raise UnreadableError("stdin is closed", hint="name a file, or redirect one")
+        raise UnreadableError("stdin is closed", hint="name a file, or redirect stdin from one")
     try:
         return read_stream(sys.stdin.buffer, "stdin", max_table_bytes())
     except OSError as error:
@@ -59,7 +59,7 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
     return {name: value for name, value in encode(problem).items() if name != "width"}
 
 
-MODE = 0o640  # what the programs that read tables ask for, since addresses are private
+MODE = 0o640  # required by programs that read tables, since addresses are private
 
 
 def note(text: str) -> None:
@@ -71,35 +71,35 @@ def warn(text: str) -> None:
 
 
 def shown(report: TableReport) -> Cluster | None:
-    """Return the report's cluster; None after its problems were written to stderr, where warnings are only counted."""
+    """Return the report's cluster; None if it has errors, which are written to stderr. Warnings are only counted."""
     if report.cluster is None:
         say(report.render(screen_of(sys.stderr).columns))
     elif report.warnings:
         codes = ", ".join(dict.fromkeys(warning.code for warning in report.warnings))
         name = printable(str(report.path))
-        note(f"{name}: {len(report.warnings):,} of the warnings that `tlaunch validate` shows: {codes}")
+        note(f"{name}: {counted(len(report.warnings), 'warning')}, shown by `tlaunch validate`: {codes}")
     return report.cluster
 
 
 def check_output(output: Path | None, *, force: bool) -> None:
-    """Raise UsageError if `output` exists and may not be replaced; a pipe or a device never may."""
+    """Raise UsageError if `output` exists and may not be replaced. A pipe or a device is never replaced."""
     if output is None or not os.path.lexists(output):
         return
     name = printable(str(output))
-    if os.path.exists(output) and not os.path.isfile(output):  # noqa: PTH110, PTH113 - Path's own raise where these do not
-        raise UsageError(f"{name} is not a regular file", hint="without --output the text goes to stdout")
+    if os.path.exists(output) and not os.path.isfile(output):  # noqa: PTH110, PTH113 - Path's methods may raise
+        raise UsageError(f"{name} is not a regular file", hint="remove --output to write to stdout")
     if not force:
-        raise UsageError(f"{name} exists already", hint="--force replaces it")
+        raise UsageError(f"{name} already exists", hint="use --force to replace it")
 
 
 def deliver(
     text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto", *, force: bool
 ) -> None:
-    """Hand the result over as `hand_over` does, after a note for each of HCCL's objections to a table for its hardware.
+    """Write the result like `hand_over`, after a note for each problem that HCCL has with a table for its hardware.
 
-    The name of a file that HCCL would not take is such an objection too; elsewhere it is a warning.
+    A file name that HCCL refuses counts as a problem here, although it is only a warning elsewhere.
     """
-    from launcher.rank_table.convert import TARGETS  # most commands write no table
+    from launcher.rank_table.convert import TARGETS  # rarely needed
 
     if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
         report = parse_rank_table(text.encode(), output or Path("-"), Profile(chip=chip))
@@ -114,12 +114,12 @@ def deliver(
 
 
 def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool = True) -> None:
-    """Write the text to stdout, or aside and renamed to `output`, and report that. Block until all is written.
+    """Write the text to stdout, or atomically to `output`, and report it. Blocks until everything is written.
 
     Raises:
-        UsageError: `output` has come to exist since it was looked at, and `force` is false.
+        UsageError: `output` was created after it was checked, and `force` is false.
         UnreadableError: `output` cannot be written.
-        OSError: stdout takes nothing.
+        OSError: stdout cannot be written.
     """
     if output is None:
         to_stdout(text)
@@ -130,14 +130,14 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
 
 
 def to_stdout(text: str) -> None:
-    """Write UTF-8 to stdout, whatever the terminal's encoding is. Block until all is written."""
+    """Write UTF-8 to stdout, independent of the terminal's encoding. Blocks until everything is written."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     write_out(text)
 
 
 def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
-    """Write the whole file or nothing; of a symbolic link, the file that it leads to.
+    """Write the file atomically. If `output` is a symbolic link, its target is written.
 
     Raises:
         UsageError, UnreadableError: as `hand_over`.
@@ -145,11 +145,11 @@ def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
     try:
         target = Path(os.path.realpath(output))
         if target.is_symlink():
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301 - reported as all others
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301 - handled below
         write_text(target, text, mode=mode, replace=force)
     except FileExistsError:
-        raise UsageError(f"{printable(str(output))} exists already", hint="--force replaces it") from None
+        raise UsageError(f"{printable(str(output))} already exists", hint="use --force to replace it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         message = f"{printable(str(output))} cannot be written: {reason}"
-        raise UnreadableError(message, hint="--output names another place") from None
+        raise UnreadableError(message, hint="choose another file with --output") from None

@@ -1,4 +1,4 @@
-"""`tlaunch table merge`: the tables of several servers as one."""
+"""`tlaunch table merge`: merge the tables of several servers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Examples:
   tlaunch table merge host1.json host2.json --output rank_table_16pcs.json
   tlaunch table merge --chip none gpu1.json gpu2.json
 
-Exit codes: 0; 1 a FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 the tables do not fit
-together.
+Exit codes: 0 success; 1 a FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 the tables cannot
+be merged.
 """
 
 
@@ -31,10 +31,10 @@ together.
 @table_chip_option
 @max_table_size_option
 def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str) -> int:
-    """Join the tables of several servers into one.
+    """Merge the tables of several servers.
 
-    Ranks are renumbered in the order of the files, and within a file by its own ranks. The same files in the same order
-    give the same text on every server. Note that a shell expands * with host10 before host2.
+    Ranks are renumbered in the order of the files, and by rank within a file. The same files in the same order give the
+    same text on every server. Note that a shell expands * with host10 before host2.
     """
     check_output(output, force=force)
     profile = Profile(chip=chip)

@@ -1,4 +1,4 @@
-"""The figures that a run has measured in its last minutes, and the lines of `tlaunch top` that show them."""
+"""Recent metrics of a run, and the lines of `tlaunch top` that show them."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from launcher.runs.metrics_reader import MetricsReader, Record, StepMetrics, med
 from launcher.runs.training_history import runs_before, standing
 
 RECENT_NS = 300 * 10**9
-# Five minutes of the bundled trainer, which writes fifty lines of 700 bytes a second at most.
+# Five minutes of the bundled trainer, which writes at most 50 lines of 700 bytes per second.
 MAX_STEPS = 15_000
 TAIL_BYTES = MAX_STEPS * 700
 FIGURE = 10  # columns
-MAX_LINE_COLUMNS = 120  # columns of blocks
+MAX_LINE_COLUMNS = 120  # of a sparkline
 
 
 class RecentMetrics:
-    """Looks at metrics.jsonl again and again. However long it is, the first look reads its end, others what is new."""
+    """Reads metrics.jsonl incrementally. The first read covers only the end of the file, later ones the new lines."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._reader = MetricsReader(run_dir.metrics, last_bytes=TAIL_BYTES)
         self._beginnings = 0
         self._before: list[StepMetrics] = []
-        # Nobody begins two runs within five minutes, as a rule.
+        # One earlier run is enough: five minutes rarely span more.
         for earlier, continued in islice(runs_before(run_dir), 1):
             steps = _steps_in(MetricsReader(earlier.metrics, last_bytes=TAIL_BYTES).read())
             self._before = standing(steps, steps, continued.step + 1)
         self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
 
     def look(self) -> list[StepMetrics]:
-        """Return the steps of the five minutes before the last one, the last 15,000 at most, in the order of their lines.
+        """Return the steps of the last five minutes, at most 15,000, in file order.
 
-        The steps of the run that this one goes on from are among them, those that a restart has computed again are not. Left out are
-        also steps of a file that is gone, and those whose times are still to come, or later than the last one's.
+        Includes steps of the run that this one was resumed from. Excludes steps that a restart computed again, steps
+        of a removed file, and steps with a time in the future or after the last step's.
         """
         records = self._reader.read()
         if not self._reader.found or self._reader.beginnings != self._beginnings:
@@ -55,9 +55,9 @@ def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Yield loss and tokens/s: first value, course, last value, fitting `width` columns, where they were measured.
+    """Yield a line each for loss and tokens/s: first value, sparkline, last value. Lines fit `width` columns.
 
-    Then, on average, a step's time and what it went into on the rank that writes metrics.
+    The last line has the median step time and its parts. Unknown quantities have no line.
     """
     times_ns = [step.time_ns for step in steps]
     over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
@@ -65,7 +65,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
     for name, values, form in (("loss", losses, ".4f"), ("tokens/s", speeds, ",.0f")):
         known = [value for value in values if value is not None]
         if len(known) > 1:
-            first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" where it is not finite
+            first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" if not finite
             begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
             line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]
@@ -74,7 +74,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
 
 
 def time_spent(steps: list[StepMetrics]) -> str:
-    """Return a step's time on average, and what it went into on the rank that writes metrics; empty where that is unknown."""
+    """Return the median step time and its parts on the rank that writes metrics; empty if unknown."""
     shares = part_shares(steps)
     if not shares:
         return ""

@@ -1,4 +1,4 @@
-"""Samples a run for `tlaunch top`: the state, use of the machine and progress of each rank at one look."""
+"""Samples a run for `tlaunch top`: the state, machine usage and progress of each rank."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Row:
     slow: bool
     figures: RankFigures
     usage: Usage | None
-    cpu_share: float | None  # of one core; None before there were two looks at the same process
-    written_ns: int | None  # when it wrote to its log last, since 1970; None where it has no process
-    silent_s: float | None  # None unless it has written nothing for unusually long
+    cpu_share: float | None  # of one core; None until the process was seen twice
+    written_ns: int | None  # last write to its log, since 1970; None without a process
+    silent_s: float | None  # None unless it is silent for unusually long
 
     @property
     def state(self) -> str:
-        """The state in words, or how the rank ended."""
+        """The state, or how the rank ended."""
         if self.rank.status is not None:
             return describe_status(self.rank.status)
         striking = "silent" if self.silent_s is not None else "slow" if self.slow else ""
@@ -37,26 +37,26 @@ class Row:
 
 
 class Sampler:
-    """Looks at a run; from the second look on, CPU shares are known. All that it gives is of one look, the last."""
+    """Samples a run repeatedly. CPU shares are known from the second sample on. Attributes describe the last one."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
-        """`progress_regex`: for lines of ranks, in place of the one that the run was started with."""
+        """`progress_regex` parses the ranks' output, in place of the one that the run was started with."""
         self._watch = RunStatusReader(run_dir)
         self._metrics = RecentMetrics(run_dir)
         self._figures = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
         self._silence = SilenceReader(run_dir)
-        self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
+        self._plain = not has_blocks(sys.stdout.encoding)  # decided now, because rich replaces stdout
         self.steps: list[StepMetrics] = []  # of the last minutes
         self.silences = Silences()
         self._before: dict[int, Usage] = {}
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """Return what the run had measured by the last look in its last minutes, in lines of at most `width` columns."""
+        """Return the recent metrics of the last sample, in lines of at most `width` columns."""
         return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
-        """Return the run's state and one row per rank, ascending."""
+        """Sample the run; return its state, and one row per rank in ascending order."""
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}

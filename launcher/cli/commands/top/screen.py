@@ -1,4 +1,4 @@
-"""The screen of `tlaunch top`: how a run stands, what it has measured, and its ranks."""
+"""The screen of `tlaunch top`: a run's state, its recent metrics and its ranks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from launcher.runs.status import RankState, RunState
 
 RIGHT = frozenset({"RANK", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT", "WRITTEN"})
 GIVING_WAY = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "WRITTEN", "LOSS", "STEP")
-LINES_AROUND = 4  # of a screen: title, header, keys, the cursor's own
+LINES_AROUND = 4  # title, table header, keys, and the cursor's line
 
 
 def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
-    """Return the columns of a look at this time (wall clock, nanoseconds)."""
+    """Return the columns for a sample taken at `looked_ns` (wall clock)."""
 
     def beat_age_s(row: Row) -> float | None:
         heartbeat = row.figures.heartbeat
@@ -48,7 +48,7 @@ def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
 
 
 def row_group_key(rows: list[Row]) -> Callable[[Row], Hashable]:
-    """Return what tells apart ranks that do not belong in one row; steps count of those that run."""
+    """Return a function from a row to its group. Only running ranks are compared by step."""
     return group_key(
         rows,
         state=lambda row: row.state,
@@ -67,15 +67,15 @@ def to_screen(
     view: RankView | None = None,
     look: Screen = PLAIN,
 ) -> Group:
-    """Return how the run stands, what it measured in its last minutes, and as many rows as fit, with the keys below them.
+    """Return the run's state, its recent metrics and as many rows as fit, with the keys below.
 
-    All rows without `height`, each rank in one if `view` does not group them.
+    Without `height`, all rows are returned. Each rank has a row unless `view` groups them.
     """
     view, columns = view or RankView(), columns_at(state.looked_ns)
     title = f"{shown_name(state)}: {look.description(describe_run(state))}{how_many_run(state, len(rows))}"
     said = [*printed_figures({row.rank.global_rank: row.figures for row in rows}), *_about_silent(rows, state)]
     if scheduler := scheduler_text(state):
-        # The command has a line of its own, so that no terminal cuts it.
+        # The command is on a separate line, so that narrow terminals do not cut it.
         said += [
             f"MindSpore's scheduler: {scheduler}; its log:",
             f"  tlaunch logs {as_argument(state.run_dir)} --scheduler",
@@ -83,7 +83,7 @@ def to_screen(
     most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
     if most_rows is not None and most_rows < 1:  # ranks are more important
         measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))
-    # Columns without a value, as BEAT is where no rank writes a heartbeat, give way before all others.
+    # Empty columns, such as BEAT without heartbeats, are dropped first.
     empty = {column.name for column in columns if all(column.value(row) is None for row in rows)}
     giving_way = [(name, 0) for name in sorted(GIVING_WAY, key=lambda name: name not in empty)]
     table = view.lines(
@@ -93,17 +93,17 @@ def to_screen(
     if height is not None:
         shown = [*shown[: height - 3], view.foot(columns, width)]
     lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in shown)
-    whole = height is None  # else a line that is wrapped would be one more than fits
+    whole = height is None  # on a screen of limited height, a wrapped line would not fit
     return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
 
 
 def how_many_run(state: RunState, rank_count: int) -> str:
-    """Return "; 3 of 4 ranks running", and nothing for a run without an agent, which alone knows that."""
+    """Return "; 3 of 4 ranks running", or "" for a run without an agent, because only agents know it."""
     return "" if state.engine else f"; {state.progress.current.running} of {rank_count} ranks running"
 
 
 def _about_silent(rows: list[Row], state: RunState) -> list[str]:
-    """Return lines on ranks that are silent for unusually long, and how to see where they are; nothing for none."""
+    """Return lines about ranks that are silent for unusually long, with the command that shows their stacks."""
     silent_s = {row.rank.global_rank: row.silent_s for row in rows if row.silent_s is not None}
     running = sum(row.rank.state is RankState.RUNNING for row in rows)
     return list(about_silence(silent_s, running, as_argument(state.run_dir))) if silent_s else []

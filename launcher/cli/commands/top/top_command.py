@@ -1,4 +1,4 @@
-"""`tlaunch top`: every rank's progress and use of the machine, redrawn until the run ends."""
+"""`tlaunch top`: show every rank's progress and machine usage until the run ends."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ Examples:
   tlaunch top --interval 10 20261121-053712-transformer
   tlaunch top | grep stopped
 
-If the program writes metrics.jsonl, as the bundled trainer does, the loss, the tokens/s and the time of a step in the last
-minutes are shown above the table. CPU and RSS include the processes that a rank has started; shared pages count for each process. STEP, LOSS,
-TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago; without one, STEP, LOSS and TOKENS/S are read
-from the lines that it prints. WRITTEN is the time since the rank's last write to its log: one that has written nothing for
-much longer than it usually does, or than the others, is `silent`. A narrow terminal hides columns: DEVICE first, then BEAT,
-RSS, CPU, TOKENS/S, and before them those without a value. If stdout is not a terminal, one table is printed.
+If the program writes metrics.jsonl, as the bundled trainer does, the lines above the table show the loss, tokens/s and
+step time of the last minutes. CPU and RSS include a rank's child processes; shared pages count once per process. STEP,
+LOSS, TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago; without one, STEP, LOSS and TOKENS/S
+are parsed from its output. WRITTEN is the time since the rank's last write to its log. A rank is `silent` if this time
+is much longer than usual, or than for other ranks. A narrow terminal hides empty columns first, then DEVICE, BEAT,
+RSS, CPU and TOKENS/S. If stdout is not a terminal, one table is printed.
 
-Where not every rank fits the screen, those with the same state and step share a row, with the smallest and the largest
-loss, speed and CPU, and the largest RSS, DEVICE, BEAT and WRITTEN. Groups of few ranks come first.
+If not all ranks fit on the screen, ranks with the same state and step share a row. It has the range of loss, speed and
+CPU, and the largest RSS, DEVICE, BEAT and WRITTEN. Small groups come first.
 
 \b
 Keys: up, down, page up, page down, home, end (j, k, space, b) scroll; s and S
-sort by the next column or the one before, r in reverse; g groups ranks or
-shows each; ? shows the keys; q quits, and the run goes on.
+sort by the next or previous column, r reverses the order; g groups ranks or
+shows each; ? shows the keys; q quits, and the run continues.
 
 Exit codes: 0 the run has ended, or you pressed q; 130 Ctrl-C; 2 wrong usage, or no such run.
 """
-RESIZED_WITHIN_S = 0.25  # another size of the terminal is noticed
-SAMPLE_S = 0.3  # between the two looks that a single table needs
+RESIZED_WITHIN_S = 0.25  # maximum delay of a redraw after the terminal is resized
+SAMPLE_S = 0.3  # between the two samples of a single table
 PLAIN_COLUMNS = 120
 
 
@@ -88,7 +88,7 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
 
     try:
         with keys_of_terminal() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-            wait_s = SAMPLE_S  # CPU shares need a second look
+            wait_s = SAMPLE_S  # CPU shares need a second sample
             while True:
                 live.update(screen(console.height), refresh=True)
                 if not state.lives or _attend(
@@ -97,15 +97,15 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
                     break
                 state, rows = sampler.look()
                 wait_s = interval_s
-            if not state.state.over:  # what stays on the screen is of now: by q, or where the last rank has just gone
+            if not state.state.over:  # after q, or when the last rank has just ended: show the final state
                 state, rows = sampler.look()
     finally:
         view.helps, view.grouped = False, view.is_grouped
-        console.print(screen())  # the last one in full, below what was there
+        console.print(screen())  # the full last screen, on the normal terminal
 
 
 def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[], None]) -> bool:
-    """Wait for so long, and act on keys and on another size of the terminal meanwhile; return whether to quit."""
+    """Handle keys and resizes of the terminal for `wait_s` seconds; return whether to quit."""
     deadline, before = time.monotonic() + wait_s, shutil.get_terminal_size()
     while (left_s := deadline - time.monotonic()) > 0:
         typed = pressed(keys, min(left_s, RESIZED_WITHIN_S))

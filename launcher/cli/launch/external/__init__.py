@@ -1,1 +1,1 @@
-"""Lines of other launchers (torchrun, msrun, mpirun, srun, ...): what they say, and the line of tlaunch that does the same."""
+"""Command lines of other launchers (torchrun, msrun, mpirun, srun, ...) and their translation to tlaunch."""

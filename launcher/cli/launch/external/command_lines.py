@@ -1,4 +1,4 @@
-"""The words of a line of another launcher, taken apart."""
+"""A parser for command lines of other launchers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from launcher.preload.masking import masked_argv
 from launcher.program.program_command import is_python
 
 _RANK_TABLE = ("-t", "--rank-table")
-_PER_SERVER = re.compile(r"ppr:(\d+):node.*")  # of mpirun's --map-by
+_PER_SERVER = re.compile(r"ppr:(\d+):node.*")  # value of mpirun's --map-by
 
 
 @frozen
 class Typed:
-    """An option of another launcher as it was typed, with its values."""
+    """An option of another launcher as typed, with its values."""
 
     name: str
     values: tuple[str, ...]
@@ -43,25 +43,25 @@ class Typed:
 
 @frozen
 class Line:
-    """A line of another launcher, or of both: its options, then a program with its arguments."""
+    """A parsed command line: options of another launcher or of tlaunch, then a program with its arguments."""
 
-    own: tuple[str, ...]  # tlaunch's own options, with their values
+    own: tuple[str, ...]  # tlaunch's options, with their values
     typed: tuple[Typed, ...]
     unknown: tuple[str, ...]
     program: tuple[str, ...]
-    has_dashes: bool  # whether `--` stands before the program
-    is_clear: bool  # whether it is known where the program begins: not behind an unknown option, which may have a value
-    launcher: Launcher | None  # whose line it is; None where that is not known
+    has_dashes: bool  # `--` comes before the program
+    is_clear: bool  # the program's first word is certain; after an unknown option, the next word may be its value
+    launcher: Launcher | None  # None if unknown
 
     def of(self, *subjects: Subject) -> list[Typed]:
         return [each for each in self.typed if each.counterpart.subject in subjects]
 
     def value_of(self, *subjects: Subject) -> str | None:
-        """Return what the last option of these subjects says; None where there is none, or it says nothing."""
+        """Return the value of the last option with one of these subjects; None if there is no option or no value."""
         return found[-1].value or None if (found := self.of(*subjects)) else None
 
     def number_of(self, subject: Subject) -> int | None:
-        """Return the number that the last option of a subject says; None where there is none, or no number."""
+        """Return the last option's value as a number; None if there is no option or no number."""
         return number(self.value_of(subject) or "")
 
     def has_own(self, *names: str) -> bool:
@@ -77,12 +77,12 @@ class Line:
 
 
 def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher | None = None) -> Line:
-    """Take the words behind a launcher's name apart, secrets masked.
+    """Parse the words after a launcher's name; secrets are masked.
 
     Args:
         words: Options, then a program with its arguments.
-        own: tlaunch's options, each with how many values it has; empty for a line of another launcher.
-        launcher: Whose line it is; None where only its options tell it.
+        own: tlaunch's options, each with its number of values; empty for a line of another launcher.
+        launcher: The launcher; None to detect it from its options.
     """
     kept: list[str] = []
     typed: list[Typed] = []
@@ -99,9 +99,9 @@ def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher 
             count = found.values
         elif (
             is_own := all(own.get(f"-{letter}") == 0 for letter in key[1:])
-        ) or joined:  # several flags of tlaunch: `-qd`
+        ) or joined:  # several flags of tlaunch, such as `-qd`
             count = len(joined)
-        else:  # whether the next word is its value cannot be known
+        else:  # the next word may be its value
             count, is_clear = 0, is_clear and (not rest or rest[0].startswith("-") or names_program(rest[0]))
         values = (*joined, *rest[: max(0, count - len(joined))])
         del rest[: len(values) - len(joined)]
@@ -118,17 +118,17 @@ def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher 
 
 
 def names_program(word: str) -> bool:
-    """Return whether a word is called like Python, or like a file that holds a program for it."""
+    """Return True if a word looks like a Python interpreter or script."""
     return word.endswith(".py") or is_python(word)
 
 
 def number(text: str) -> int | None:
-    """Return the number that a text is; None for 0, and where it is none."""
+    """Return a positive integer; None for 0 and other text."""
     return int(text) or None if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _split(word: str, own: Mapping[str, int], launcher: Launcher | None) -> tuple[str, tuple[str, ...]]:
-    """Return the name of an option, and the value that is written in the same word: `--lr=1`, `-n8`."""
+    """Split an option from a value in the same word, as in `--lr=1` or `-n8`."""
     if word.startswith("--"):
         name, is_joined, value = word.partition("=")
         return name, (value,) if is_joined else ()
@@ -141,7 +141,7 @@ def _split(word: str, own: Mapping[str, int], launcher: Launcher | None) -> tupl
 
 
 def _typed(name: str, values: tuple[str, ...], found: Counterpart) -> Typed:
-    """Return an option; `--map-by ppr:4:node` says how many ranks each server has."""
+    """Return the option; `--map-by ppr:4:node` becomes the number of ranks on each server."""
     value = values[-1] if values else ""
     if key_of(name) != "--map-by" or not value.startswith("ppr:"):
         return Typed(name, values, found)
@@ -151,7 +151,7 @@ def _typed(name: str, values: tuple[str, ...], found: Counterpart) -> Typed:
 
 
 def _cleared(option: Typed, launcher: Launcher | None) -> Typed:
-    """Return an option that several launchers have as what it is of this one."""
+    """Resolve an option that several launchers have to its meaning for `launcher`."""
     found = counterpart(option.name)
     if launcher is None or found is None or found.subject != "unclear":
         return option

@@ -1,4 +1,4 @@
-"""Command lines of other launchers: a program that starts ranks itself, which a rank should hardly do."""
+"""Detection of other launchers in a command line, and their translation to `tlaunch run`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.cli.launch.external.options import Launcher
     from launcher.cli.launch.external.tlaunch_line import TlaunchLine
 
-# By their names; None: their lines are not translated (horovodrun's ranks meet by variables of its own).
+# Program name: launcher; None: its lines are not translated (horovodrun uses other rendezvous variables).
 PROGRAMS: Mapping[str, Launcher | None] = {
     **dict.fromkeys(
         ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich", "orterun", "prterun"), "mpirun"
@@ -26,23 +26,23 @@ MODULES: Mapping[str, Launcher | None] = {
     "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "accelerate.commands.launch": "accelerate",
     "launcher": None,
 }  # fmt: skip
-_STARTING = {"tlaunch": "run", "launcher": "run", "accelerate": "launch"}  # of these only this subcommand starts ranks
-_BY_MPI_OR_SLURM = frozenset(("mpirun", "srun"))  # all others start a program by Python
+_STARTING = {"tlaunch": "run", "launcher": "run", "accelerate": "launch"}  # program: its subcommand that starts ranks
+_BY_MPI_OR_SLURM = frozenset(("mpirun", "srun"))  # all others start the program with Python
 _GIVE_LOCAL_RANK = frozenset(("deepspeed", "torch.distributed.launch"))
 _WITHOUT_LOCAL_RANK = frozenset(("--use-env", "--no-local-rank"))
 
 
 @frozen
 class OtherLauncher:
-    """A launcher, and the line of tlaunch that starts the same program; None where that is not seen."""
+    """A launcher that was found in a command line."""
 
     name: str
-    as_tlaunch: TlaunchLine | None
-    unclear: tuple[str, ...] = ()  # the options because of which there is no line
+    as_tlaunch: TlaunchLine | None  # the equivalent tlaunch command; None if there is none
+    unclear: tuple[str, ...] = ()  # the options that cannot be translated
 
 
 def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLauncher | None:
-    """Return the launcher that a command line is of; None where it is of none. `python`: the command, read as Python's own.
+    """Return the launcher that a command line starts; None if it starts none. `python` is the parsed Python command.
 
     >>> other_launcher(("torchrun", "--nproc-per-node=2", "ddp.py", "--lr", "1"), None).as_tlaunch.run
     'tlaunch run --devices 2 -- python ddp.py --lr 1'
@@ -76,6 +76,6 @@ def _as_tlaunch(name: str, program: str, launcher: Launcher, words: Sequence[str
     if found is None:
         return OtherLauncher(name, None, (*line.unknown, *(each.name for each in line.of("unclear"))))
     if program in _GIVE_LOCAL_RANK and not _WITHOUT_LOCAL_RANK & {each.key for each in line.typed}:
-        note = f"ranks have LOCAL_RANK; {program}'s --local_rank is not among their arguments"
+        note = f"ranks get LOCAL_RANK in their environment, not {program}'s argument --local_rank"
         found = replace(found, notes=(*found.notes, note))
     return OtherLauncher(name, found)

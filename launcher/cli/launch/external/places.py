@@ -1,4 +1,4 @@
-"""Tells on which servers and devices a line of another launcher puts its ranks, in options and commands of tlaunch."""
+"""Translation of the servers and devices in another launcher's command line to tlaunch options and a rank table."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from launcher.cli.launch.external.command_lines import Line, number
 from launcher.cli.launch.external.options import TABLE, Launcher, Subject, table_of_file
 from launcher.core.frozen import frozen
 
-MAX_NAMED = 4  # servers that a line names; more are left to be filled in
-# How many ranks a server has where a launcher's line does not say it. Those of msrun are no more than --worker_num.
+MAX_NAMED = 4  # servers in a suggested line; the user fills in the rest
+# Default number of ranks per server. msrun limits it to --worker_num.
 _DEFAULT_DEVICES: Mapping[Launcher | None, int] = {"torchrun": 1, "msrun": 8, "srun": 1}
 _OF_PLACES: tuple[Subject, ...] = ("devices", "ranks", "server count", "servers", "server file")
 _BY_TABLE = ("--rank-table", TABLE)
 _LAYOUT = ("--dp", "--mp", "--pp")
 _THIS_MACHINE = frozenset(("localhost", "127.0.0.1"))
-_FILL_IN = "N stands for how many devices"
+_FILL_IN = "replace N with the number of devices"
 _SERVER_COUNT = re.compile(r"(?P<fewest>[1-9][0-9]{0,5})(?::(?P<most>[1-9][0-9]{0,5}))?")
 
 
 @frozen
 class ServerAddresses:
-    """The servers and devices of the ranks, as options of tlaunch say them."""
+    """tlaunch's options for the servers and devices of the ranks."""
 
     options: tuple[str, ...] = ()
-    table: tuple[str, ...] = ()  # the words that make the rank table
-    several: bool = False  # servers
-    from_one: bool = False  # the run is started from one machine
+    table: tuple[str, ...] = ()  # the command that creates the rank table
+    several: bool = False  # the run has several servers
+    from_one: bool = False  # one machine starts all servers
     notes: tuple[str, ...] = ()
 
 
 def says_places(line: Line) -> bool:
-    """Return whether a line says anything of how many ranks there are, or where."""
+    """Return True if a line has options for the ranks' servers or devices."""
     return line.has_rank_table or bool(line.of(*_OF_PLACES))
 
 
 def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
-    """Return where the ranks of a line are; None where it says that in a way that tlaunch has no options for."""
+    """Return the servers and devices of a line's ranks; None if tlaunch has no equivalent options."""
     if line.has_rank_table:
         names = ", ".join(each.name for each in line.of(*_OF_PLACES))
-        return ServerAddresses(several=True, notes=(f"{names}: found from the rank table",) if names else ())
+        return ServerAddresses(several=True, notes=(f"{names}: taken from the rank table",) if names else ())
     engine = () if line.engine else ("--engine", "mpi")
     if line.of("server file", "servers"):
         return _of_file(line, engine) if line.of("server file") else _of_hosts(line, engine, of_mpi=of_mpi)
@@ -49,7 +49,7 @@ def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
 
 
 def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
-    """Return the places of which only the numbers of ranks and servers are known."""
+    """Return the servers and devices if only the numbers of ranks and servers are known."""
     count = _SERVER_COUNT.fullmatch(line.value_of("server count") or "1")
     if count is None:
         return None
@@ -68,7 +68,7 @@ def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerA
 
 
 def _devices(line: Line) -> int | None:
-    """Return how many ranks a server has, as the line says it or by its launcher's default."""
+    """Return the number of ranks per server, from the line or the launcher's default."""
     if line.of("devices"):
         return line.number_of("devices")
     default, ranks = _DEFAULT_DEVICES.get(line.launcher), line.number_of("ranks")
@@ -78,29 +78,29 @@ def _devices(line: Line) -> int | None:
 
 
 def _fit(ranks: int, servers: int, devices: int | None, *, equally: bool) -> bool:
-    """Return whether so many ranks have so many servers; unless `equally`, the last server may have fewer."""
+    """Return True if the numbers are consistent; unless `equally`, the last server may have fewer ranks."""
     if devices is None:
         return False
     return ranks == devices * servers or (not equally and devices * (servers - 1) < ranks < devices * servers)
 
 
 def _of_file(line: Line, engine: tuple[str, ...]) -> ServerAddresses | None:
-    """Return the places that a file of hosts and slots lists; where there are fewer ranks, they have the first slots."""
+    """Return the servers and devices of a hostfile; if there are fewer ranks than slots, they use the first slots."""
     file, devices, ranks = line.value_of("server file"), line.number_of("devices"), line.number_of("ranks")
     if file is None or line.of("server count", "servers"):
         return None
     notes: list[str] = []
     fewer: tuple[str, ...] = ()
     if devices:
-        notes.append(f"each server has to have {devices} slots in {file}")
+        notes.append(f"each server must have {devices} slots in {file}")
     elif ranks and not line.has_own(*_LAYOUT):
         fewer = ("--dp", str(ranks), "--allow-idle-devices")
-        notes.append(f"{TABLE} holds all slots of {file}, of which --dp takes the first {ranks}")
+        notes.append(f"{TABLE} contains all slots of {file}; --dp {ranks} uses the first {ranks}")
     return ServerAddresses((*engine, *_BY_TABLE, *fewer), table_of_file(file), True, True, tuple(notes))
 
 
 def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
-    """Return the places of mpirun's `h1:4,h2`."""
+    """Return the servers and devices of mpirun's host list, such as `h1:4,h2`."""
     counts = _counts(line.value_of("servers") or "", line.number_of("devices"), line.number_of("ranks"))
     if "" in counts or line.of("server count"):
         return None
@@ -112,9 +112,10 @@ def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAdd
 
 
 def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str, int]:
-    """Return how many ranks each host of mpirun's `h1:4,h2` or `h1,h1,h2` has.
+    """Return the number of ranks on each host of mpirun's host list, such as `h1:4,h2` or `h1,h1,h2`.
 
-    Each has `devices`, or else as many as it has slots; there are `ranks` together, in the order of the hosts.
+    Each host has `devices` ranks, or one rank for each of its slots. The total is `ranks` if given, in the order of the
+    hosts.
     """
     counts: Counter[str] = Counter()
     for host in listed.split(","):
@@ -124,7 +125,7 @@ def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str,
         counts = Counter(dict.fromkeys(counts, devices))
     if ranks is None:
         return counts
-    if ranks > counts.total():  # by --oversubscribe
+    if ranks > counts.total():  # with --oversubscribe
         return dict.fromkeys(counts, -(-ranks // len(counts)))
     used: dict[str, int] = {}
     for name, count in counts.items():
@@ -134,14 +135,14 @@ def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str,
 
 
 def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engine: tuple[str, ...]) -> ServerAddresses:
-    """Return the places on one machine, or on the nodes of Slurm's allocation, for which there is no rank table."""
+    """Return the devices on one machine, or on the nodes of a Slurm allocation, which does not need a rank table."""
     devices = ("--devices", "N" if per_server is None else str(per_server))
     notes: tuple[str, ...] = (_FILL_IN,) if per_server is None else ()
     by_slurm = line.engine == "slurm" or servers > 1
     if servers > 1:
-        notes += (f"it is typed inside an allocation of {servers} nodes, by salloc or sbatch",)
+        notes += (f"run it inside an allocation of {servers} nodes from salloc or sbatch",)
     elif line.launcher == "srun":
-        notes += ("ranks start where it is typed; inside an allocation, --engine slurm starts them on its nodes",)
+        notes += ("ranks start on this machine; to start them on the nodes of an allocation, add --engine slurm",)
     if line.launcher == "srun" and by_slurm and not line.engine:
         engine = ("--engine", "slurm")
     return ServerAddresses((*engine, *devices), several=by_slurm, notes=notes)
@@ -150,7 +151,7 @@ def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engi
 def _of_names(
     line: Line, count: re.Match[str], servers: int, per_server: int | None, engine: tuple[str, ...]
 ) -> ServerAddresses:
-    """Return the places on servers that have to be named by a rank table, of which the line names the first at most."""
+    """Return the servers and devices for a rank table if the line names at most the first server."""
     shown, ranks = "N" if per_server is None else str(per_server), line.number_of("ranks")
     if per_server and ranks and servers <= MAX_NAMED and ranks % per_server:  # the last one has fewer
         shown = ",".join([shown] * (servers - 1) + [str(ranks % per_server)])
@@ -159,9 +160,9 @@ def _of_names(
     others = [f"HOST{at}" for at in range(len(names) + 1, min(servers, MAX_NAMED) + 1)]
     if servers > MAX_NAMED:
         others = [*others[:1], "..."]
-    notes = [f"{others[0]}: the name or address of the other server"]
+    notes = [f"replace {others[0]} with the name or address of the other server"]
     if len(others) > 1:
-        notes = [f"{others[0]} and so on: the names or addresses of the {'other ' * bool(names)}servers"]
+        notes = [f"replace {others[0]} and so on with the names or addresses of the {'other ' * bool(names)}servers"]
     if per_server is None:
         notes.append(_FILL_IN)
     elastic = ["--elastic"] * bool(count["most"] not in {None, count["fewest"]} and not line.has_own("--elastic"))
@@ -184,6 +185,6 @@ def _host(endpoint: str) -> str:
 
 
 def _port(endpoint: str) -> str | None:
-    """Return the port of `host:port` or `[address]:port`; None where there is none, or it is to be chosen (0)."""
+    """Return the port of `host:port` or `[address]:port`; None if it is missing or 0 (any free port)."""
     port = endpoint.rpartition(":")[2] if "]:" in endpoint or endpoint.count(":") == 1 else ""
     return port if number(port) else None

@@ -1,4 +1,4 @@
-"""The command line of tlaunch that does what one of another launcher does."""
+"""Translation of another launcher's command line to a tlaunch command."""
 
 from __future__ import annotations
 
@@ -13,82 +13,82 @@ from launcher.preload.masking import MASK
 from launcher.program.program_command import is_python
 
 _MODULE, _NO_PYTHON = frozenset(("-m", "--module")), "--no-python"
-_OF_TABLE: tuple[Subject, ...] = ("meeting", "first server")  # what these say is found from it
+_OF_TABLE: tuple[Subject, ...] = ("meeting", "first server")  # the rank table replaces these
 
 
 @frozen
 class TlaunchLine:
-    """The commands that a person is to type, quoted for a shell."""
+    """The tlaunch commands for the user, quoted for a shell."""
 
-    table: str | None  # the command that makes the rank table first
+    table: str | None  # the command that creates the rank table
     run: str
-    notes: tuple[str, ...] = ()  # on what has to be filled in or typed where, and on options that are left out
-    unknown: tuple[str, ...] = ()  # options that are left out, and may say anything
-    missing: tuple[str, ...] = ()  # options that are left out, and do what tlaunch does not do by any option
+    notes: tuple[str, ...] = ()  # on placeholders, on where to run it, and on omitted options
+    unknown: tuple[str, ...] = ()  # omitted options with unknown meaning
+    missing: tuple[str, ...] = ()  # omitted options without an equivalent
 
 
 def tlaunch_line(
     line: Line, *, command: str = "tlaunch run", by_python: bool = False, again: bool = False
 ) -> TlaunchLine | None:
-    """Return the line that does the same; None where that cannot be told.
+    """Return the equivalent tlaunch command; None if the line cannot be translated.
 
     Args:
         line: The line of another launcher.
-        command: What the line of tlaunch begins with.
-        by_python: Whether the launcher starts the program by Python, whatever it is called.
-        again: Whether the command is `tlaunch rerun`, for which what is not given is as it was recorded.
+        command: The beginning of the tlaunch command.
+        by_python: Whether the launcher always starts the program with Python.
+        again: Whether the command is `tlaunch rerun`, which takes missing options from the recorded run.
     """
     if (program := _program(line, by_python=by_python)) is None:
         return None
     are_arguments = bool(program) and program[0].startswith("-")
-    # Of mpirun, `:` stands between several programs.
+    # mpirun separates several programs with `:`.
     is_cut = not line.is_clear or (are_arguments and not again) or ":" in line.program
     if is_cut or line.of("unclear"):
         return None
-    of_mpi = line.launcher == "mpirun" and bool(program) and not are_arguments  # its ranks are of one MPI job
+    of_mpi = line.launcher == "mpirun" and bool(program) and not are_arguments  # the ranks form one MPI job
     places = ServerAddresses() if again and not says_places(line) else places_of(line, of_mpi=of_mpi)
     if places is None:
         return None
     is_mpi = "mpi" in (*places.options, *line.own)
     options, left_out, missing = _options(line, of_mpi=is_mpi, several=places.several)
     of_bare_mpi = of_mpi and not names_program(program[0]) and not line.has_own("--mpi-ranks", "--no-mpi-ranks")
-    as_ranks = ("--mpi-ranks",) * of_bare_mpi  # what Python imports, the run sees by itself
+    as_ranks = ("--mpi-ranks",) * of_bare_mpi  # `tlaunch run` detects MPI in Python programs
     words = [shell_words((*places.options, *as_ranks, *line.own)), *options]
     run = " ".join(filter(None, (command, *words, *(["--", shell_words(program)] if program else []))))
     notes = [*places.notes, *left_out]
     if places.table and not places.from_one:
-        notes.insert(0, f"the second line is typed on every server, with the same {TABLE}")
+        notes.insert(0, f"run the second command on every server, with the same {TABLE}")
     if line.unknown:
-        notes.append(f"{', '.join(line.unknown)}: not known here, and left out")
+        notes.append(f"{', '.join(line.unknown)}: unknown option, left out")
     if MASK in run:
-        notes.append("what is masked has to be filled in")
+        notes.append("fill in the masked values")
     return TlaunchLine(shell_words(places.table) if places.table else None, run, tuple(notes), line.unknown, missing)
 
 
 def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
-    """Return the words of the program, with Python before what the other launcher has it start.
+    """Return the words of the program, with `python` in front if the other launcher adds it.
 
-    None where it would have Python start what is hardly a program for it: `torchrun bash run.sh`.
+    Return None if the launcher would start a program with Python that is not a Python program: `torchrun bash run.sh`.
     """
     program, keys = line.program, {each.key for each in line.typed}
     if keys & _MODULE:
         return ("python", "-m", *program)
     if not program or _NO_PYTHON in keys:
         return program
-    is_started_itself = not by_python or is_python(program[0]) or program[0] == "pytest"  # which msrun knows, too
+    is_started_itself = not by_python or is_python(program[0]) or program[0] == "pytest"  # msrun starts pytest directly
     if program[0].endswith(".py") or ("/" in program[0] and not is_started_itself):
         return ("python", *program)
     return program if is_started_itself else None
 
 
 def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], list[str], tuple[str, ...]]:
-    """Return tlaunch's options, quoted; notes on those it does not have, each with a reason; and those it cannot replace."""
+    """Return tlaunch's options (quoted), notes on omitted options, and the options without an equivalent."""
     options: list[str] = []
     missing: list[str] = []
     left_out: dict[str, list[str]] = {}
     for each in line.typed:
         if each.counterpart.here not in {None, "--env"} and line.has_own(each.counterpart.here or ""):
-            words, reason = None, f"{each.counterpart.here} is given, too"
+            words, reason = None, f"{each.counterpart.here} is also given"
         else:
             words, reason = _words(each, of_mpi=of_mpi, several=several), _reason(each, several=several)
         options += words or ()
@@ -100,12 +100,12 @@ def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], lis
 
 
 def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
-    """Return the words, quoted, that do the same; None where none do."""
+    """Return the equivalent words, quoted; None if there are none."""
     value, here = shell_words([each.value]), each.counterpart.here
     words: Sequence[str] | None = None
     if each.counterpart.subject not in {None, *_OF_TABLE} or each.key in {*_MODULE, _NO_PYTHON}:
         words = ()
-    elif each.key == "-x" and "=" not in each.value:  # its value is that of this shell
+    elif each.key == "-x" and "=" not in each.value:  # copies the variable from this shell
         words = ("--env", each.value) if several and each.value.isidentifier() else None
     elif each.key == "--mixed-precision":
         words = ("--env", f"ACCELERATE_MIXED_PRECISION={value}")
@@ -122,7 +122,7 @@ def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
 
 def _reason(each: Typed, *, several: bool) -> str:
     if each.counterpart.subject is not None:
-        return "found from the rank table" if several else "not needed on one machine"
+        return "taken from the rank table" if several else "not needed on one machine"
     if each.key == "-x":
-        return f"{each.value} is no name of a variable" if several else "ranks have the variables of this shell"
+        return f"{each.value} is not a variable name" if several else "ranks inherit the variables of this shell"
     return each.counterpart.needless or each.counterpart.instead or ""

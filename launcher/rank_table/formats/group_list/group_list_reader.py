@@ -1,6 +1,6 @@
-"""The two formats without a version: a lab's table, with ranks, and a cloud's table, where they follow from the order.
+"""Read the formats without a version: legacy-lab, with ranks, and legacy-cloud, whose ranks follow from the order.
 
-Both list groups of instances with their devices. An instance names its server, so several of them may share one.
+Both contain groups of instances with devices. An instance names its server, so several instances may share one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from launcher.rank_table.schema import Shape, Shapes, needed, shown
 from launcher.rank_table.table_format import LAB_TABLE_OPTIONS, Format
 
 _DEVICES = '[{"device_id": "0", "device_ip": "..."}]'
-_NO_ADDRESS = '"...", the address of its network card, or "" where it has none'
+_NO_ADDRESS = '"...", the address of its network card, or "" if it has none'
 _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class TableShape(Shape):
-    version: Any = None  # makes it no table of these formats; said where it is read
+    version: Any = None  # not allowed in these formats; reported by _read
     status: str = needed('"completed"')
     group_count: str = needed('"1", the number of groups')
     group_list: list[Any] = needed('[{"group_name": "", ...}]')
@@ -41,7 +41,7 @@ class TableShape(Shape):
 
 class LabShape(TableShape):
     para_plane_nic_location: str = needed('"device"')
-    deploy_mode: Any = None  # HCCL asks only whether it is there
+    deploy_mode: Any = None  # HCCL only requires that the key exists
     board_id: Any = None
     chip_info: Any = None
     para_plane_nic_name: Any = None
@@ -57,7 +57,7 @@ class GroupShape(Shape):
 class LabGroupShape(GroupShape):
     device_num: str = needed('"1", the number of devices')
     server_num: str = needed('"1", the number of servers')
-    server_list: Any = None  # for network cards of the servers, which HCCL refuses by now
+    server_list: Any = None  # for the servers' network cards, which HCCL does not support
 
 
 class CloudGroupShape(GroupShape):
@@ -71,7 +71,7 @@ class LabInstanceShape(Shape):
 
 
 class PodShape(Shape):
-    pod_name: str = needed('"...", by which its processes find their ranks')
+    pod_name: str = needed('"...", the name of the pod')
     server_id: str = needed('"...", the address or name of the server')
     devices: list[Any] = needed(_DEVICES)
 
@@ -83,20 +83,20 @@ class DeviceShape(Shape):
 
 
 class LonePodDeviceShape(Shape):
-    """A device in a group of one pod, where HCCL does not look at addresses."""
+    """A device in a group with a single pod, whose address HCCL does not read."""
 
     device_id: str = needed('"0", the id that the driver shows')
     device_ip: Any = None
 
 
 class _Form(NamedTuple):
-    """The shapes of one of the two formats."""
+    """The shapes of one of the formats."""
 
     format: Format
     table: type[Shape]
     group: type[Shape]
     instance: type[Shape]
-    server_words: Mapping[str, str]  # where to point for the devices of a server
+    server_words: Mapping[str, str]  # key names for positions
 
 
 _LAB = _Form(Format.LAB, LabShape, LabGroupShape, LabInstanceShape, {"device": "server_id"})
@@ -106,20 +106,20 @@ _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "
 
 
 def read_lab(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """Return the rows of a lab's table; what is wrong with its shape goes into `shapes`."""
+    """Return the rows of a legacy-lab table; shape faults go to `shapes`."""
     named = CHIP_INFOS.get(text_at(document, "chip_info") or "")
     chip = CHIPS[named] if named is not None and profile.chip == "auto" else profile.hardware
     return _read(_LAB, document, shapes, chip, profile.consumer)
 
 
 def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """Return the rows of a cloud's table, without ranks; what is wrong with its shape goes into `shapes`."""
+    """Return the rows of a legacy-cloud table, without ranks; shape faults go to `shapes`."""
     return _read(_CLOUD, document, shapes, profile.hardware, profile.consumer)
 
 
 def lab_cluster(table: Table) -> Cluster:
-    """Return the records. Only for a table without errors, where every number is known."""
-    # Of the board and its network cards what is not usual: text as it is, anything else as JSON text.
+    """Return the cluster of a table without errors."""
+    # Unusual values for the board and its network cards: strings unchanged, other values as JSON text.
     values = {key: table.fields[key] for key in LAB_TABLE_OPTIONS if table.fields.get(key) is not None}
     texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
     devices = max(len(server.devices) for server in table.servers)
@@ -130,7 +130,7 @@ def lab_cluster(table: Table) -> Cluster:
 
 
 def cloud_cluster(table: Table) -> Cluster:
-    """Return the records, ranks counted as HCCL does. Only for a table without errors.
+    """Return the cluster of a table without errors, with ranks numbered as by HCCL.
 
     Worked example: servers "10.0.0.9" with devices 1 0 and "10.0.0.10" with device 0, in this order. As text
     "10.0.0.10" comes first, so its device is rank 0, and devices 0 and 1 of "10.0.0.9" are ranks 1 and 2.
@@ -155,7 +155,7 @@ def _servers(table: Table, ranks: Mapping[Pointer, int]) -> tuple[Server, ...]:
 
 def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: str) -> GroupTable:
     shapes.check(form.table, (), document)
-    if "version" in document:  # no string, for else it would be a table of another format
+    if "version" in document:  # not a string, or the format would be another one
         message = f"version must be a string, not {shown(document['version'])}"
         shapes.note("RT205", Finding(("version",), message, "remove it: a table with group_list has none"))
     rows = _Rows(form, shapes)
@@ -165,16 +165,16 @@ def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: s
 
 
 class _Rows:
-    """Walks over groups, instances and devices, and puts servers together by their names on the way."""
+    """A collector of servers during the walk over groups, instances and devices. Servers with one name are merged."""
 
     def __init__(self, form: _Form, shapes: Shapes) -> None:
         self._form = form
         self._shapes = shapes
-        self._numbers: dict[str, int] = {}  # of the servers that have a name
-        self._servers: list[tuple[ServerRow, list[DeviceRow]]] = []  # rows still without devices, and those
+        self._numbers: dict[str, int] = {}  # indexes of the named servers
+        self._servers: list[tuple[ServerRow, list[DeviceRow]]] = []  # rows without devices, and their devices
 
     def group(self, pointer: Pointer, fields: Fields) -> GroupRow:
-        """Return the row of a group, and keep the servers of its instances."""
+        """Return the row of a group, and record the servers of its instances."""
         self._shapes.check(self._form.group, pointer, fields)
         instances = fields.get("instance_list")
         has_addresses = self._form is _LAB or (isinstance(instances, list) and len(instances) > 1)
@@ -185,7 +185,7 @@ class _Rows:
         return GroupRow(pointer, fields, tuple(rows))
 
     def servers(self) -> tuple[ServerRow, ...]:
-        """Return all servers, in the order in which the table first names them."""
+        """Return all servers, in the order of their first use in the table."""
         return tuple(server._replace(devices=tuple(devices)) for server, devices in self._servers)
 
     def _instance(self, pointer: Pointer, fields: Fields, *, has_addresses: bool) -> InstanceRow:
@@ -195,13 +195,13 @@ class _Rows:
         devices = []
         for at, entry in self._shapes.entries(pointer, fields, "devices"):
             self._shapes.check(DeviceShape if has_addresses else LonePodDeviceShape, at, entry)
-            # One address: unlike in other formats, HCCL does not split it at commas.
+            # Unlike in other formats, HCCL does not split the address at commas.
             device_ip = text_at(entry, "device_ip") if has_addresses else None
             device_id = read_decimal(entry.get("device_id"))
             devices.append(DeviceRow(number, at, entry, device_id, None, (device_ip,) if device_ip else ()))
         if self._form is _LAB:
-            # One rank, whatever the list holds: a fault in it shall not look like a fault of the ranks. It stands beside
-            # the list of devices, in the object of the instance.
+            # An instance has one rank, even if its device list is faulty, so that this does not look like a fault of the
+            # ranks. The rank is in the object of the instance.
             first = devices[0] if devices else DeviceRow(number, pointer, {}, None, None, ())
             rank = fields.get("rank_id")
             ranked = first._replace(global_rank=read_decimal(rank), words={}, rank_pointer=pointer)

@@ -1,4 +1,4 @@
-"""v1.1: nodes whose ranks are devices, or processes on the host itself. All scalars are written as strings."""
+"""Read v1.1: nodes whose ranks are devices, or processes on the host. All scalars are strings."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _RANKS = '[{"rank_id": "0", "device_id": "0", "rank_ip": ""}]'
 
 class RankShape(Shape):
     rank_id: str = needed('"0" to "n-1", counted over all nodes')
-    device_id: str = ""  # a rank without one computes on the host
-    rank_ip: str = ""  # the node's address where it is unset
+    device_id: str = ""  # a rank without a device computes on the host
+    rank_ip: str = ""  # the node's address if unset
     port: str = ""
-    sdid: Any = None  # read only with heterog_sub_version, as is bind_device_id
+    sdid: Any = None  # like bind_device_id, used only with heterog_sub_version
     bind_device_id: Any = None
 
 
@@ -43,7 +43,7 @@ class SuperPodRankShape(Shape):
     rank_ip: str = needed('"..." or "" to use node_addr')
     port: str = needed('"0" to let HCCL choose')
     sdid: str = needed('"...", the device\'s number in its super pod, or "-1"')
-    bind_device_id: Any = None  # asked for on host ranks, by a rule
+    bind_device_id: Any = None  # a rule requires it for host ranks
 
 
 class NodeShape(Shape):
@@ -63,7 +63,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """Return the rows of a v1.1 table. One with the servers of another format is left to the rule about versions."""
+    """Return the rows of a v1.1 table. A rule about versions reports tables with the list of another format."""
     servers: list[ServerRow] = []
     if list_of_another(document, Format.V1_1) is None:
         shapes.check(TableShape, (), document)
@@ -81,7 +81,7 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the records. Only for a table without errors, where every number is known."""
+    """Return the cluster of a table without errors."""
     in_super_pods = SUB_VERSION in table.fields
     servers = []
     for node in table.servers:
@@ -112,7 +112,7 @@ def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:
 
 
 def _options(row: DeviceRow, *, in_super_pods: bool) -> Options:
-    """Return the options of a rank: port 0 is none, and only host ranks are bound to a device."""
+    """Return the options of a rank. Port 0 means no port, and only host ranks have a bound device."""
     found: list[tuple[str, str]] = []
     bound = text_at(row.fields, "bind_device_id")
     if in_super_pods and row.device_id == HOST_RANK and bound:

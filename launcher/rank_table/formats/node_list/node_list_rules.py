@@ -1,4 +1,4 @@
-"""Rules for v1.1 alone: nodes with addresses, ranks on hosts, the keys that heterog_sub_version adds."""
+"""Rules for v1.1: node addresses, ranks on hosts, and the keys that heterog_sub_version adds."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ SUB_VERSIONS = ("1.2",)
 
 @rule("RT352", "a collective_id that is too long", formats=V1_1)
 def collective_id_long(table: Table) -> Iterator[Finding]:
-    """collective_id names the job in at most 127 bytes; any text will do."""
+    """collective_id is the job's name, any text of at most 127 bytes."""
     name = text_at(table.fields, "collective_id")
     yield from name_unusable(("collective_id",), name, COLLECTIVE_ID_LIMIT, "write a shorter name")
 
 
 @rule("RT353", "a heterog_sub_version that HCCL does not know", formats=V1_1)
 def sub_version_unknown(table: Table) -> Iterator[Finding]:
-    """heterog_sub_version marks tables for super pods of host and device ranks; "1.2" is the only one there is."""
+    """heterog_sub_version marks tables for super pods with host and device ranks. Its only value is "1.2"."""
     written = text_at(table.fields, SUB_VERSION)
     if written is not None and written not in SUB_VERSIONS:
-        message = f'{SUB_VERSION} is "{written[:20]}", HCCL knows "{SUB_VERSIONS[0]}" only'
+        message = f'{SUB_VERSION} is "{written[:20]}", but HCCL knows only "{SUB_VERSIONS[0]}"'
         yield Finding((SUB_VERSION,), message, f'write "{SUB_VERSIONS[0]}", or leave {SUB_VERSION} out')
 
 
 @rule("RT354", "a mode that HCCL does not know", formats=V1_1)
 def mode_unknown(table: Table) -> Iterator[Finding]:
-    """A mode says how ranks on hosts talk: "tcp" or "rdma", in small letters."""
+    """The mode is the protocol of ranks on hosts: "tcp" or "rdma", in lower case."""
     written = text_at(table.fields, "mode")
     if written is not None and written not in MODES:
         known = written.strip().lower()
         hint = f'write "{known if known in MODES else MODES[0]}", or leave mode out'
-        yield Finding(("mode",), f'mode is "{written[:20]}", HCCL knows "tcp" and "rdma"', hint)
+        yield Finding(("mode",), f'mode is "{written[:20]}", but HCCL knows only "tcp" and "rdma"', hint)
 
 
 @rule("RT355", "a node_addr that is not an address", formats=V1_1)
 def node_address_invalid(table: Table) -> Iterator[Finding]:
-    """Ranks on a host, and devices without a rank_ip, talk over node_addr, so it is an IPv4 or IPv6 address.
+    """node_addr must be an IPv4 or IPv6 address, since ranks on a host and devices without a rank_ip use it.
 
-    The other formats take any name for a server; this one does not. HCCL takes 0.0.0.0 for an address that is not set,
-    and refuses a table where one node has none and another one has.
+    Other formats allow any server name. HCCL treats 0.0.0.0 as unset, and refuses a table in which only some nodes have
+    an address.
     """
     for server in table.servers:
         packed = packed_address(server.server_id or "")
@@ -60,7 +60,7 @@ def node_address_invalid(table: Table) -> Iterator[Finding]:
 
 @rule("RT356", "a port of a rank that cannot be used", formats=V1_1)
 def rank_port_unusable(table: Table) -> Iterator[Finding]:
-    """A port is a string from "0" to "65535"; "0", or no port, lets HCCL choose one."""
+    """A port is a string from "0" to "65535". With "0" or without a port, HCCL chooses one."""
     for device in table.devices:
         written = text_at(device.fields, "port")
         number = read_signed(written)
@@ -69,22 +69,22 @@ def rank_port_unusable(table: Table) -> Iterator[Finding]:
             yield Finding((*device.pointer, "port"), message, 'write "0" to let HCCL choose one')
 
 
-@rule("RT357", "a sdid that is not a number", formats=V1_1)
+@rule("RT357", "an sdid that is not a number", formats=V1_1)
 def super_device_unreadable(table: Table) -> Iterator[Finding]:
-    """With heterog_sub_version every rank has a sdid, the device's number in its super pod, "-1" where it has none."""
+    """With heterog_sub_version, every rank has an sdid: the device's number in its super pod, or "-1" for none."""
     if SUB_VERSION not in table.fields:
         return
     for device in table.devices:
         written = text_at(device.fields, "sdid")
         if written is not None and read_signed(written) is None:
             message = f'sdid is "{written[:20]}", not a number'
-            hint = 'write "-1" for a rank outside the super pod, else the SDID that `npu-smi info -t spod-info` shows'
+            hint = 'write "-1" for a rank outside the super pod, else the SDID shown by `npu-smi info -t spod-info`'
             yield Finding((*device.pointer, "sdid"), message, hint)
 
 
-@rule("RT358", "a host rank that is bound to no device", formats=V1_1)
+@rule("RT358", "a host rank without a bound device", formats=V1_1)
 def host_rank_unbound(table: Table) -> Iterator[Finding]:
-    """With heterog_sub_version a rank on the host (device_id "-1") says in bind_device_id which device it works with."""
+    """With heterog_sub_version, a rank on the host (device_id "-1") names the device that it uses in bind_device_id."""
     if SUB_VERSION not in table.fields:
         return
     for server in table.servers:
@@ -97,13 +97,16 @@ def host_rank_unbound(table: Table) -> Iterator[Finding]:
                     yield Finding(device.at(), "this host rank has no bind_device_id", hint)
                 elif not isinstance(written, str) or read_signed(written) is None:
                     message = "bind_device_id must be a device_id, written as a string"
-                    hint = f'write "{example}", or the device that was meant'
+                    hint = f'write "{example}", or the intended device'
                     yield Finding((*device.pointer, "bind_device_id"), message, hint)
 
 
 @rule("RT359", "IPv4 and IPv6 among the nodes", formats=V1_1)
 def node_families_mixed(table: Table) -> Iterator[Finding]:
-    """The nodes' addresses are all IPv4 or all IPv6, and so are those that the ranks use: rank_ip, else node_addr."""
+    """The addresses of all nodes must be of one family, IPv4 or IPv6, and so must the addresses that ranks use.
+
+    A rank uses rank_ip, or else node_addr.
+    """
     if len(table.servers) < 2:
         return
     nodes = {server.number: address_family(server.server_id or "") for server in table.servers}

@@ -1,4 +1,4 @@
-"""Rules for v2.0: the network layers of each rank, and the addresses in them."""
+"""Rules for v2.0: the network layers of each rank, and their addresses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from launcher.rank_table.table_format import Format
 
 V2_0 = frozenset({Format.V2_0})
 LEVEL_LIMIT = 8  # layers are 0 .. 7
-ADDRESS_LIMIT = 24  # of one rank in one layer
+ADDRESS_LIMIT = 24  # per rank and layer
 NAME_LIMIT = 1024  # bytes of net_instance_id and plane_id
 PORT_LIMIT, PORT_NAME_LIMIT = 16, 32
-BACKUP_LIMIT = 16  # addresses that stand in for one
+BACKUP_LIMIT = 16  # backup addresses of one address
 NET_TYPES = ("TOPO_FILE_DESC", "CLOS", "1DMESH", "2DMESH", "A3_SERVER", "A2_AX_SERVER")
 ADDRESS_KINDS = {
     "EID": "an EID of 32 hexadecimal digits",
@@ -31,7 +31,7 @@ EID_DIGITS = 32
 _TODAY = {
     "level": 'write "net_layer", with the same number',
     "id": 'write "net_instance_id", with the same name',
-    "fabric_type": 'write "net_type": "TOPO_FILE_DESC" for INNER, "CLOS" else',
+    "fabric_type": 'write "net_type": "TOPO_FILE_DESC" for INNER, else "CLOS"',
     "rank_addr_type": 'remove it, and write "addr_type" into each entry of rank_addr_list',
     "rank_addrs": 'write "rank_addr_list": [{"addr_type": "EID", "addr": "...", "ports": ["0/1"]}]',
 }
@@ -43,56 +43,56 @@ def levels_many(table: Table) -> Iterator[Finding]:
     for device in table.devices:
         written = device.fields.get("level_list")
         if isinstance(written, list) and len(written) > LEVEL_LIMIT:
-            message = f"level_list has {len(written)} entries, HCCL allows {LEVEL_LIMIT}"
+            message = f"level_list has {len(written)} entries, but HCCL allows {LEVEL_LIMIT}"
             yield Finding(device.at("level_list"), message, "write one entry for each layer, 0 to 7")
 
 
 @rule("RT378", "a layer that does not exist", formats=V2_0)
 def layer_outside(table: Table) -> Iterator[Finding]:
-    """net_layer counts the layers of the network from 0, inside a server, to 7."""
+    """net_layer is a layer of the network, from 0 (inside a server) to 7."""
     for device in table.devices:
         for pointer, layer in _layers(device):
             if not 0 <= layer < LEVEL_LIMIT:
                 message = f"net_layer {shown(layer)} is outside 0 .. {LEVEL_LIMIT - 1}"
-                yield Finding((*pointer, "net_layer"), message, "count the layers from 0, the one inside the server")
+                yield Finding((*pointer, "net_layer"), message, "number the layers from 0, the layer inside the server")
 
 
 @rule("RT379", "layers out of order", formats=V2_0)
 def layers_unordered(table: Table) -> Iterator[Finding]:
-    """The entries of level_list are sorted by net_layer, and none stands there twice."""
+    """The entries of level_list are sorted by net_layer, without repeats."""
     for device in table.devices:
         layers = _sound_layers(device)
         for (_, before), (pointer, layer) in pairwise(layers):
             if layer <= before:
                 message = f"net_layer {layer} comes after {before}"
-                yield Finding((*pointer, "net_layer"), message, "sort level_list by net_layer, each layer once")
+                yield Finding((*pointer, "net_layer"), message, "sort level_list by net_layer, with each layer once")
 
 
 @rule("RT391", "a rank without layer 0", formats=V2_0)
 def layer_zero_missing(table: Table) -> Iterator[Finding]:
-    """Layer 0 says with which devices a rank shares a server. HCCL gives up on a rank that has only higher layers."""
+    """Layer 0 determines the devices that share a server with the rank. HCCL refuses a rank without layer 0."""
     for device in table.devices:
         layers = _sound_layers(device)
         if layers and layers[0][1] > 0 and all(one[1] < other[1] for one, other in pairwise(layers)):
             pointer, layer = layers[0]
             message = f"the first layer of this rank is {layer}, not 0"
-            yield Finding((*pointer, "net_layer"), message, "put the layer inside the server first, with net_layer 0")
+            yield Finding((*pointer, "net_layer"), message, "start with the layer inside the server, with net_layer 0")
 
 
 @rule("RT380", "a network without a usable name", formats=V2_0)
 def instance_unusable(table: Table) -> Iterator[Finding]:
-    """net_instance_id names the network that a rank is part of in a layer, in 1 to 1024 bytes."""
+    """net_instance_id is the name of the rank's network in a layer, 1 to 1024 bytes long."""
     for pointer, level in _all_levels(table):
         name = text_at(level, "net_instance_id")
         if name is not None and not 1 <= len(name.encode()) <= NAME_LIMIT:
-            message = f"net_instance_id has {len(name.encode())} bytes, HCCL allows 1 to {NAME_LIMIT}"
+            message = f"net_instance_id has {len(name.encode())} bytes, but HCCL allows 1 to {NAME_LIMIT}"
             hint = "write a name that all ranks of this network share"
             yield Finding((*pointer, "net_instance_id"), message, hint)
 
 
 @rule("RT381", "an unknown net_type", formats=V2_0)
 def net_type_unknown(table: Table) -> Iterator[Finding]:
-    """net_type is TOPO_FILE_DESC where the driver's topology file describes the links, CLOS where all reach all."""
+    """net_type is TOPO_FILE_DESC if the driver's topology file describes the links, or CLOS if all reach all."""
     for pointer, level in _all_levels(table):
         written = text_at(level, "net_type")
         if written is not None and written not in NET_TYPES:
@@ -104,7 +104,7 @@ def net_type_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT382", "an unknown addr_type", formats=V2_0)
 def address_kind_unknown(table: Table) -> Iterator[Finding]:
-    """addr_type says how to read addr: "EID", "IPV4" or "IPV6", in capital letters."""
+    """addr_type is the kind of addr: "EID", "IPV4" or "IPV6", in upper case."""
     for pointer, address in _all_addresses(table):
         written = address.get("addr_type")
         if isinstance(written, str) and written not in ADDRESS_KINDS:
@@ -125,11 +125,11 @@ def address_of_other_kind(table: Table) -> Iterator[Finding]:
             yield Finding((*pointer, "addr"), message, hint)
 
 
-@rule("RT392", "addresses that cannot stand in for another one", formats=V2_0)
+@rule("RT392", "backup addresses that cannot be used", formats=V2_0)
 def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
-    """backup_addr lists up to 16 addresses that take the place of addr where its link is down, all of its addr_type.
+    """backup_addr lists up to 16 addresses of the same addr_type that replace addr if its link is down.
 
-    An EID has none. HCCL before it knew this key ignores it.
+    An EID has none. Older versions of HCCL ignore the key.
     """
     for pointer, level in _all_levels(table):
         for place, address in addresses(pointer, level):
@@ -143,13 +143,13 @@ def addresses_many(table: Table) -> Iterator[Finding]:
     for pointer, level in _all_levels(table):
         count = _address_count(level)
         if count > ADDRESS_LIMIT:
-            message = f"rank_addr_list has {count} entries, HCCL allows {ADDRESS_LIMIT}"
-            yield Finding((*pointer, "rank_addr_list"), message, "leave addresses out")
+            message = f"rank_addr_list has {count} entries, but HCCL allows {ADDRESS_LIMIT}"
+            yield Finding((*pointer, "rank_addr_list"), message, "remove some addresses")
 
 
 @rule("RT385", "ranks of one network with different numbers of addresses", formats=V2_0)
 def address_counts_uneven(table: Table) -> Iterator[Finding]:
-    """All ranks that name the same net_instance_id in a layer have the same number of addresses there."""
+    """In a layer, all ranks with the same net_instance_id have the same number of addresses."""
     first: dict[tuple[int | None, str], tuple[int, Pointer]] = {}
     for pointer, level in _all_levels(table):
         name, layer, count = text_at(level, "net_instance_id"), integer_at(level, "net_layer"), _address_count(level)
@@ -166,7 +166,7 @@ def address_counts_uneven(table: Table) -> Iterator[Finding]:
 
 @rule("RT386", "ports that HCCL cannot use", formats=V2_0)
 def ports_unusable(table: Table) -> Iterator[Finding]:
-    """An address stands for 1 to 16 ports of its device, each a string of at most 32 bytes such as "0/1"."""
+    """An address has 1 to 16 ports of its device. Each is a string of at most 32 bytes, such as "0/1"."""
     for pointer, level in _all_levels(table):
         for place, address in addresses(pointer, level):
             ports = address.get("ports")
@@ -176,7 +176,7 @@ def ports_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT387", "a plane_id that is too long", formats=V2_0)
 def plane_long(table: Table) -> Iterator[Finding]:
-    """plane_id names a plane of the network, in at most 1024 bytes."""
+    """plane_id is the name of a network plane, at most 1024 bytes long."""
     for pointer, address in _all_addresses(table):
         name = text_at(address, "plane_id")
         yield from name_unusable((*pointer, "plane_id"), name, NAME_LIMIT, "write a shorter name")
@@ -184,7 +184,7 @@ def plane_long(table: Table) -> Iterator[Finding]:
 
 @rule("RT389", "a key of a draft of v2.0", formats=V2_0)
 def draft_key(table: Table) -> Iterator[Finding]:
-    """Drafts of v2.0 called some keys otherwise, and HCCL does not read them any more. Each key is named once."""
+    """In drafts of v2.0 some keys have other names, which HCCL does not read. Each key is reported once."""
     uses: dict[str, tuple[Pointer, int]] = {}
     for pointer, level in _all_levels(table):
         for key in level.keys() & DRAFT_KEYS.keys() if is_draft(level) else ():
@@ -192,12 +192,12 @@ def draft_key(table: Table) -> Iterator[Finding]:
             uses[key] = first, count + 1
     for key, (pointer, count) in uses.items():
         more = f" (and {count - 1} more like it)" if count > 1 else ""
-        message = f"{key} is a key of a draft of this format, HCCL reads {DRAFT_KEYS[key]}{more}"
+        message = f"{key} is a key of a draft of this format, but HCCL reads {DRAFT_KEYS[key]}{more}"
         yield Finding((*pointer, key), message, _TODAY[key], at_key=True)
 
 
 def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """Return the layers of a rank; empty where there are too many, which is reported."""
+    """Return the layers of a rank; empty if there are too many, which another rule reports."""
     found = [
         (pointer, layer) for pointer, level in levels(device) if (layer := integer_at(level, "net_layer")) is not None
     ]
@@ -205,7 +205,7 @@ def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
 
 
 def _sound_layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """Return the layers of a rank; empty where one of them is invalid."""
+    """Return the layers of a rank; empty if any of them is invalid."""
     found = _layers(device)
     written = device.fields.get("level_list")
     is_whole = isinstance(written, list) and len(written) == len(found)
@@ -217,7 +217,7 @@ def _all_levels(table: Table) -> Iterator[tuple[Pointer, Fields]]:
 
 
 def _all_addresses(table: Table) -> Iterator[tuple[Pointer, Fields]]:
-    """Yield the addresses of all layers, and that of the control plane."""
+    """Yield the addresses of all layers and of the control plane."""
     for device in table.devices:
         for pointer, level in levels(device):
             yield from addresses(pointer, level)
@@ -238,7 +238,7 @@ def _is_of_kind(kind: str | None, address: str) -> bool:
         return False
     if kind == "IPV4":
         return address_family(address) == 4
-    # HCCL lets :: stand for two groups of digits or more, where others let it stand for one.
+    # In HCCL, :: stands for at least two groups; other parsers allow one.
     groups = sum(bool(group) for group in address.split(":")) + ("." in address)
     return address_family(address) == 6 and ("::" not in address or groups <= 6)
 
@@ -249,29 +249,29 @@ def _kind_of(address: str | None) -> str | None:
 
 def _faulty_backups(pointer: Pointer, address: Fields) -> Iterator[Finding]:
     written, kind = address["backup_addr"], text_at(address, "addr_type")
-    leave_out = "or leave backup_addr out"
+    leave_out = "or remove backup_addr"
     if not isinstance(written, list):
         yield Finding(pointer, f"backup_addr must be a list, not {shown(written)}", f"write a list, {leave_out}")
     elif len(written) > BACKUP_LIMIT:
-        message = f"backup_addr has {len(written)} entries, HCCL allows {BACKUP_LIMIT}"
-        yield Finding(pointer, message, "leave addresses out")
+        message = f"backup_addr has {len(written)} entries, but HCCL allows {BACKUP_LIMIT}"
+        yield Finding(pointer, message, "remove some addresses")
     elif written and kind == "EID":
-        yield Finding(pointer, "an EID has no backup_addr, HCCL knows them for IPV4 and IPV6", "leave backup_addr out")
+        yield Finding(pointer, "an EID cannot have a backup_addr, only IPV4 and IPV6", "remove backup_addr")
     elif kind in ADDRESS_KINDS:
         for index, one in enumerate(written):
             if not isinstance(one, str) or not _is_of_kind(kind, one):
-                message = f"a backup_addr is {ADDRESS_KINDS[kind]} as its addr is, not {shown(one)}"
+                message = f"a backup_addr must be {ADDRESS_KINDS[kind]}, like its addr, not {shown(one)}"
                 yield Finding((*pointer, index), message, f"write {ADDRESS_KINDS[kind]}, {leave_out}")
 
 
 def _faulty_ports(pointer: Pointer, ports: list[object]) -> Iterator[Finding]:
     if not 1 <= len(ports) <= PORT_LIMIT and not 1 <= len(set(map(repr, ports))) <= PORT_LIMIT:
-        message = f"an address has 1 to {PORT_LIMIT} ports, this one has {len(ports)}"
-        yield Finding(pointer, message, 'name the ports as in ["0/1"], die and port')
+        message = f"an address must have 1 to {PORT_LIMIT} ports, but this one has {len(ports)}"
+        yield Finding(pointer, message, 'write each port as die/port, as in ["0/1"]')
         return
     for index, port in enumerate(ports):
         length = len(port.encode()) if isinstance(port, str) else 0
         if not 1 <= length <= PORT_NAME_LIMIT:
             written = f"of {length}" if length else shown(port)
-            message = f"a port is a string of 1 to {PORT_NAME_LIMIT} bytes, not {written}"
-            yield Finding((*pointer, index), message, 'write die and port, as in "0/1"')
+            message = f"a port must be a string of 1 to {PORT_NAME_LIMIT} bytes, not {written}"
+            yield Finding((*pointer, index), message, 'write die/port, as in "0/1"')

@@ -1,4 +1,4 @@
-"""v2.0 (A5): a flat list of ranks, each with its place in every layer of the network. Numbers are JSON integers."""
+"""Read v2.0 (A5): a flat list of ranks, each with its position in every network layer. Numbers are JSON integers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEVEL = (
     '{"net_layer": 0, "net_instance_id": "...", "net_type": "TOPO_FILE_DESC", "net_attr": "", '
     f'"rank_addr_list": [{_ADDRESS}]}}'
 )
-# Keys of drafts of this format, and what they are called today.
+# Keys of drafts of this format, and their final names.
 DRAFT_KEYS = {
     "level": "net_layer",
     "id": "net_instance_id",
@@ -36,7 +36,7 @@ class AddressShape(Shape):
     addr: str = needed('"...", the address of these ports')
     ports: list[Any] = needed('["0/1"], die and port')
     plane_id: str = ""
-    backup_addr: Any = None  # a rule looks at it
+    backup_addr: Any = None  # checked by a rule
 
 
 class ControlPlaneShape(Shape):
@@ -49,7 +49,7 @@ class LevelShape(Shape):
     net_layer: int = needed("0 inside a server, more for the layers above")
     net_instance_id: str = needed('"...", the name of the network')
     rank_addr_list: list[Any] = needed(f"[{_ADDRESS}]")
-    net_type: str = ""  # CLOS where it is missing
+    net_type: str = ""  # defaults to CLOS
     net_attr: str = ""
     pcie_fallback: bool = False
 
@@ -59,7 +59,7 @@ class RankShape(Shape):
     device_id: int = needed("0, the id that the driver shows, without quotes")
     local_id: int = needed("0 to 63, the number of the device on its server, without quotes")
     level_list: list[Any] = needed(f"[{_LEVEL}]")
-    replaced_local_id: Any = None  # read on the backup device only, where a rule asks for it
+    replaced_local_id: Any = None  # used only for the backup device, for which a rule requires it
     device_port: int = 16666
     host_port: int = 16666
     control_plane: dict[str, Any] = MAY_BE_MISSING
@@ -69,12 +69,12 @@ class TableShape(Shape):
     version: str = needed('"2.0"')
     rank_count: int = needed("the number of entries of rank_list, without quotes")
     rank_list: list[Any] = needed(f'[{{"rank_id": 0, "device_id": 0, "local_id": 0, "level_list": [{_LEVEL}]}}]')
-    status: Any = "completed"  # HCCL does not read it, graph mode does
+    status: Any = "completed"  # read by graph mode, not by HCCL
     detour: str = ""
 
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """Return the rows of a v2.0 table. One with the servers of another format is left to the rule about versions."""
+    """Return the rows of a v2.0 table. A rule about versions reports tables with the list of another format."""
     by_name: dict[str | None, list[DeviceRow]] = {}
     if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)
@@ -96,7 +96,7 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the records. A server is what shares the network of the lowest layer. Only for a table without errors."""
+    """Return the cluster of a table without errors. Ranks that share the network of the lowest layer form a server."""
     servers = []
     for row in table.servers:
         ranked = sorted(row.devices, key=lambda device: device.global_rank or 0)
@@ -135,17 +135,17 @@ def _number(fields: Fields, key: str) -> int | None:
 
 
 def levels(row: DeviceRow) -> Iterator[tuple[Pointer, Fields]]:
-    """Return the layers of one rank, with pointers, as far as they are objects."""
+    """Return the layers of a rank that are objects, with pointers."""
     return _objects(row.pointer, row.fields, "level_list")
 
 
 def addresses(pointer: Pointer, level: Fields) -> Iterator[tuple[Pointer, Fields]]:
-    """Return the addresses of one layer, with pointers, as far as they are objects."""
+    """Return the addresses of a layer that are objects, with pointers."""
     return _objects(pointer, level, "rank_addr_list")
 
 
 def is_draft(level: Fields) -> bool:
-    """Return whether a layer is written with the keys of a draft, and lacks those of today."""
+    """Return whether a layer has keys of a draft instead of the final keys."""
     return "net_layer" not in level and not level.keys().isdisjoint(DRAFT_KEYS)
 
 

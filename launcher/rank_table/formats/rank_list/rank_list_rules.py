@@ -1,4 +1,4 @@
-"""Rules for v2.0: counts, numbers within bounds, the backup device."""
+"""Rules for v2.0: counts, limits of numbers, the backup device."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from launcher.rank_table.table_format import Format
 
 V2_0 = frozenset({Format.V2_0})
 RANK_LIMIT = 65536
-BACKUP = 64  # the local_id of the spare device that takes the place of a broken one
+BACKUP = 64  # the local_id of the spare device that replaces a broken one
 BOUNDS = {
-    "rank_id": (-0xFFFFFFFF, 0xFFFFFFFF),  # which ranks there must be is said elsewhere
-    "device_id": (0, 64),  # as HCCL documents it; its newest sources, still unreleased, let 512 pass
+    "rank_id": (-0xFFFFFFFF, 0xFFFFFFFF),  # other rules check the ranks
+    "device_id": (0, 64),  # as documented; unreleased sources of HCCL allow 512
     "local_id": (0, BACKUP),
     "device_port": (1, 65535),
     "host_port": (1, 65535),
@@ -27,19 +27,19 @@ DETOURS = ("true", "false", "")
 
 @rule("RT371", "rank_count differs from the number of ranks", formats=V2_0)
 def rank_count_differs(table: Table) -> Iterator[Finding]:
-    """`rank_count` repeats the length of `rank_list` as a number, and HCCL takes at most 65536 ranks."""
+    """`rank_count` is the length of `rank_list`, as a number. HCCL allows at most 65536 ranks."""
     ranks = table.fields.get("rank_list")
     count = len(ranks) if isinstance(ranks, list) else 0
     if count <= RANK_LIMIT:
         yield from count_differs((), table.fields, "rank_count", count, "rank", listed="rank_list", in_quotes=False)
     elif integer_at(table.fields, "rank_count") is not None:
-        message = f"rank_list has {count} entries, HCCL allows {RANK_LIMIT}"
-        yield Finding(("rank_list",), message, f"leave {count - RANK_LIMIT} of them out")
+        message = f"rank_list has {count} entries, but HCCL allows {RANK_LIMIT}"
+        yield Finding(("rank_list",), message, f"remove {count - RANK_LIMIT} of them")
 
 
 @rule("RT372", "a number of a rank out of bounds", formats=V2_0)
 def number_outside(table: Table) -> Iterator[Finding]:
-    """A device_id is 0 to 64, a local_id 0 to 63, or 64 for the backup device, and a port 1 to 65535."""
+    """A device_id is 0 to 64, a local_id 0 to 63 (64 for the backup device), and a port 1 to 65535."""
     for device in table.devices:
         yield from _outside(device.pointer, device.fields, BOUNDS)
         control_plane = device.fields.get("control_plane")
@@ -49,21 +49,21 @@ def number_outside(table: Table) -> Iterator[Finding]:
 
 @rule("RT373", "a second backup device", formats=V2_0)
 def backup_repeated(table: Table) -> Iterator[Finding]:
-    """local_id 64 is the spare device that replaces a broken one, and a table may use one of them."""
+    """local_id 64 is the spare device that replaces a broken one. A table may have only one."""
     for device, first in repeated((BACKUP, device) for device in _backups(table)):
-        message = f"local_id {BACKUP} is used twice, and HCCL replaces one device only"
-        hint = "write the local_id that this device has without a replacement"
+        message = f"local_id {BACKUP} is used twice, but HCCL replaces only one device"
+        hint = "write the device's own local_id, 0 to 63"
         yield Finding(device.at("local_id"), message, hint, first.at("local_id"))
 
 
-@rule("RT374", "a backup device that replaces none", formats=V2_0)
+@rule("RT374", "a backup device that replaces no device", formats=V2_0)
 def replaced_missing(table: Table) -> Iterator[Finding]:
-    """The backup device (local_id 64) says in replaced_local_id whose place it takes: a local_id from 0 to 63."""
+    """replaced_local_id of the backup device (local_id 64) is the local_id of the device that it replaces, 0 to 63."""
     for device in _backups(table):
         replaced = integer_at(device.fields, "replaced_local_id")
-        hint = "the local_id, 0 to 63, of the device whose place this one takes"
+        hint = "the local_id, 0 to 63, of the device that this one replaces"
         if "replaced_local_id" not in device.fields:
-            message = f"local_id {BACKUP} is the backup device, and replaced_local_id is missing"
+            message = f"local_id {BACKUP} is the backup device, but it has no replaced_local_id"
             yield Finding(device.at(), message, f'add "replaced_local_id": {hint}')
         elif replaced is None:
             yield Finding(device.at("replaced_local_id"), "replaced_local_id must be an integer", f"write {hint}")
@@ -72,11 +72,11 @@ def replaced_missing(table: Table) -> Iterator[Finding]:
             yield Finding(device.at("replaced_local_id"), message, f"write {hint}")
 
 
-@rule("RT375", "a replaced device that is still there", formats=V2_0)
+@rule("RT375", "a replaced device that still has a rank", formats=V2_0)
 def replaced_present(table: Table) -> Iterator[Finding]:
-    """If the backup device takes a place, no other rank of the table has the local_id of that place.
+    """No rank of the table may have the local_id of the device that the backup device replaces.
 
-    HCCL compares with all ranks of the table, also with those of other servers.
+    HCCL compares all ranks of the table, including ranks of other servers.
     """
     backups = tuple(_backups(table))
     holders = {integer_at(row.fields, "local_id"): row for row in reversed(table.devices)} if backups else {}
@@ -84,17 +84,17 @@ def replaced_present(table: Table) -> Iterator[Finding]:
         replaced = integer_at(device.fields, "replaced_local_id")
         holder = holders.get(replaced)
         if replaced is not None and replaced != BACKUP and holder is not None:
-            message = f"local_id {clipped(replaced)} is replaced here, and another rank has it"
-            hint = "write the local_id of the device that is broken and has no rank any more"
+            message = f"local_id {clipped(replaced)} is replaced, but another rank has it"
+            hint = "write the local_id of the broken device, which has no rank"
             yield Finding(device.at("replaced_local_id"), message, hint, holder.at("local_id"))
 
 
 @warning("RT376", "a local_id used twice on one server", formats=V2_0)
 def local_id_repeated(table: Table) -> Iterator[Finding]:
-    """local_id distinguishes the devices of a server, a server being the ranks with one network of layer 0.
+    """local_id identifies a device within a server: the ranks that share one network of layer 0.
 
-    HCCL does not compare them, but finds no link between two ranks with the same one. The same device_id may be used
-    again there: one network of layer 0 may span several servers.
+    HCCL does not compare the ids, but finds no link between two ranks with the same id. A device_id may be repeated,
+    since one network of layer 0 may span several servers.
     """
     for server in table.servers:
         ids = [integer_at(device.fields, "local_id") for device in server.devices]
@@ -105,18 +105,18 @@ def local_id_repeated(table: Table) -> Iterator[Finding]:
             local_id = integer_at(device.fields, "local_id") or 0
             message = f"local_id {clipped(local_id)} is used twice in {(server.server_id or '')[:64]}"
             unused = next(free, None)
-            hint = "remove the entry" if unused is None else f"write {unused} or the local_id that was meant"
+            hint = "remove the entry" if unused is None else f"write {unused}, or the intended local_id"
             yield Finding(device.at("local_id"), message, hint, earlier.at("local_id"))
 
 
 @rule("RT388", "a detour that HCCL does not know", formats=V2_0)
 def detour_unknown(table: Table) -> Iterator[Finding]:
-    """A detour allows ways around between devices without a link: "true" or "false", as a string."""
+    """A detour allows indirect paths between devices without a link. It is "true" or "false", as a string."""
     written = text_at(table.fields, "detour")
     if written is not None and written not in DETOURS:
         known = written.strip().lower()
-        hint = f'write "{known if known in DETOURS and known else "false"}", or leave detour out'
-        yield Finding(("detour",), f'detour is "{written[:20]}", HCCL knows "true" and "false"', hint)
+        hint = f'write "{known if known in DETOURS and known else "false"}", or remove detour'
+        yield Finding(("detour",), f'detour is "{written[:20]}", but HCCL knows only "true" and "false"', hint)
 
 
 def _outside(pointer: Pointer, fields: Mapping[str, Any], bounds: Mapping[str, tuple[int, int]]) -> Iterator[Finding]:
@@ -125,7 +125,9 @@ def _outside(pointer: Pointer, fields: Mapping[str, Any], bounds: Mapping[str, t
         if number is not None and not lowest <= number <= largest:
             first = max(lowest, 0)
             message = f"{key} {clipped(number)} is outside {first} .. {largest}"
-            hint = "write 16666" if key.endswith("port") else "write the number that the driver shows; it starts at 0"
+            hint = (
+                "write 16666" if key.endswith("port") else "write the number that the driver shows, which starts at 0"
+            )
             yield Finding((*pointer, key), message, hint)
 
 
@@ -135,8 +137,8 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 
 @warning("RT427", "an A5 table that is not completed", formats=V2_0)
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
-    """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it says "completed"."""
+    """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
     status = table.fields.get("status", COMPLETED)
     if status != COMPLETED:
-        message = f'status is not "{COMPLETED}", and graph mode would wait for it'
+        message = f'status is not "{COMPLETED}", so graph mode would wait for it'
         yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')

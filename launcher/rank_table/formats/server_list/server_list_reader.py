@@ -1,4 +1,4 @@
-"""v1.0 and v1.2: servers with their devices, all scalars written as strings. v1.2 adds super pods to v1.0."""
+"""Read v1.0 and v1.2: servers with their devices. All scalars are strings. v1.2 adds super pods."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeviceShape(Shape):
     rank_id: str = needed('"0" to "n-1", counted over all servers')
     device_ip: str = ""  # may be missing on a single server
     device_port: str = ""
-    device_vnic_port: Any = None  # HCCL reads it only beside a device_port: a rule looks at it
+    device_vnic_port: Any = None  # HCCL reads it only together with a device_port: checked by a rule
     host_port: str = ""
     net_position: str = ""
     net_protocol: str = ""
@@ -38,7 +38,7 @@ class DeviceShape(Shape):
 
 
 class PodDeviceShape(DeviceShape):
-    super_device_id: str = ""  # may be missing where the table has no super_pod_list
+    super_device_id: str = ""  # optional if the table has no super_pod_list
 
 
 class ServerShape(Shape):
@@ -51,7 +51,7 @@ class ServerShape(Shape):
     pod_ip: Any = None
     server_index: Any = None
     server_ip: Any = None
-    # MindCluster and MindIE write these; neither HCCL nor tlaunch reads them.
+    # Written by MindCluster and MindIE; not used by HCCL or tlaunch.
     server_name: Any = None
     server_sn: Any = None
     super_pod_id: Any = None
@@ -63,15 +63,15 @@ class TableShape(Shape):
     version: str = needed('"1.0"')
     status: str = needed('"completed"')
     server_list: list[Any] = needed('[{"server_id": "...", "device": [...]}]')
-    server_count: str = ""  # HCCL counts for itself where it is missing
-    super_pod_list: Any = None  # a rule says that it belongs to v1.2
+    server_count: str = ""  # if missing, HCCL counts the servers
+    super_pod_list: Any = None  # a rule reports that it needs v1.2
     total: Any = None  # written by MindCluster and MindIE
     IsMindIEEPJob: Any = None
 
 
 class PodTableShape(TableShape):
     version: str = needed('"1.2"')
-    super_pod_list: list[Any] = MAY_BE_MISSING  # where it is missing, each server stands for itself
+    super_pod_list: list[Any] = MAY_BE_MISSING  # if missing, each server is its own super pod
 
 
 class PodShape(Shape):
@@ -80,14 +80,14 @@ class PodShape(Shape):
 
 
 class PodServerShape(Shape):
-    server_id: str = needed('"...", as it stands in the table\'s server_list')
+    server_id: str = needed('"...", as in the table\'s server_list')
     server_index: Any = None
 
 
 def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
-    """Return the rows of a v1.0 or v1.2 table; what is wrong with its shape goes into `shapes`.
+    """Return the rows of a v1.0 or v1.2 table; shape faults go to `shapes`.
 
-    One that holds the list of another format is left to the rule about versions.
+    A rule about versions reports tables with the list of another format.
     """
     found = VERSIONS.get(str(document.get("version")), Format.V1_0)
     has_pods = found is Format.V1_2
@@ -118,7 +118,7 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the records. Only for a table without errors, where every number is known."""
+    """Return the cluster of a table without errors."""
     return Cluster(tuple(_server(server, table) for server in table.servers), options=table.options)
 
 

@@ -1,6 +1,6 @@
-"""Super pods of v1.2 tables: A3 servers that are joined by more than a network.
+"""Rules for super pods of v1.2 tables: A3 servers with direct links between them.
 
-HCCL reads super_pod_list on an A3 alone and skips it elsewhere, so for other chips these rules are silent.
+HCCL reads super_pod_list only on an A3, so these rules do not apply to other chips.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from launcher.rank_table.table_format import SERVER_LISTS, Format
 
 POD_TABLES = frozenset({Format.V1_2})
 POD_NAME_LIMIT = 127  # bytes
-NO_DEVICE = 0xFFFFFFFF  # what HCCL keeps where a table has no super_device_id
+NO_DEVICE = 0xFFFFFFFF  # HCCL's value for a missing super_device_id
 _SDID = "the SDID that `npu-smi info -t spod-info -i CARD -c CHIP` shows on that server"
 
 
 @rule("RT345", "a super_device_id that cannot be read", formats=POD_TABLES, ascend_only=True)
 def super_device_unreadable(table: Table) -> Iterator[Finding]:
-    """A super_device_id is a decimal number of at most 32 bits, written as a string. It may be left out, not empty.
+    """A super_device_id is a decimal number of at most 32 bits, written as a string. It is optional, but not empty.
 
-    The largest number of 32 bits means "none" to HCCL, and is refused where the table has super pods.
+    To HCCL, the largest 32-bit number means "none". It is refused if the table has super pods.
     """
     for device in table.devices:
         written = text_at(device.fields, "super_device_id")
@@ -36,7 +36,7 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
             message = f'super_device_id is "{written[:20]}", not a decimal number'
             yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
         elif number == NO_DEVICE and _pods(table):
-            message = f"super_device_id {number} stands for no device at all"
+            message = f'super_device_id {number} means "no device"'
             yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
 
 
@@ -44,17 +44,17 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
 def super_device_missing(table: Table) -> Iterator[Finding]:
     """In a table with super pods, every device needs its number in its super pod.
 
-    Without super_pod_list none needs one: HCCL then talks between servers as it does for a v1.0 table.
+    Without super_pod_list, the numbers are optional: HCCL then communicates between servers as for a v1.0 table.
     """
     for device in table.devices if _pods(table) else ():
         if "super_device_id" not in device.fields:
-            message = "this device has no super_device_id, although the table has super pods"
+            message = "this device has no super_device_id, but the table has super pods"
             yield Finding(device.at(), message, f'add "super_device_id": {_SDID}')
 
 
 @rule("RT347", "a super_device_id used twice in one super pod", formats=POD_TABLES, ascend_only=True)
 def super_device_repeated(table: Table) -> Iterator[Finding]:
-    """A super_device_id distinguishes the devices of a super pod. Another super pod may use the same numbers again."""
+    """A super_device_id identifies a device within a super pod. Another super pod may use the same numbers."""
     placed: list[tuple[tuple[Pointer, int], DeviceRow]] = []  # devices whose number in a super pod is known
     for server in table.servers if _pods(table) else ():
         pod_of_server = table.pod_of_server.get(server.server_id or "")
@@ -71,21 +71,21 @@ def super_device_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT348", "a super pod without a usable name", formats=POD_TABLES, ascend_only=True)
 def pod_name_unusable(table: Table) -> Iterator[Finding]:
-    """A super_pod_id is any name of 1 to 127 characters: the number that the hardware has, or one of your own."""
+    """A super_pod_id is any name of 1 to 127 characters: the number of the hardware, or a custom name."""
     names = _free_names(table)
     for pod in _pods(table):
         length = None if pod.super_pod_id is None else len(pod.super_pod_id.encode(errors="surrogatepass"))
         if length == 0:
             yield Finding(pod.at("super_pod_id"), "super_pod_id is empty", f'write "{next(names)}", or any name')
         elif length is not None and length > POD_NAME_LIMIT:
-            message = f"super_pod_id has {length} bytes, HCCL allows {POD_NAME_LIMIT}"
-            hint = f'write "{next(names)}", or any name that is shorter'
+            message = f"super_pod_id has {length} bytes, but HCCL allows {POD_NAME_LIMIT}"
+            hint = f'write "{next(names)}", or a shorter name'
             yield Finding(pod.at("super_pod_id"), message, hint)
 
 
 @rule("RT349", "a super_pod_id used twice", formats=POD_TABLES, ascend_only=True)
 def pod_name_repeated(table: Table) -> Iterator[Finding]:
-    """HCCL distinguishes super pods by super_pod_id, compared as text. All servers of one stand in one entry."""
+    """Super pods are identified by super_pod_id, compared as text. All servers of a super pod must be in one entry."""
     names = _free_names(table)
     for pod, earlier in repeated((pod.super_pod_id, pod) for pod in _pods(table) if pod.super_pod_id):
         message = f'super_pod_id "{(pod.super_pod_id or "")[:64]}" is used twice'
@@ -95,9 +95,9 @@ def pod_name_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT350", "a super pod with a server that the table does not have", formats=POD_TABLES, ascend_only=True)
 def member_unknown(table: Table) -> Iterator[Finding]:
-    """super_pod_list names servers of the table's own server_list, by the same text."""
+    """The servers in super_pod_list must be in the table's server_list, with the same name."""
     known = {server.server_id for server in table.servers}
-    if not known or not known.isdisjoint({None, ""}):  # a server whose name cannot be read may be the one
+    if not known or not known.isdisjoint({None, ""}):  # an unreadable name may be the missing one
         return
     left_over = iter(_outside(table))
     for pod in _pods(table):
@@ -111,34 +111,34 @@ def member_unknown(table: Table) -> Iterator[Finding]:
                 yield Finding((*pointer, "server_id"), message, hint)
 
 
-@rule("RT631", "a server in no super pod", formats=POD_TABLES, ascend_only=True)
+@rule("RT631", "a server outside all super pods", formats=POD_TABLES, ascend_only=True)
 def server_outside(table: Table) -> Iterator[Finding]:
-    """In a table with super pods, each server is in one of them."""
+    """In a table with super pods, each server must be in one of them."""
     known = {server.server_id for server in table.servers}
     members = [server_id for pod in _pods(table) for _, server_id in pod.members]
-    # A member that names no server is the fault, and the server that it should have named is none.
+    # If a member names no server, only that is reported, not the server that it should name.
     if not table.complete or not members or not known.issuperset(members) or any(not pod.members for pod in table.pods):
         return
     count = "one" if len(table.pods) == 1 else f"{len(table.pods)} of them"
     for server in _outside(table):
         hint = 'add {"server_id": "..."} with this name to the server_list of its super pod'
-        message = f'server "{(server.server_id or "")[:64]}" is in no super pod, although the table has {count}'
+        message = f'server "{(server.server_id or "")[:64]}" is in no super pod, but the table has {count}'
         yield Finding(server.at("server_id"), message, hint)
 
 
 @warning("RT421", "a server named twice in super_pod_list", formats=POD_TABLES)
 def member_repeated(table: Table) -> Iterator[Finding]:
-    """A server is in one super pod. HCCL takes the last one that names it, which may not be the one that was meant."""
+    """A server is in one super pod. If several name it, HCCL uses the last one, which may not be the intended one."""
     known = {server.server_id for server in table.servers} - {None}
     members = ((server_id, (pointer, server_id)) for pod in _pods(table) for pointer, server_id in pod.members)
     for (pointer, server_id), (earlier, _) in repeated(member for member in members if member[0] in known):
-        message = f'server "{(server_id or "")[:64]}" is named twice in super_pod_list; HCCL takes the last super pod'
+        message = f'server "{(server_id or "")[:64]}" is named twice in super_pod_list; HCCL uses the last super pod'
         yield Finding((*pointer, "server_id"), message, "remove one of the two entries", (*earlier, "server_id"))
 
 
 @warning("RT422", "servers of super pods in mixed order", formats=POD_TABLES)
 def pods_interleaved(table: Table) -> Iterator[Finding]:
-    """HCCL's documentation asks that the servers of one super pod follow each other; its parser does not look."""
+    """HCCL's documentation requires that the servers of a super pod are consecutive. Its parser does not check this."""
     if not _pods(table):
         return
     placed = [(server, table.pod_of_server.get(server.server_id or "")) for server in table.servers]
@@ -150,7 +150,7 @@ def pods_interleaved(table: Table) -> Iterator[Finding]:
         if pod.pointer in left:
             message = (
                 f'server "{(server.server_id or "")[:64]}" of super pod "{(pod.super_pod_id or "")[:64]}" comes after '
-                f'server "{(before.server_id or "")[:64]}" of another one'
+                f'server "{(before.server_id or "")[:64]}" of another super pod'
             )
             yield Finding(server.at("server_id"), message, "list the servers of each super pod one after another")
             return
@@ -158,9 +158,9 @@ def pods_interleaved(table: Table) -> Iterator[Finding]:
 
 @warning("RT423", "super pods in a v1.0 table", formats=SERVER_LISTS - POD_TABLES)
 def pods_ignored(table: Table) -> Iterator[Finding]:
-    """HCCL reads super_pod_list and super_device_id only where version is "1.2"; in a v1.0 table it skips them."""
+    """HCCL reads super_pod_list and super_device_id only if version is "1.2". In a v1.0 table it ignores them."""
     if "super_pod_list" in table.fields:
-        message = "super_pod_list is skipped in a v1.0 table"
+        message = "super_pod_list is ignored in a v1.0 table"
         hint = 'write "1.2" as version, or remove super_pod_list'
         yield Finding(("super_pod_list",), message, hint, at_key=True)
 

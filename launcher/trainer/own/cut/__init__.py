@@ -1,4 +1,4 @@
-"""Cuts a network by sharding strategies: its operators, who computes which part of each, and what is communicated.
+"""Sharding of a network by strategies: its operators, the part that each rank computes, and the communication.
 
 To change an operator: operators/table.py, operators/record.py (one output; no communication except statistics; a test
     cuts it in every way).

@@ -1,8 +1,8 @@
-"""Measures on the ranks themselves what the search of auto_parallel has to know: rates of compute, and times of collectives.
+"""Measurement of the costs for auto_parallel's search: compute rates and times of collectives on these ranks.
 
-All ranks measure in float32 at the same time, as they compute and communicate in a step: where they share cores or memory they are slowed
-down as they will be. Of each number the slowest rank's counts, for which all wait; so all ranks have the same numbers, and
-choose alike. Sizes are those of a rank's share of the network's largest product, and of its largest tensor.
+All ranks measure in float32 at the same time, so that shared cores and memory slow them down as in a real step.
+Each number is the slowest rank's, since all ranks wait for it. All ranks get the same numbers and make the same
+choice. Sizes are a rank's share of the network's largest product and of its largest tensor.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from launcher.trainer.own.cut.communication import Function, redistribution, sum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.parallel.collectives import all_reduce
 
-ROUNDS = 7  # of which the median counts
-MIN_SIDE, MAX_SIDE = 16, 512  # of the matrices whose product is timed
-MIN_BYTES, MAX_BYTES = 1 << 14, 1 << 22  # of a tensor that is read and written
+ROUNDS = 7  # rounds of a measurement; the result is the median
+MIN_SIDE, MAX_SIDE = 16, 512  # side of the matrices of the timed product
+MIN_BYTES, MAX_BYTES = 1 << 14, 1 << 22  # size of the tensors for memory bandwidth
 MAX_TENSORS = 32
-CHAIN = 16  # operators, one after another, of which one is too fast for a clock
-SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 21  # of messages
+CHAIN = 16  # consecutive operators in a measurement; one is too short to time
+SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 21  # sizes of timed messages
 
 
 def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_states: int = 1) -> Costs:
-    """Return the costs on these ranks, for networks of such sizes, in about a second. All ranks have to call it."""
+    """Measure the costs on these ranks for a network of this size. Takes about a second; all ranks must call it."""
     timer = _Timer(groups, device)
     operator_s = timer.slowest(_chain(device)) / (2 * CHAIN)
     side, size = _product_side(graph, groups.ranks), _tensor_bytes(graph, groups.ranks)
@@ -57,20 +57,20 @@ def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_
 
 
 def costs_for(graph: Graph, mode: str, search_mode: str, groups: Groups, device: torch.device) -> Costs | None:
-    """Return the costs on these ranks where a search of this mode needs them, else None. All ranks have to call it."""
+    """Measure the costs if the mode searches strategies by cost, else return None. All ranks must call it."""
     is_searched = (mode, search_mode) == (AUTO, DYNAMIC_PROGRAMMING) and groups.ranks > 1
     return calibrated(graph, groups, device) if is_searched else None
 
 
 class _Timer:
-    """Times what all ranks do together, or each on its own at the same time."""
+    """A timer for work that all ranks do at the same time."""
 
     def __init__(self, groups: Groups, device: torch.device) -> None:
         self._all = groups.along((groups.ranks,), (0,), over_copies=True)
         self._device = device
 
     def slowest(self, work: Callable[[], object], repeats: int = 4) -> float:
-        """Return the seconds that `work` takes the slowest rank: the median of rounds, in each of which it is repeated."""
+        """Return the slowest rank's seconds for one call of `work`: the median over rounds of `repeats` calls."""
         work()
         taken_s = []
         for _ in range(ROUNDS):
@@ -90,7 +90,7 @@ class _Timer:
 
 
 def _chain(device: torch.device) -> Callable[[], object]:
-    """Return small operators, forward and backward: all that they take is what an operator takes of any size."""
+    """Return a function that runs small operators forward and backward, to time the fixed cost of an operator."""
     start = torch.ones(16, device=device, requires_grad=True)
 
     def forward_and_backward() -> None:
@@ -103,24 +103,27 @@ def _chain(device: torch.device) -> Callable[[], object]:
 
 
 def _product_side(graph: Graph, ranks: int) -> int:
-    """Return the side of square matrices whose product is as much work as a rank's share of the largest product."""
+    """Return the side of square matrices whose product has the FLOPs of a rank's share of the largest product."""
     largest = max((operator.flops for operator in graph.operators), default=0)
     return round(min(max((largest / ranks / 2) ** (1 / 3), MIN_SIDE), MAX_SIDE))
 
 
 def _tensor_bytes(graph: Graph, ranks: int) -> int:
-    """Return the size of a rank's share of the largest tensor."""
+    """Return the size in bytes of a rank's share of the largest tensor."""
     largest = max(map(bytes_of, graph.by_name.values()))
     return round(min(max(largest / ranks, MIN_BYTES), MAX_BYTES)) // 4 * 4
 
 
 def _tensor_count(graph: Graph, ranks: int, size: int) -> int:
-    """Return how many such tensors a rank has in a step, at most: each is read again when all others have been."""
+    """Return the number of tensors of `size` bytes in a rank's share of all tensors, at most `MAX_TENSORS`."""
     return min(max(round(sum(map(bytes_of, graph.by_name.values())) / ranks / size), 1), MAX_TENSORS)
 
 
 def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.device) -> list[CollectiveTime]:
-    """Return what each kind takes in groups of so many ranks: the line through a small message and a large one."""
+    """Time each kind of collective in groups of `parts` ranks.
+
+    Latency and bandwidth are fitted to a small and a large message.
+    """
     devices = (groups.ranks // parts, parts)
     rows = TensorLayout(devices, ((1,), ()))
     [gather] = steps_between(rows, TensorLayout(devices, ((), ())))
@@ -141,11 +144,14 @@ def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.d
 
 
 def _message(kind: Sent, parts: int, size: int, device: torch.device) -> Tensor:
-    """Return what a rank calls with for a message that is told as so many bytes: of a gather, after it (`Collective.bytes`)."""
+    """Return a rank's input for a collective of `size` bytes; for an all-gather this is the size of its output.
+
+    `Collective.bytes` counts in the same way.
+    """
     columns = -(-size // 4 // 16 // parts) * parts
     return torch.zeros(16 // (parts if kind == "all_gather" else 1) or 1, columns, device=device)
 
 
 def _beyond(seconds: float, operator_s: float) -> float:
-    """Return the time that is the work's own; at least a tenth, since the fixed time is a measurement, too."""
+    """Return the time without an operator's fixed cost, but at least a tenth: the fixed cost is measured, too."""
     return max(seconds - operator_s, seconds / 10)

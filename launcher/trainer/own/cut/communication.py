@@ -1,7 +1,10 @@
-"""What a plan communicates, as functions on a rank's part of a tensor that autograd can go back through.
+"""The communication of a plan, as differentiable functions on a rank's part of a tensor.
 
-The gradient of a tensor that several ranks hold is whole on each of them. So backward of an all-gather takes the rank's own
-part of the gradient, and sends nothing; that of a slice gathers; that of a sum of outputs is the gradient as it is.
+Every rank that holds a replica of a tensor has the tensor's full gradient. Backward is therefore:
+
+    all-gather         slice the gradient, without communication
+    slice              all-gather the gradients
+    sum of outputs     pass the gradient on
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Function:
-    """Return what takes a step. A slice whose gradient nobody needs opens no group."""
+    """Return the function of a redistribution step. A slice without a gradient opens no group."""
     if step.kind == "slice" and not has_gradient:
         members = step.group_of(groups.rank)
         return partial(_sliced, dim=step.dim, index=members.index(groups.rank), parts=len(members))
@@ -36,12 +39,12 @@ def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Functio
 
 
 def sum_of_outputs(group: Group) -> Function:
-    """Return what sums parts of an output."""
+    """Return a function that sums an output over the group."""
     return lambda part: _SumOfOutputs.apply(part, group)
 
 
 def sum_of_gradients(group: Group) -> Function:
-    """Return what leaves a tensor as it is, and sums its gradient."""
+    """Return an identity function that sums the gradient over the group in backward."""
     return lambda tensor: _SumOfGradients.apply(tensor, group)
 
 
@@ -82,7 +85,7 @@ class _Exchange(torch.autograd.Function):
 class _SumOfOutputs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: Group) -> Tensor:
-        # In place where nothing else sees the part.
+        # In place unless other tensors may share the storage.
         if part._is_view() or not part.is_contiguous():  # noqa: SLF001 - torch has no other name for it
             return all_reduce(part.clone(memory_format=torch.contiguous_format), group)
         ctx.mark_dirty(part)
@@ -116,7 +119,7 @@ def _gathered(part: Tensor, dim: int, group: Group) -> Tensor:
 
 
 def _exchanged(tensor: Tensor, dim: int, from_dim: int, group: Group) -> Tensor:
-    """Return the tensor cut along `dim` instead of `from_dim`."""
+    """Reshard a tensor from `from_dim` to `dim` with an all-to-all."""
     sent = tensor.unflatten(dim, (group.size, -1)).movedim(dim, 0).contiguous()
     received = torch.empty_like(sent)
     all_to_all(received.view(-1), sent.view(-1), group)

@@ -1,4 +1,4 @@
-"""The stages of a network on one rank: one function for each operator, made once from the plan, with all that it communicates."""
+"""The stages of a network on one rank. Each is a function that computes one operator, including its communication."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from launcher.trainer.own.cut.operators.record import Local, OpContext
 
 @frozen
 class Stage:
-    """One operator on this rank: what computes it, and the places of its inputs and its output among all values."""
+    """One operator on this rank: its function, and the indices of its inputs and output among all values."""
 
     compute: Local
     inputs: tuple[int, ...]
     output: int
-    last_used: tuple[int, ...]  # the values that no later stage needs
+    last_used: tuple[int, ...]  # values that no later stage needs
 
 
 def places_of(graph: Graph) -> dict[str, int]:
-    """Return the places of tensors among all values."""
+    """Return each tensor's index among all values."""
     return {name: place for place, name in enumerate(graph.by_name)}
 
 
 def stages_of(traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> list[Stage]:
-    """Return the stages in their order. `held` are this rank's parts of parameters and buffers, which stay.
+    """Return the stages in order. `held` has this rank's parts of parameters and buffers.
 
-    All ranks must call it, since groups are opened.
+    All ranks must call it, since it opens groups.
     """
     return _Stages(traced, plan, groups, held).stages()
 
@@ -73,7 +73,7 @@ class _Stages:
         return stages
 
     def _adds_bias(self, product: PlannedOperator, following: PlannedOperator) -> bool:
-        """Return whether a rank computes a product and the bias that is added to it in one, as nothing is communicated between."""
+        """Return True if a product and its bias can be one stage, since nothing is communicated in between."""
         return (
             product.operator.kind in TAKES_BIAS
             and following.operator.kind == "bias_add"
@@ -85,7 +85,7 @@ class _Stages:
         )
 
     def _computed(self, parts: Sequence[PlannedOperator]) -> Local:
-        """Return what computes an operator, or a product with its bias, from the values as they lie to the output as it is needed."""
+        """Return a function for an operator, or a product and its bias, with the communication before and after it."""
         first, last = parts[0], parts[-1]
         before = self._before(first)
         if first is not last:
@@ -109,7 +109,7 @@ class _Stages:
         return computed
 
     def _before(self, planned: PlannedOperator) -> list[list[Function]]:
-        """Return what is done with each input before an operator is computed."""
+        """Return the communication that each input needs before an operator."""
         graph, groups = self._plan.graph, self._groups
         found: list[list[Function]] = []
         for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):

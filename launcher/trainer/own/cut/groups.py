@@ -1,7 +1,7 @@
-"""The groups of ranks that a plan communicates in, each opened once, when it is first asked for.
+"""The groups of ranks that a plan communicates in. Each is opened at first use.
 
-Ranks may be several copies of a plan: global rank = copy * ranks + rank in the plan. Worked example, 8 ranks as 2 copies of
-a plan for 4: what ranks (0, 2) of the plan do, global ranks (0, 2) and (4, 6) do.
+The ranks may form several replicas of a plan: global rank = replica * ranks + rank in the plan. Example with 8 ranks
+as 2 replicas of a plan for 4: the plan's group (0, 2) is the groups of global ranks (0, 2) and (4, 6).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.trainer.parallel.world import Transport, open_group, with_shared_m
 
 
 class Groups:
-    """Opens groups. All ranks have to ask for the same ones in the same order."""
+    """The process groups of a plan, opened at first use. All ranks must request the same groups in the same order."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Groups:
         transport: Transport,
         existing: Iterable[Group],
     ) -> None:
-        self.ranks, self.copies = ranks, world_size // ranks  # of a plan, and how many of them
+        self.ranks, self.copies = ranks, world_size // ranks  # ranks of a plan, and replicas of the plan
         self.copy, self.rank = divmod(global_rank, ranks)
         self._global_rank = global_rank
         self._shares = device.type == "cpu" and transport != "backend"
@@ -38,12 +38,9 @@ class Groups:
         self._own: list[Group] = []
 
     def along(self, devices: Sequence[int], axes: Iterable[int], *, over_copies: bool = False) -> Group:
-        """Return this rank's group of the ranks of a device matrix that differ along some axes only.
-
-        The group is of this rank's copy of the plan, or of all copies.
-        """
+        """Return this rank's group along some axes of the device matrix, in its replica or over all replicas."""
         members = next(group for group in groups_along(devices, axes) if self.rank in group)
-        assert members == tuple(sorted(members)), "axes are in order, since those that cut a dim are"
+        assert members == tuple(sorted(members)), "the axes of a dim are in order"
         copies = range(self.copies) if over_copies else [self.copy]
         return self._group_of(tuple(copy * self.ranks + member for copy in copies for member in members))
 
@@ -58,7 +55,7 @@ class Groups:
         return group
 
     def close(self) -> None:
-        """Give memory back that was opened here."""
+        """Release the shared memory of the groups that this object opened."""
         for group in self._own:
             if group.shared_memory is not None:
                 group.shared_memory.close()
@@ -74,17 +71,20 @@ def open_groups(
     transport: Transport = "backend",
     existing: Iterable[Group] = (),
 ) -> Iterator[Groups]:
-    """Give the groups of plans for so many ranks, of which `existing` ones are open already; torch.distributed is.
+    """Provide the groups of a plan for `ranks` ranks; `existing` groups are reused.
 
+    torch.distributed must be initialised.
     After an error nothing is closed, as in `open_world`.
 
     Raises:
-        RefusedLayoutError: the ranks of a plan do not divide all ranks.
-        UsageError: while a group is opened, on all ranks alike, if `transport` is "shared_memory" and its ranks share none.
+        RefusedLayoutError: the world size is not a multiple of `ranks`.
+        UsageError: `transport` is "shared_memory", and the ranks of a group share no memory. All ranks raise it when
+            the group is opened.
     """
     if world_size % ranks:
         raise RefusedLayoutError(
-            f"{world_size} ranks are no copies of {ranks}", hint=f"a number of ranks that {ranks} divides"
+            f"{world_size} ranks are not a multiple of the plan's {ranks} ranks",
+            hint=f"use a number of ranks that is a multiple of {ranks}",
         )
     groups = Groups(global_rank, world_size, ranks, device, transport, existing)
     yield groups

@@ -1,4 +1,4 @@
-"""From a graph, a mode and strategies to how each operator is cut. What the modes are: launcher/recipes/strategies.py."""
+"""The partition of each operator under a parallel mode. launcher/recipes/strategies.py describes the modes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from launcher.sharding.search import searched
 from launcher.sharding.strategy import cutting_of, written
 from launcher.trainer.own.cut.operator_graph import Traced
 
-TOLD = 20  # names of operators in a message
+TOLD = 20  # operator names that a message lists
 
 
 def cuttings_for(
@@ -35,30 +35,30 @@ def cuttings_for(
     costs: Costs | None = None,
     memory_bytes: float | None = None,
 ) -> dict[str, Partition]:
-    """Return how every operator is cut over so many ranks: in hybrid_parallel, those of one copy.
+    """Return every operator's partition over `ranks` ranks; in hybrid_parallel these are one replica's ranks.
 
-    `strategies`, by the names of operators or modules, take precedence over those that the network's modules have been given.
-    A search takes `costs` that were measured, or the default ones, and what fits into `memory_bytes` of a rank.
+    `strategies` are by operator or module name, and override strategies set in the network's code. A search uses the
+    measured `costs`, or default ones, and keeps to `memory_bytes` per rank.
 
     Raises:
-        UsageError: a strategy does not fit, or is of no operator; or there is no such mode.
-        RefusedLayoutError: there are more ranks than the mode has work for, or nothing fits.
+        UsageError: a strategy does not fit its operator or names an unknown one, or the mode is unknown.
+        RefusedLayoutError: the mode cannot use this number of ranks, or no partition fits into memory.
     """
     graph = traced.graph
     given = {**traced.strategies, **_of_operators(traced, strategies)}
     for what, name, known_names in (("mode", mode, MODES), ("search_mode", search_mode, SEARCHES)):
         if name not in known_names:
-            hint = did_you_mean(near(name, known_names)) or ", ".join(known_names)
-            raise UsageError(f"{what} = {name}: there is no such one", hint=hint)
+            hint = did_you_mean(near(name, known_names)) or f"use one of {', '.join(known_names)}"
+            raise UsageError(f"{what} = {name} is unknown", hint=hint)
     if strategies and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(
-            f"strategies of {', '.join(strategies)} are given, and the mode {mode} takes none",
-            hint=f"the mode {SEMI_AUTO}",
+            f"strategies are given for {', '.join(strategies)}, and the mode {mode} takes none",
+            hint=f"use the mode {SEMI_AUTO}",
         )
     if mode == STAND_ALONE:
         if ranks > 1:
             raise RefusedLayoutError(
-                f"stand_alone is for one rank, and there are {ranks}", hint="data_parallel, or one rank"
+                f"stand_alone is for one rank, and there are {ranks}", hint="use data_parallel, or one rank"
             )
         return {each.name: cut(each.expression, {}, ranks) for each in graph.operators}
     if mode == DATA_PARALLEL:
@@ -71,12 +71,12 @@ def cuttings_for(
 
 
 def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
-    """Return the cutting of every operator by the batch, the first dim of what the network is called with.
+    """Return a partition of every operator along the batch, the first dim of the network's inputs.
 
-    What has no batch, as what is computed of parameters alone, every rank computes whole.
+    Operators without a batch dim, such as ones that take only parameters, are replicated.
 
     Raises:
-        RefusedLayoutError: the ranks do not divide the batch.
+        RefusedLayoutError: the batch is not divisible by `ranks`.
     """
     graph = traced.graph
     batch_dims: dict[str, int | None] = {
@@ -90,9 +90,10 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
         index = next((each for each in indices if each is not None), None)
         if index is not None and expression.sizes[index] % ranks:
             raise RefusedLayoutError(
-                f"data_parallel cuts the batch into {ranks} parts, and {expression.sizes[index]} of {operator.name} "
-                f"cannot be divided by {ranks}",
-                hint=f"a batch that {ranks} divides",
+                f"data_parallel splits the batch over {ranks} ranks, and the batch dim {expression.sizes[index]} "
+                f"of {operator.name} "
+                f"is not divisible by {ranks}",
+                hint=f"use a batch size that is a multiple of {ranks}",
             )
         found[operator.name] = cut(expression, {} if index is None else {index: ranks}, ranks)
         batch_dims[operator.name] = expression.output.index(index) if index in expression.output and index else None
@@ -100,7 +101,7 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
 
 
 def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[str, Strategy]:
-    """Return the strategies by operator: one of a module is that of its first operator."""
+    """Return the strategies by operator. A module's strategy applies to its first operator."""
     names = {each.name for each in traced.graph.operators}
     found = {}
     for name, strategy in strategies.items():
@@ -109,8 +110,8 @@ def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[st
             operators = [each.name for each in traced.graph.operators]
             rest = f", and {len(operators) - TOLD} more" if len(operators) > TOLD else ""
             raise UsageError(
-                f"the strategy {written(strategy)} is of {name}, which is no operator of the network",
-                hint=did_you_mean(near(name, operators)) or f"operators are {', '.join(operators[:TOLD])}{rest}",
+                f"the strategy {written(strategy)} is for {name}, which is not an operator of the network",
+                hint=did_you_mean(near(name, operators)) or f"use one of {', '.join(operators[:TOLD])}{rest}",
             )
         found[own] = strategy
     return found

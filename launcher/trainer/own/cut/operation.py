@@ -1,4 +1,4 @@
-"""Strategies that modules are given in code, and modules that are one operator."""
+"""Strategies of modules that are set in code, and modules that are one operator."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from launcher.core.errors import UsageError
 from launcher.sharding.expression import Strategy
 from launcher.sharding.strategy import strategy_from
 
-ATTRIBUTE = "in_strategy"  # of a module, as the strategies of inputs are called there
+ATTRIBUTE = "in_strategy"  # attribute of a module, with MindSpore's name
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def shard(module: Module, strategy: Strategy) -> Module:
-    """Give a module that is one operator, as nn.Linear or nn.ReLU, a strategy, and return it.
+    """Set the strategy of a module that is an operator, such as nn.Linear or nn.ReLU; return the module.
 
-    Of a module that is several, as a linear layer with its bias, it is the strategy of the first.
+    If the module has several operators, such as a linear layer and its bias, the strategy applies to the first.
 
     Raises:
-        UsageError: it is no strategy.
+        UsageError: `strategy` is not a valid strategy.
     """
     try:
         parts = strategy_from(strategy)
     except ValueError as error:
-        told = f"the strategy {strategy!r} of a {type(module).__name__} is none"
-        raise UsageError(told, hint=f"a strategy is {error}") from None
-    # Past nn.Module's own setter, which looks for parameters.
+        told = f"the strategy {strategy!r} of a {type(module).__name__} is invalid"
+        raise UsageError(told, hint=f"pass {error}") from None
+    # Bypass nn.Module's setter, which looks for parameters.
     object.__setattr__(module, ATTRIBUTE, parts)
     return module
 
 
 def given_strategies(network: nn.Module) -> Iterator[tuple[str, Strategy]]:
-    """Yield the modules of a network that have been given a strategy, by their paths."""
+    """Yield the path and strategy of each module that has one."""
     for path, module in network.named_modules():
         strategy = getattr(module, ATTRIBUTE, None)
         if strategy is not None:
@@ -43,7 +43,7 @@ def given_strategies(network: nn.Module) -> Iterator[tuple[str, Strategy]]:
 
 
 class Operation(nn.Module):
-    """A module that calls one function, with options that it is made with."""
+    """A module that calls one function with fixed options."""
 
     function: ClassVar[Callable[..., Tensor]]
 
@@ -55,5 +55,5 @@ class Operation(nn.Module):
         return type(self).function(*inputs, **self.options)
 
     def shard(self, strategy: Strategy) -> Operation:
-        """Give it a strategy: of each input, the number of parts of each dim."""
+        """Set the strategy: for each input, the number of parts along each dim. Return the module."""
         return shard(self, strategy)

@@ -1,4 +1,7 @@
-"""From a network to the graph of its operators: traced by torch.fx, with shapes from the meta device, without a number computed."""
+"""Tracing of a network to a graph of operators, with torch.fx and shapes from the meta device.
+
+No values are computed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from launcher.trainer.own.trace import LINE, Tracing, attribute_of, class_name, 
 
 @frozen
 class Call:
-    """The computation of an operator of the graph: what this rank computes, and the states that the operator has."""
+    """The computation of an operator on a rank, and the buffers that the operator updates."""
 
     local: Callable[[OpContext], Local]
     states: tuple[State, ...] = ()
@@ -37,31 +40,31 @@ class Call:
 
 @frozen
 class Traced:
-    """A network as a graph, and what is needed to compute it."""
+    """A network as a graph of operators, with its tensors and the operators' computations."""
 
     graph: Graph
-    calls: Mapping[str, Call]  # of each operator
-    inputs: tuple[str, ...]  # the leaves that the network is called with, in order; some may have no consumer
-    parameters: Mapping[str, nn.Parameter]  # whole, of the leaves that are trained
-    buffers: Mapping[str, Tensor]  # whole, of the other leaves that the network holds, and of states
-    strategies: Mapping[str, Strategy]  # that operators have been given in the network
-    first_of: Mapping[str, str]  # the first operator of each module that is several
+    calls: Mapping[str, Call]  # by operator
+    inputs: tuple[str, ...]  # the network's inputs in order; some may have no consumer
+    parameters: Mapping[str, nn.Parameter]  # full trained parameters
+    buffers: Mapping[str, Tensor]  # full buffers, constants and states
+    strategies: Mapping[str, Strategy]  # set in the network's code, by operator
+    first_of: Mapping[str, str]  # the first operator of each module with several operators
 
 
 def trace(network: nn.Module, example_inputs: Sequence[Tensor], *, batch_norm_is_shared: bool = True) -> Traced:
-    """Return the graph of a network that is called with tensors of these shapes and types, whose values do not matter.
+    """Trace a network for inputs with the shapes and dtypes of `example_inputs`; their values do not matter.
 
-    Operators are named by their module's path, and by the function's name within a module that does more. Of a network in
-    training, `batch_norm_is_shared` says whether batch norms take the statistics of all ranks' images.
+    An operator's name is its module's path, followed by the function's name if the module has several operators. With
+    `batch_norm_is_shared`, batch norms in training mode use the statistics of all ranks' images.
 
     Raises:
-        UsageError: the network is not made of operators that are known, or depends on values; the message says where.
+        UsageError: an operator is unknown, or the code depends on the values of tensors. The message has the line.
     """
     return _Trace(network, batch_norm_is_shared).of(example_inputs)
 
 
 class _Trace:
-    """Goes through a network's calls in their order, and records operators."""
+    """A trace in progress, which records the operators of a network's calls in order."""
 
     def __init__(self, network: nn.Module, batch_norm_is_shared: bool) -> None:
         self._network, self._batch_norm_is_shared = network, batch_norm_is_shared
@@ -75,8 +78,8 @@ class _Trace:
         self._parameters: dict[str, nn.Parameter] = {}
         self._buffers: dict[str, Tensor] = {}
         self._taken: set[str] = set(self._tensors.values())
-        self._base = ""  # of the names of operators that are recorded now
-        self._bases: dict[str, list[str]] = {}  # the bases that calls of a module have got
+        self._base = ""  # prefix of the names of the operators of the current call
+        self._bases: dict[str, list[str]] = {}  # prefixes by module; each call of a module has its own
         self._first_of: dict[str, str] = {}
 
     def of(self, example_inputs: Sequence[Tensor]) -> Traced:
@@ -86,7 +89,7 @@ class _Trace:
         takes = sum(node.op == "placeholder" for node in nodes)
         if len(example_inputs) > takes:
             raise UsageError(
-                f"{class_name(network)} takes {takes} inputs, and {len(example_inputs)} examples are given"
+                f"{class_name(network)} takes {takes} inputs, and {len(example_inputs)} example inputs are given"
             )
         examples = iter(example_inputs)
         inputs: list[str] = []
@@ -95,7 +98,9 @@ class _Trace:
             if node.op == "placeholder":
                 example = next(examples, None)
                 if example is None:
-                    raise UsageError(f"{class_name(network)} takes {node.target}, for which no example is given")
+                    raise UsageError(
+                        f"{class_name(network)} takes {node.target}, and example_inputs has no tensor for it"
+                    )
                 values[node] = self._leaf(self._free(str(node.target)), example)
                 inputs.append(values[node].name)
             elif node.op == "output":
@@ -113,7 +118,7 @@ class _Trace:
         if not isinstance(output, Value) or output.name not in self._calls:
             raise UsageError(
                 f"{class_name(network)} returns {type(output).__name__}",
-                hint="one tensor that is computed: the loss",
+                hint="return the loss as one tensor",
             )
         return self._finished(output, tuple(inputs))
 
@@ -132,7 +137,7 @@ class _Trace:
         for path, strategy in given.items():
             if path not in self._bases:
                 raise UsageError(
-                    f"{path} is given a strategy, and is no operator", hint="give it to the modules within"
+                    f"{path} has a strategy, but is not an operator", hint="set strategies on its submodules instead"
                 )
             strategies.update({self._first_of.get(base, base): strategy for base in self._bases[path]})
         return Traced(
@@ -146,9 +151,9 @@ class _Trace:
         )
 
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        """Return what a call returns: a Value, or a number or shape where that is known already."""
+        """Return a call's result: a Value, or a number or shape that is known without computing."""
         arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-        if "input" in options:  # the first of every function of torch that has it
+        if "input" in options:  # always the first argument of torch's functions
             arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
         if node.op == "call_module":
             module = self._network.get_submodule(str(node.target))
@@ -159,7 +164,7 @@ class _Trace:
                 options = {**module.options, **options}
         else:
             target: Any = node.target
-            if not any(isinstance(each, Value) for each in _flat((arguments, options))):  # numbers and shapes alone
+            if not any(isinstance(each, Value) for each in _flat((arguments, options))):  # only numbers and shapes
                 function = getattr(type(arguments[0]), target) if isinstance(target, str) else target
                 return function(*arguments, **options)
             fact = fact_of(target, arguments)
@@ -169,7 +174,7 @@ class _Trace:
             self._base = self._free(".".join(filter(None, [self._within(node), told.strip("_")])))
             described = described_function(target, arguments)
             if described is None:
-                raise UsageError(f"{self._base}: {told} is no known operator", hint=f"known are {known()}")
+                raise UsageError(f"{self._base}: {told} is not a known operator", hint=f"use one of {known()}")
             description, changes = described
             changes = changes or options.get("inplace", False)
         try:
@@ -178,14 +183,18 @@ class _Trace:
             raise UsageError(f"{self._base}: {error.message}", hint=error.hint) from error
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             first = str(error).partition("\n")[0]
-            raise UsageError(f"{self._base} is called in a way that is not known: {first}") from error
+            raise UsageError(f"{self._base} is called with unsupported arguments: {first}") from error
         taken: Any = arguments[0]
         if changes and value is not taken:
             self._changed_in_place(node, value, values)
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Let what uses the first argument of an in-place operator later use its result."""
+        """Redirect later uses of an in-place operator's first argument to its result.
+
+        Raises:
+            UsageError: the tensor is a view, is viewed, or is an input of the network.
+        """
         changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
         name = values[changed].name
@@ -193,14 +202,16 @@ class _Trace:
         is_viewed = any(each.kind in VIEWS and name in each.inputs for each in self._operators)
         if own is None or own.kind in VIEWS or is_viewed:
             raise UsageError(
-                f"{self._base} changes in place what is seen under other names, too", hint="without inplace"
+                f"{self._base} changes a tensor in place, but the tensor is or has a view, or is an input or a "
+                "parameter",
+                hint="use the operator that returns a new tensor, without `inplace`",
             )
         for other, known_value in values.items():
             if known_value is values[changed] and other is not node:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:
-        """Return what describes a module; operators that are recorded from now on have its name."""
+        """Return a module's description. The operators recorded next get its name."""
         self._base = self._free(path)
         self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):
@@ -209,7 +220,9 @@ class _Trace:
             return self._batch_norm(module), ()
         found = described_module(module)
         if found is None:
-            raise UsageError(f"{path}, a {type(module).__name__}, is no known operator", hint=f"known are {known()}")
+            raise UsageError(
+                f"{path}, a {type(module).__name__}, is not a known operator", hint=f"use one of {known()}"
+            )
         return found
 
     def _batch_norm(self, module: nn.BatchNorm2d) -> Description:
@@ -262,7 +275,7 @@ class _Trace:
         return Value(name, torch.empty_like(tensor, device="meta"))
 
     def _held(self, tensor: Tensor, path: str = "constant") -> Value:
-        """Return a parameter or buffer of the network, or a constant that is written in its code."""
+        """Return the Value of a parameter, a buffer, or a constant in the network's code."""
         name = self._tensors.setdefault(id(tensor), path)
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
             self._parameters[name] = tensor
@@ -274,12 +287,12 @@ class _Trace:
         return self._held(argument) if isinstance(argument, Tensor) else argument
 
     def _within(self, node: fx.Node) -> str:
-        """Return the path of the module in whose code a function is called."""
+        """Return the path of the module whose code makes this call."""
         stack = list(node.meta.get("nn_module_stack", {}).values())
         return own_name(self._network, f"{stack[-1][0]}.").rstrip(".") if stack else ""
 
     def _free(self, name: str) -> str:
-        """Return the name, with a number where it is taken."""
+        """Return the name, with a number appended if it is already used."""
         number, free = 0, name
         while free in self._taken:
             number += 1

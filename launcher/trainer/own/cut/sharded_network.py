@@ -1,7 +1,6 @@
-"""A network that is executed as its sharding plan says: this rank's parts of parameters, and its work for each operator.
+"""A network that runs by a sharding plan: this rank's shards of parameters, and its computation of each operator.
 
-All that can be known before a step is worked out when the network is made: groups, boxes, and for each operator one function
-from the values of its inputs to that of its output.
+Groups, boxes and a function for each operator are prepared when the network is created, not in each step.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ from launcher.trainer.parallel.collectives import Group, all_reduce
 
 
 class ShardedNetwork(nn.Module):
-    """This rank's part of a network. Parameters and buffers have the names that they have in the network.
+    """This rank's part of a network. Parameters and buffers keep the names of the original network.
 
-    `weights` gives whole tensors by name; without it, they are those of the network that was traced. What `shares` holds of
-    the same name and part is taken from there, and not copied: so the same weights are trained and evaluated, or trained on
-    batches of several sizes. All ranks must make it, and call it, in the same order. A parameter that no operator takes is
-    not held. With several copies of the plan, `sum_gradients` takes the mean over them as well. `sums_copies` is off if the
-    optimizer does that; it must begin each step with gradients of zero.
+    All ranks must create and call sharded networks in the same order. Unused parameters are left out.
+
+    `weights` returns a full tensor by name; by default the tensors are the traced network's. Tensors that `shares`
+    holds with the same name and box are shared, not copied, so that the same weights can be trained and evaluated, or
+    used with several batch sizes. With several replicas of the plan, `sum_gradients` also takes the mean over them.
+    Turn `sums_copies` off if the optimizer does this; the optimizer must then start each step with zero gradients.
     """
 
     def __init__(
@@ -66,22 +66,22 @@ class ShardedNetwork(nn.Module):
             _hold(self, name, self._held[name])
         self._stages = stages_of(traced, plan, groups, self._held)
         self._sums = self._made_sums()
-        self._unsummed: list[int] | None = None  # the parameters' versions at a backward that no sum has followed
-        # Gradients that are already summed, with a copy: backward adds to them from zero, and the next sum adds the copy again.
+        self._unsummed: list[int] | None = None  # versions of the parameters at a backward without a later sum
+        # Copies of gradients that are already summed. Backward starts again from zero, and the next sum adds the copy.
         self._set_aside: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
-        self.before_first: Callable[[Sequence[Tensor]], None] | None = None  # is called with the first inputs
+        self.before_first: Callable[[Sequence[Tensor]], None] | None = None  # called with the first inputs
         self._inputs = [
             (self._places[name], *self._input(name)) if name in self._places else None for name in traced.inputs
         ]
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return this rank's part of the output: the loss, which every rank has whole.
+        """Return the loss, which every rank has in full.
 
-        Each input is the whole batch's, or this rank's part of it (`input_boxes`). Where there are several copies of the
-        plan, it may be that of all copies, one after another.
+        An input is the full batch, or this rank's part of it (`input_boxes`). With several replicas of the plan, it
+        may also be the concatenated batches of all replicas.
 
         Raises:
-            UsageError: an input has another shape than either, or weights were changed by gradients that were not summed.
+            UsageError: an input has any other shape, or the weights were changed before gradients were summed.
         """
         self._check_call(inputs)
         values: list[Tensor | None] = [None] * len(self._places)
@@ -107,14 +107,14 @@ class ShardedNetwork(nn.Module):
     def _check_call(self, inputs: Sequence[Tensor]) -> None:
         if self._unsummed not in (None, self._versions()):
             raise UsageError(
-                "the weights were changed after backward, and the ranks' gradients had not been summed",
-                hint="network.sum_gradients() after loss.backward()",
+                "the weights were changed after backward, but the gradients were not summed over the ranks",
+                hint="call network.sum_gradients() after loss.backward()",
             )
         if self.before_first is not None:
             self.before_first(inputs)
             self.before_first = None
         if len(inputs) != len(self._inputs):
-            raise UsageError(f"the network takes {len(self._inputs)} inputs, and it is called with {len(inputs)}")
+            raise UsageError(f"the network takes {len(self._inputs)} inputs, but it is called with {len(inputs)}")
 
     def _after_backward(self, _gradient: Tensor) -> None:
         is_first, self._unsummed = self._unsummed is None, self._versions()
@@ -129,7 +129,7 @@ class ShardedNetwork(nn.Module):
         return [parameter._version for _, group in self._sums for parameter in group]  # noqa: SLF001 - as autograd counts changes
 
     def _of_copy(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return this copy's rows of a batch of all copies, or the tensor as it is."""
+        """Return this replica's rows if the tensor is the batch of all replicas; otherwise return it unchanged."""
         groups = self._groups
         if groups.copies == 1 or not shape or tuple(tensor.shape) != (groups.copies * shape[0], *shape[1:]):
             return tensor
@@ -137,14 +137,14 @@ class ShardedNetwork(nn.Module):
 
     @property
     def strategies(self) -> dict[str, Strategy]:
-        """The strategy of each operator, by its name, in the order in which they are computed."""
+        """The strategy of each operator by name, in order of computation."""
         return {each.operator.name: each.cutting.strategy for each in self._plan.operators}
 
     def sum_gradients(self) -> None:
-        """Sum the parameters' gradients, after backward, where ranks have parts of them, in one message for each set of ranks.
+        """Sum the gradients over the ranks that hold partial sums, with one message for each group of ranks.
 
-        Where there are several copies of the plan, the mean of their gradients is taken, if this network `sums_copies`. What an
-        earlier call has summed is not summed again: several backward passes may have one call, or each its own.
+        With several replicas of the plan and `sums_copies`, this also takes the mean over the replicas. Call it after
+        each backward, or once after several: gradients are not summed twice.
         """
         if self._unsummed is None:  # no backward since the last sum
             return
@@ -158,19 +158,19 @@ class ShardedNetwork(nn.Module):
                 flat.div_(copies)
             parts = flat.view(-1).split([each.numel() for each in gradients])
             for parameter, gradient, part in zip(parameters, gradients, parts, strict=True):
-                # Who has given a parameter its gradient's storage looks for it there; what autograd has made may be replaced.
+                # A gradient in preallocated storage must stay there; one that autograd allocated can be replaced.
                 if gradient._is_view():  # noqa: SLF001 - torch has no other name for it
                     if gradient.data_ptr() != part.data_ptr():
                         gradient.copy_(part.view_as(gradient))
                 else:
                     parameter.grad = part.view_as(gradient)
                 before, summed = self._set_aside.pop(parameter, (None, None))
-                if before is gradient and summed is not None:  # and has not been set to None since
-                    assert parameter.grad is not None, "it is summed"
+                if before is gradient and summed is not None:  # the gradient has not been set to None since
+                    assert parameter.grad is not None, "it has just been summed"
                     parameter.grad.add_(summed)
 
     def mean_over_copies(self, loss: Tensor) -> Tensor:
-        """Return the mean of a loss over the copies of the plan, without a gradient."""
+        """Return the mean of a loss over the replicas of the plan, without a gradient."""
         total = loss.detach().clone()
         return all_reduce(total, self._groups.along((self._plan.ranks,), (), over_copies=True)).div_(
             self._groups.copies
@@ -189,15 +189,15 @@ class ShardedNetwork(nn.Module):
         return self._boxes[name]
 
     def part_held(self, name: str, box: Box) -> Tensor | None:
-        """Return what is held of a parameter or buffer, if it is that part."""
+        """Return this rank's shard of a parameter or buffer if its box is `box`; else None."""
         return self._held[name] if self._boxes.get(name) == box else None
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """Return all parameters, whole. All ranks must call it."""
+        """Return all full parameters. All ranks must call it."""
         return {name: self._gathered(name, self._held[name]) for name in self._traced.parameters}
 
     def full_gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of all parameters, whole, once they are summed. All ranks must call it."""
+        """Return the full gradients of all parameters after `sum_gradients`. All ranks must call it."""
         found = {}
         for name in self._traced.parameters:
             parameter = self._held[name]
@@ -213,7 +213,11 @@ class ShardedNetwork(nn.Module):
         return tensor.clone()
 
     def _boxes_held(self) -> Iterator[tuple[str, Box]]:
-        """Yield what is held of parameters and buffers."""
+        """Yield the name and box of each parameter and buffer on this rank.
+
+        Raises:
+            UsageError: two operators need different parts of the same buffer.
+        """
         graph, rank = self._plan.graph, self._groups.rank
         data = set(self._traced.inputs)
         for leaf in graph.leaves:
@@ -228,8 +232,9 @@ class ShardedNetwork(nn.Module):
                     box = planned.cutting.inputs[state.like].box_of(rank, shape)
                 if seen.setdefault(state.name, box) != box:
                     raise UsageError(
-                        f"{planned.operator.name} needs another part of {state.name} than the operators before that have it",
-                        hint=f"give {planned.operator.name} their strategy",
+                        f"{planned.operator.name} needs a different part of {state.name} than earlier operators "
+                        "that share it",
+                        hint=f"give {planned.operator.name} the same strategy",
                     )
         yield from seen.items()
 
@@ -238,7 +243,7 @@ class ShardedNetwork(nn.Module):
         return shape, self._plan.leaves[name].box_of(self._groups.rank, shape)
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
-        """Return which parameters' gradients are summed over which ranks, those of this plan's copies among them."""
+        """Return the groups to sum gradients over, each with its parameters."""
         found: dict[tuple[int, ...], tuple[Group, list[nn.Parameter]]] = {}
         axes_of: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             name: (each.devices, each.axes) for each in self._plan.parameter_sums for name in each.parameters
@@ -255,29 +260,35 @@ class ShardedNetwork(nn.Module):
 
 
 def _gradient_of(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None, (
-        "backward has gone through the whole graph, and nobody has taken the gradient since"
-    )
+    assert parameter.grad is not None, "backward has run through the full graph, and the gradient has not been reset"
     return parameter.grad
 
 
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
-    """Return a rank's part of a tensor that is whole, or is that part already."""
+    """Return a rank's part of a full tensor. A tensor that already is the part is returned unchanged.
+
+    Raises:
+        UsageError: the tensor has any other shape.
+    """
     if tuple(tensor.shape) == shape:
         return tensor if box.size == shape else tensor[box.within(full_box(shape))]
     if tuple(tensor.shape) == box.size:
         return tensor
     raise UsageError(
-        f"an input has the shape {tuple(tensor.shape)}, and the network was traced for {shape}",
-        hint=f"the whole batch, or this rank's part, {box.size}",
+        f"an input has the shape {tuple(tensor.shape)}, but the network was traced for {shape}",
+        hint=f"pass the full batch, or this rank's part with the shape {box.size}",
     )
 
 
 def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
-    """Hold a tensor under a name with dots, by modules that hold nothing else."""
+    """Register a tensor under a dotted name, creating empty modules for the path.
+
+    Raises:
+        UsageError: the name is an attribute of ShardedNetwork.
+    """
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
-        raise UsageError(f"{name} has the name of something else that a sharded network has", hint="another name")
+        raise UsageError(f"{name} is also an attribute of a sharded network", hint="rename it in the network")
     for each in path:
         child = root._modules.get(each)  # noqa: SLF001 - any other way finds methods, too
         if child is None:

@@ -1,4 +1,4 @@
-"""Trains a network around a Transformer on dp * mp * pp ranks: its modules, and one rank's part of it.
+"""Training of a custom network with a Transformer on dp * mp * pp ranks: its modules, and one rank's part of it.
 
 To change how a network around a Transformer is split: pipeline_parts.py, parameter_plan.py, rank_part.py
     (tests/programs/api_ranks.py has a row for each way to divide the work).

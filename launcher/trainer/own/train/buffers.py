@@ -1,4 +1,4 @@
-"""The buffers of a network of one's own: what its code changes in them belongs to its state."""
+"""The buffers of a custom network, which are part of its saved state."""
 
 from __future__ import annotations
 
@@ -13,41 +13,44 @@ from launcher.trainer.parallel.world import World
 
 
 class Buffers:
-    """Knows where the buffers of a network are, which a move to a device replaces. Of ranks whose code changes them rank 0's count."""
+    """A network's buffers by name, also after a move to another device.
+
+    If ranks' buffers differ, rank 0's are saved.
+    """
 
     def __init__(self, network: nn.Module) -> None:
-        """Each is contiguous from here on, as what is written to must be; one that several modules have stays one."""
+        """Make all buffers contiguous, so that they can be written to. Shared buffers stay shared."""
         made: dict[int, Tensor] = {}
         for module in network.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
                 setattr(module, name, made.setdefault(id(buffer), buffer.contiguous()))
         self._network = network
         self._modules: Mapping[str, nn.Module] = dict(network.named_modules(remove_duplicate=False))
-        # As checkpoints keep them, in which all numbers are floating-point ones; each by the first of its names.
+        # The values for checkpoints, which store only floating-point numbers. Keys are the buffers' first names.
         self.saved: dict[str, Tensor] = {}
         for name, buffer in network.named_buffers():
             self.saved[name] = buffer.detach().clone() if buffer.is_floating_point() else buffer.double()
 
     def of(self, name: str) -> Tensor:
-        """Return a buffer as it is now, by any of its names."""
+        """Return the current buffer with this name. A shared buffer has several names."""
         path, _, own = name.rpartition(".")
         return self._modules[path].get_buffer(own)
 
     def share(self, world: World) -> None:
-        """Have all ranks begin with rank 0's. All ranks must call it."""
+        """Copy rank 0's buffers to all ranks. All ranks must call it."""
         for name in self.saved:
             buffer = self.of(name)
             buffer.copy_(of_rank_0(buffer, world.device))
 
     def settle(self, world: World) -> None:
-        """Put the present values of rank 0 into `saved`, on all ranks. All ranks must call it."""
+        """Copy rank 0's current values to `saved` on all ranks. All ranks must call it."""
         for name, saved in self.saved.items():
             saved.copy_(of_rank_0(self.of(name), world.device))
 
     def take(self) -> None:
-        """Give the network what `saved` holds.
+        """Copy the values in `saved` to the network's buffers.
 
-        Integers too large for the type in which a checkpoint keeps them stay as the network has them, unless they differ by more.
+        A checkpoint rounds large integers to float32. If the network's value rounds to the same number, it is kept.
         """
         for name, saved in self.saved.items():
             buffer = self.of(name)
@@ -56,7 +59,7 @@ class Buffers:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Undo, at the end, what is done to buffers: code that is traced may change them, or put what is no tensor in their place."""
+        """Restore all buffers on exit. Traced code may change them or replace them by proxies."""
         buffers = {name: self.of(name) for name in self.saved}
         values = {name: buffer.clone() for name, buffer in buffers.items()}
         places = [
@@ -74,7 +77,7 @@ class Buffers:
 
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
-    """Put the buffers of a module and of all within it on a device."""
+    """Move the buffers of a module and its submodules to a device."""
     for each in module.modules():
         for name, buffer in list(each.named_buffers(recurse=False)):
             setattr(each, name, buffer.to(device))

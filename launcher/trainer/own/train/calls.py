@@ -1,4 +1,4 @@
-"""Traces a network by torch.fx: what its code calls, in training and in evaluation, and what each call computes with."""
+"""Traces of a network's calls in training and evaluation mode, and the parameters that each call uses."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ LEAVES = (
     TransformerDecoder,
     DrawnDropout,
 )
-INPUTS = ("encoder_inputs", "decoder_inputs")  # of a Transformer, which only the first stage computes
-RECEIVED = "received_by_stage"  # the input of a stage that is what the stage before has sent
+INPUTS = ("encoder_inputs", "decoder_inputs")  # arguments of a Transformer that only the first stage computes
+RECEIVED = "received_by_stage"  # the argument of a stage for the previous stage's output
 
 
 @frozen
 class Arguments:
-    """The arguments of a network's forward: those that are items of a batch, and the values of the others."""
+    """The arguments of a network's forward: the names of the batch's items, and the defaults of the other arguments."""
 
     items: frozenset[str]
     defaults: Mapping[str, Any]
-    variable: int = 0  # how many of the items are a `*args`
+    variable: int = 0  # number of items in `*args`
 
 
 @frozen
 class TracedNetwork:
-    """A network's calls, and the constants in its code, by torch.fx's names for them."""
+    """A network's calls, and the constants in its code by torch.fx's names for them."""
 
     network: nn.Module
     nodes: Sequence[fx.Node]
     constants: Mapping[str, Any]
-    inputs: frozenset[str]  # the names of the arguments that are items of a batch
-    evaluated: TracedNetwork | None = None  # its calls in evaluation, where its code asks, and does something else then
+    inputs: frozenset[str]  # names of the arguments that are items of a batch
+    evaluated: TracedNetwork | None = None  # the calls in evaluation mode, if they differ
 
     @property
     def output(self) -> Any:
@@ -67,14 +67,14 @@ class TracedNetwork:
 
     @property
     def has_penalty(self) -> bool:
-        """True where its code goes over parameters, as a penalty on all of them does: each is a constant for torch.fx."""
+        """True if the code iterates over parameters, as a weight penalty does. torch.fx records each as a constant."""
         return any(isinstance(each, Tensor) and each.requires_grad for each in self.constants.values())
 
     def module(self, node: fx.Node) -> nn.Module:
         return self.network.get_submodule(str(node.target))
 
     def parameters(self, node: fx.Node) -> Collection[Tensor]:
-        """Return the parameters that a call computes with."""
+        """Return the parameters that a call uses."""
         if node.op == "call_module":
             return list(self.module(node).parameters())
         if node.op == "get_attr" and str(node.target) not in self.constants:
@@ -83,7 +83,10 @@ class TracedNetwork:
         return []
 
     def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
-        """Return what has to be computed for `wanted`, in order. Of the vectors that go into `skipped`, nothing is."""
+        """Return the calls that `wanted` depends on, in order.
+
+        Inputs of the Transformer call `skipped` are left out.
+        """
         found: set[fx.Node] = set()
         collect: Callable[[fx.Node], Any] = found.add
         fx.node.map_arg(list(wanted), collect)
@@ -97,14 +100,17 @@ class TracedNetwork:
         return [node for node in self.nodes if node in found and node.op != "output"]
 
     def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
-        """Return the first call that computes with parameters for `wanted`; None where none does."""
+        """Return the first call with parameters that `wanted` depends on, or None."""
         return next((node for node in self.needed(wanted) if self.parameters(node)), None)
 
     def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:
-        """Return what computes `wanted`, nodes among these; with `transformer` on what has been received, unless it is first."""
+        """Return a module that computes the nodes `wanted`.
+
+        Unless `is_first`, the call `transformer` takes the previous stage's output (RECEIVED) instead of its inputs.
+        """
         graph = fx.Graph()
         copies: dict[fx.Node, Any] = {}
-        for node in self.nodes:  # all inputs: each stage is called with the whole batch
+        for node in self.nodes:  # keep all inputs: each stage is called with the full batch
             if node.op == "placeholder" and str(node.target).strip("*") in self.inputs:
                 copies[node] = graph.placeholder(str(node.target))
         skipped = None if is_first else transformer
@@ -132,10 +138,10 @@ class TracedNetwork:
 
 
 def traced_network(network: nn.Module, arguments: Arguments, rows: Rows, device: torch.device) -> TracedNetwork:
-    """Return what a network calls when it is called with a batch on a device, such as these rows on the CPU.
+    """Trace a network for batches on `device`; `rows` is an example batch on the CPU.
 
     Raises:
-        UsageError: it cannot be traced; the message says where and why.
+        UsageError: the network cannot be traced. The message has the line and the reason.
     """
     how = Tracing(LEAVES, arguments.defaults, keeps_in_place=True, variable=arguments.variable)
     was_training = network.training
@@ -155,17 +161,18 @@ def traced_network(network: nn.Module, arguments: Arguments, rows: Rows, device:
 
 
 def arguments_of(network: nn.Module, items: int) -> Arguments:
-    """Return the arguments of a network that is called with so many items of a batch.
+    """Return the arguments of a network that is called with `items` items of a batch.
 
     Raises:
-        UsageError: it takes another number of them.
+        UsageError: the forward does not accept that number of arguments.
     """
     signature = inspect.signature(network.forward)
     try:
         bound = signature.bind(*range(items)).arguments
     except TypeError as error:
         raise UsageError(
-            f"{class_name(network)} is called with the {items} items of a sample, and its forward takes {signature}: {error}"
+            f"{class_name(network)} is called with the {items} items of a sample, but its forward takes "
+            f"{signature}: {error}"
         ) from error
     variable = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     others = {
@@ -180,7 +187,7 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
 
 
 def _check_in_place(found: TracedNetwork) -> None:
-    """Refuse what changes a tensor that is then used under another name: parts of the code would not see the change."""
+    """Raise if a tensor is changed in place and then used under its earlier name: stages would not see the change."""
     place = {node: number for number, node in enumerate(found.nodes)}
     for node in found.nodes:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -194,15 +201,17 @@ def _check_in_place(found: TracedNetwork) -> None:
         if seen_later or not node.users:
             raise UsageError(
                 f"{node.meta.get(LINE, '')}: {class_name(found.network)} cannot be traced: {name or 'a module'} changes a tensor in "
-                "place, which is then used as it was called before",
-                hint="a new tensor, such as x = x + y",
+                "place that is used again later",
+                hint="create a new tensor, as in x = x + y",
             )
 
 
 def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> None:
-    """Put values in the place of `tensor.dtype` and `tensor.device` where tensors depend on parameters, and of the CPU's device.
+    """Replace `tensor.dtype` and `tensor.device` by their values for tensors that depend on parameters.
 
-    So a mask in the type of an embedding can be computed without the embedding. A call with `rows` shows the types.
+    Constants that are the CPU's device become `device`.
+    A mask in the dtype of an embedding can then be computed without the embedding. A call with `rows` determines the
+    values.
     """
     asking = [
         node
@@ -215,7 +224,7 @@ def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> Non
         settled = partial(_instead, node, device if isinstance(value, torch.device) else value)
         for user in list(node.users):
             user.args, user.kwargs = fx.node.map_arg((user.args, dict(user.kwargs)), settled)
-    for node in found.nodes if device.type != "cpu" else ():  # where the network was traced
+    for node in found.nodes if device.type != "cpu" else ():  # the network was traced on the CPU
         node.args, node.kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), partial(_at_device, device))
 
 
@@ -228,7 +237,7 @@ def _at_device(device: torch.device, value: Any) -> Any:
 
 
 def arguments_by_name(kind: type[nn.Module], node: fx.Node) -> dict[str, Any]:
-    """Return the arguments of a call of a module by their names."""
+    """Return the arguments of a module's call by name."""
     bound = inspect.signature(kind.forward).bind(None, *node.args, **node.kwargs).arguments
     bound.pop("self")
     return dict(bound)

@@ -1,8 +1,8 @@
-"""The parallel configurations of MindSpore's `nn.transformer`, by their names, arguments and defaults.
+"""The parallel configurations of MindSpore's `nn.transformer`, with the same names, arguments and defaults.
 
-They say how a network is meant to be divided. How many ranks there are, and along which axes, the run says (`tlaunch run --dp
---mp --pp --micro-batches`); a `TransformerOpParallelConfig` with other numbers is refused when the training begins. The numbers of
-`OpParallelConfig` and `EmbeddingOpParallelConfig` are kept and not looked at: operators and embeddings follow the run.
+The run's options set the layout of ranks (`tlaunch run --dp --mp --pp --micro-batches`). A
+`TransformerOpParallelConfig` with other numbers is an error when the training starts. The numbers of
+`OpParallelConfig` and `EmbeddingOpParallelConfig` are ignored: operators and embeddings use the run's layout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from launcher.trainer.parallel.place import this_place
 
 @frozen
 class OpParallelConfig:
-    """The configuration of a single operator."""
+    """The parallel configuration of one operator."""
 
     data_parallel: int = 1
     model_parallel: int = 1
@@ -25,9 +25,10 @@ class OpParallelConfig:
 
 @frozen
 class EmbeddingOpParallelConfig:
-    """The configuration of an embedding: with `vocab_emb_dp` every model-parallel rank holds the whole table, else some of its rows.
+    """The parallel configuration of one embedding.
 
-    It is that of the embedding it is given to; `TransformerOpParallelConfig.embedding_dp_mp_config` is one with the network's own choice.
+    With `vocab_emb_dp` every model-parallel rank holds the full table; otherwise each holds some of its rows.
+    `TransformerOpParallelConfig.embedding_dp_mp_config` is the configuration with the network's setting.
     """
 
     data_parallel: int = 1
@@ -41,10 +42,10 @@ class EmbeddingOpParallelConfig:
 
 @frozen
 class TransformerRecomputeConfig:
-    """Says what backward computes again instead of keeping it. Collectives within a layer are always among it."""
+    """The activations to recompute in backward. Collectives in a recomputed layer are always repeated."""
 
     recompute: bool = False
-    parallel_optimizer_comm_recompute: bool = False  # weights are never gathered layer by layer here
+    parallel_optimizer_comm_recompute: bool = False  # weights are never gathered layer by layer
     mp_comm_recompute: bool = True
     recompute_slice_activation: bool = False
 
@@ -56,17 +57,17 @@ class TransformerRecomputeConfig:
         ):
             if getattr(self, name) != only:
                 raise UsageError(
-                    f"TransformerRecomputeConfig: {name} = {not only}, and here it is always {only}",
+                    f"TransformerRecomputeConfig: {name} = {not only}, and only {only} is supported",
                     hint=f"leave {name} out",
                 )
 
 
 @frozen
 class TransformerOpParallelConfig:
-    """The configuration of a whole network.
+    """The parallel configuration of a network.
 
     Raises:
-        UsageError: a number is below 1, or there are experts: no layer is a mixture of them.
+        UsageError: a number is below 1, or `expert_parallel` is above 1: experts are not supported.
     """
 
     data_parallel: int = 1
@@ -74,12 +75,10 @@ class TransformerOpParallelConfig:
     expert_parallel: int = 1
     pipeline_stage: int = 1
     micro_batch_num: int = 1
-    recompute: bool | TransformerRecomputeConfig = False  # of all layers; `lambda_func` may choose some instead
-    optimizer_shard: bool = (
-        False  # each data-parallel rank keeps the optimizer's state of its share of the weights only
-    )
+    recompute: bool | TransformerRecomputeConfig = False  # for all layers; `lambda_func` may choose some instead
+    optimizer_shard: bool = False  # shard the optimizer's state over the data-parallel ranks
     gradient_aggregation_group: int = (
-        4  # parts in which gradients are summed, unless `lambda_func` gives layers numbers
+        4  # messages that gradients are summed in, unless `lambda_func` numbers the layers
     )
     vocab_emb_dp: bool = True
 
@@ -94,21 +93,24 @@ class TransformerOpParallelConfig:
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"TransformerOpParallelConfig: {name} = {value!r} is no whole number of 1 or more")
+                raise UsageError(
+                    f"TransformerOpParallelConfig: {name} = {value!r}, and an integer of 1 or more is expected"
+                )
         if self.expert_parallel > 1:
             raise UsageError(
-                f"TransformerOpParallelConfig: expert_parallel = {self.expert_parallel}, and there are no experts",
-                hint="expert_parallel = 1",
+                f"TransformerOpParallelConfig: expert_parallel = {self.expert_parallel}, and experts are not supported",
+                hint="set expert_parallel = 1",
             )
 
     @classmethod
     def of_run(cls, **others: Any) -> TransformerOpParallelConfig:
-        """Return the configuration of the layout that `tlaunch run` was asked for; `others` are arguments beside its four numbers.
+        """Return a configuration with the layout of this `tlaunch run`; `others` are the remaining arguments.
 
-        Outside a run it is that of one rank. Under mpirun or srun alone it blocks until all ranks have come.
+        Outside a run the layout is one rank. Under mpirun or srun without tlaunch, this blocks until all ranks have
+        joined.
 
         Raises:
-            UsageError, RefusedLayoutError: the environment does not say where this rank is, as `this_place`.
+            UsageError, RefusedLayoutError: the environment does not define this rank's position; see `this_place`.
         """
         layout = this_place(micro_batches=1).layout
         return cls(
@@ -127,15 +129,15 @@ class TransformerOpParallelConfig:
 
     @property
     def recomputes(self) -> bool:
-        """True where all layers are computed again in backward."""
+        """True if all layers are recomputed in backward."""
         return self.recompute if isinstance(self.recompute, bool) else self.recompute.recompute
 
     @property
     def dp_mp_config(self) -> OpParallelConfig:
-        """The configuration that operators within layers take, and `CrossEntropyLoss`."""
+        """The configuration for operators in layers, and for `CrossEntropyLoss`."""
         return OpParallelConfig(self.data_parallel, self.model_parallel)
 
     @property
     def embedding_dp_mp_config(self) -> EmbeddingOpParallelConfig:
-        """The configuration that `VocabEmbedding` takes."""
+        """The configuration for `VocabEmbedding`."""
         return EmbeddingOpParallelConfig(self.data_parallel, self.model_parallel, self.vocab_emb_dp)

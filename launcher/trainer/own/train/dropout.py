@@ -1,4 +1,4 @@
-"""Dropout in a network of one's own, whose masks do not depend on the layout of ranks (launcher/trainer/model/dropout.py)."""
+"""Dropout for custom networks. Masks do not depend on the layout of ranks (see launcher/trainer/model/dropout.py)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from launcher.trainer.model.dropout import Dropout, DropoutBits
 
 
 class DrawnDropout(nn.Module):
-    """Takes the place of an `nn.Dropout` in a training: draws, which the training gives before each micro batch, decide.
+    """A replacement for `nn.Dropout` in training. The training sets its random bits before each micro batch.
 
-    What it is called with has the rows of the micro batch as its first dim, or positions row by row: B..., or (B T)... That the first
-    dim is so is told by its size alone: what has the positions first, in a number that the rows divide, gets other masks on each layout.
+    The first dim of the input must be the rows of the micro batch, or rows and positions merged: B... or (B T)...
+    Only the size of that dim is checked. Inputs with positions first, whose number is a multiple of the rows, get
+    different masks on each layout.
     """
 
     def __init__(self, p: float, place: str) -> None:
@@ -20,10 +21,10 @@ class DrawnDropout(nn.Module):
         self.p = p
         self.dropout, self._place = Dropout(p), place
         self._draws: DropoutBits | None = None
-        self._calls = 0  # with these draws: each has masks of its own
+        self._calls = 0  # calls with these random bits; each call has different masks
 
     def begin(self, draws: DropoutBits | None) -> None:
-        """Have the calls that follow decide by `draws`, and drop nothing without any."""
+        """Set the dropout random bits of the next calls. With None they drop nothing."""
         self._draws, self._calls = draws, 0
 
     def forward(self, tensor: Tensor) -> Tensor:
@@ -34,25 +35,26 @@ class DrawnDropout(nn.Module):
         rows = len(self._draws.factor_BT1)
         if not tensor.dim() or len(tensor) % rows:
             raise UsageError(
-                f"{self._place} drops elements of the shape {tuple(tensor.shape)}, of which the first dim is no rows of a "
-                f"micro batch of {rows}",
-                hint="a tensor with the batch first",
+                f"the dropout {self._place} is called with the shape {tuple(tensor.shape)}, and the first dim is "
+                "not a multiple of "
+                f"the {rows} rows of a micro batch",
+                hint="pass a tensor with the batch as its first dim",
             )
-        # As one position of many features in each row: their words tell them apart.
+        # Each row counts as one position with many features; each feature has its own random bits.
         return self.dropout(tensor.reshape(rows, 1, -1), self._draws).view(tensor.shape)
 
 
 def draw_dropouts(network: nn.Module) -> None:
-    """Have every `nn.Dropout` of a network decide by draws, each with the first of its paths as its place.
+    """Replace every `nn.Dropout` of a network by a `DrawnDropout`, identified by the module's first path.
 
     Raises:
-        UsageError: a dropout is of another kind, such as those of whole channels.
+        UsageError: a dropout has another class, such as nn.Dropout2d.
     """
     drawn: dict[int, DrawnDropout] = {}
     for path, module in list(network.named_modules(remove_duplicate=False)):
         if not isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the class of all of them
             continue
         if type(module) is not nn.Dropout:
-            raise UsageError(f"{path} is a {type(module).__name__}, which is not known here", hint="nn.Dropout")
+            raise UsageError(f"{path} is a {type(module).__name__}, which is not supported", hint="use nn.Dropout")
         parent, _, name = path.rpartition(".")
         setattr(network.get_submodule(parent), name, drawn.setdefault(id(module), DrawnDropout(module.p, path)))

@@ -1,10 +1,12 @@
-"""The Transformer of MindSpore's `nn.transformer`, its encoder and its decoder, by their names, arguments and defaults.
+"""The Transformer, encoder and decoder of MindSpore's `nn.transformer`, with the same names, arguments and defaults.
 
-Each computes on one device what MindSpore's does; `train` divides them over ranks. The differences: there is no incremental inference
-(`use_past`; `tlaunch translate` has its own), and there are no experts (`moe_config`); `batch_size` says nothing, any number of
-rows will do.
+On one device they compute the same results as MindSpore's modules; `train` distributes them over ranks. Differences:
 
-Layers are those of the bundled Transformer (launcher/trainer/model/transformer.py), without a norm after the last one.
+- Incremental inference (`use_past`) is not supported; `tlaunch translate` implements its own.
+- Experts (`moe_config`) are not supported.
+- `batch_size` is ignored: batches may have any number of rows.
+
+The layers are the bundled Transformer's (launcher/trainer/model/transformer.py), without the norm after the last layer.
 
 Shapes: B rows of a batch, S source and T target positions, D hidden size.
 """
@@ -27,11 +29,11 @@ from launcher.trainer.model.transformer import ACTIVATIONS, DecoderLayer, Encode
 from launcher.trainer.own.train.configs import TransformerOpParallelConfig
 from launcher.trainer.own.train.parallel_modules import INITIAL_STD, check_shape
 
-MASKED = -10000.0  # added to the scores of what is not attended to, as in MindSpore: a row without any key has no NaN
+MASKED = -10000.0  # added to masked scores, as in MindSpore: rows that are fully masked give no NaN
 
 
 class _Layers(nn.Module):
-    """Layers one after another, for so many positions, of which a stage of a pipeline keeps some; `blocks` has them by their numbers."""
+    """A stack of layers for `length` positions. `blocks` maps layer numbers to the layers of this pipeline stage."""
 
     def __init__(
         self,
@@ -48,19 +50,19 @@ class _Layers(nn.Module):
         super().__init__()
         name = type(self).__name__
         if config.d_model % config.heads:
-            raise UsageError(f"{name}: hidden_size = {config.d_model} cannot be divided by num_heads = {config.heads}")
+            raise UsageError(f"{name}: hidden_size = {config.d_model} is not divisible by num_heads = {config.heads}")
         if config.activation not in ACTIVATIONS:
             known = " or ".join(f'"{each}"' for each in ACTIVATIONS)
-            raise UsageError(f"{name}: hidden_act = {config.activation!r} is not known", hint=known)
+            raise UsageError(f"{name}: hidden_act = {config.activation!r} is unknown", hint=f"use {known}")
         for told, rate in (
             ("hidden_dropout_rate", config.dropout),
             ("attention_dropout_rate", config.attention_dropout),
         ):
             if not 0 <= rate < 1:
-                raise UsageError(f"{name}: {told} = {rate} is no share", hint="0 or more, and below 1")
+                raise UsageError(f"{name}: {told} = {rate} is not a rate", hint="use a rate from 0 to less than 1")
         self.config, self.offset, self.length = config, offset, length
         self.lambda_func, self.parallel_config = lambda_func, parallel_config
-        self.draws: DropoutBits | None = None  # of the micro batch that a training computes
+        self.draws: DropoutBits | None = None  # dropout random bits for the current micro batch
         self.blocks = nn.ModuleDict({str(number): layer(config) for number in range(count)})
         for path, module in self.blocks.named_modules():
             if isinstance(module, Linear):
@@ -72,11 +74,11 @@ class _Layers(nn.Module):
                 module.is_residual = post_layernorm_residual
 
     def begin(self, draws: DropoutBits | None) -> None:
-        """Have the calls that follow drop by `draws`; without any, as torch's generator says if in training."""
+        """Set the dropout random bits for the next calls. With None, training mode uses torch's generator."""
         self.draws = draws
 
     def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
-        """Return what decides the dropouts of a call: what `train` has said, else the numbers of torch's generator."""
+        """Return the dropout random bits of a call: the ones `train` set, or new ones seeded by torch's generator."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]
@@ -85,9 +87,10 @@ class _Layers(nn.Module):
 
 
 class TransformerEncoder(_Layers):
-    """Layers of attention to oneself and a feed-forward block; norms before them, and none at the end.
+    """A pre-norm stack of layers with self-attention and a feed-forward block, without a final norm.
 
-    With `post_layernorm_residual` what a block gives is added to its normed input. `hidden_act` is "gelu" (by tanh) or "relu".
+    With `post_layernorm_residual` a block's output is added to its normed input. `hidden_act` is "gelu" (tanh
+    approximation) or "relu".
     """
 
     def __init__(
@@ -119,17 +122,17 @@ class TransformerEncoder(_Layers):
             EncoderLayer, num_layers, config, length=seq_length, lambda_func=lambda_func, offset=offset,
             post_layernorm_residual=post_layernorm_residual, parallel_config=parallel_config,
         )  # fmt: skip
-        del batch_size  # any number of rows will do
+        del batch_size  # accepted for compatibility with MindSpore
         self.seq_length = seq_length
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, None]:
-        """Return encoded_BSD of hidden_states_BSD, and None in the place of keys and values that are kept for later.
+        """Return the encoded states, BSD, and None where MindSpore returns cached keys and values.
 
-        The mask, BSS, is 1 where a position (the second dim) may attend to another one (the third), and 0 elsewhere; without one
-        all may attend to all.
+        `attention_mask`, BSS, is 1 if a position (second dim) may attend to another (third dim), and 0 otherwise.
+        Without a mask, every position attends to every other.
 
         Raises:
-            UsageError: the shapes are others.
+            UsageError: a tensor has the wrong shape.
         """
         check_shape(hidden_states, (None, self.seq_length, self.config.d_model), "TransformerEncoder: hidden_states")
         mask = _added(attention_mask, hidden_states, self.seq_length, "TransformerEncoder: attention_mask")
@@ -140,7 +143,7 @@ class TransformerEncoder(_Layers):
 
 
 class TransformerDecoder(_Layers):
-    """Layers as those of `TransformerEncoder`, each with attention to the encoder's output between its two blocks."""
+    """A stack of layers like `TransformerEncoder`'s, with cross-attention between the two blocks."""
 
     def __init__(
         self,
@@ -172,12 +175,12 @@ class TransformerDecoder(_Layers):
             DecoderLayer, num_layers, config, length=tgt_seq_length, lambda_func=lambda_func, offset=offset,
             post_layernorm_residual=post_layernorm_residual, parallel_config=parallel_config,
         )  # fmt: skip
-        del batch_size  # any number of rows will do
+        del batch_size  # accepted for compatibility with MindSpore
         self.src_seq_length, self.tgt_seq_length = src_seq_length, tgt_seq_length
-        self.memory = nn.Identity()  # what all layers attend to
+        self.memory = nn.Identity()  # passes on the encoder's output, which all layers attend to
         for layer in self.blocks.values():
             assert isinstance(layer, DecoderLayer), "a decoder has no other layers"
-            layer.is_causal = False  # the mask says so
+            layer.is_causal = False  # `decoder_mask` decides
 
     def forward(
         self,
@@ -186,12 +189,12 @@ class TransformerDecoder(_Layers):
         encoder_output: Tensor,
         memory_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """Return decoded_BTD of hidden_states_BTD and encoder_output_BSD, and None in the place of keys and values.
+        """Return the decoded states, BTD, and None where MindSpore returns cached keys and values.
 
-        Masks as `TransformerEncoder` has them: `decoder_mask` BTT, `memory_mask` BTS.
+        Masks are like `TransformerEncoder`'s: `decoder_mask` is BTT, `memory_mask` is BTS.
 
         Raises:
-            UsageError: the shapes are others.
+            UsageError: a tensor has the wrong shape.
         """
         sources, targets, name = self.src_seq_length, self.tgt_seq_length, "TransformerDecoder"
         check_shape(hidden_states, (None, targets, self.config.d_model), f"{name}: hidden_states")
@@ -205,14 +208,14 @@ class TransformerDecoder(_Layers):
 
 
 class Transformer(nn.Module):
-    """An encoder and a decoder, or an encoder alone where `decoder_layers` is 0.
+    """An encoder and a decoder, or only an encoder if `decoder_layers` is 0.
 
-    `lambda_func(network, layer_id, offset, parallel_config, layers)` is asked for each layer when the training begins: it may set
-    `network.pipeline_stage`, and call `network.recompute()` and `network.set_comm_fusion(number)`. Without it, or where it sets
-    no stage, stages are cut by cost.
+    `lambda_func(network, layer_id, offset, parallel_config, layers)` is called for each layer when the training
+    starts. It may set `network.pipeline_stage`, and call `network.recompute()` and `network.set_comm_fusion(number)`.
+    If it sets no stages, layers are assigned to stages by cost.
 
     Raises:
-        UsageError: there are decoder layers and no encoder layer, or an argument that cannot be served.
+        UsageError: there is no encoder layer, or an argument is not supported.
     """
 
     def __init__(
@@ -241,7 +244,7 @@ class Transformer(nn.Module):
         if encoder_layers < 1 or decoder_layers < 0:
             raise UsageError(
                 f"Transformer: encoder_layers = {encoder_layers} and decoder_layers = {decoder_layers}",
-                hint="an encoder of 1 layer or more, and a decoder of any number",
+                hint="use 1 or more encoder_layers, and 0 or more decoder_layers",
             )
         self.hidden_size, self.src_seq_length, self.tgt_seq_length = hidden_size, src_seq_length, tgt_seq_length
         self.encoder_layers, self.decoder_layers = encoder_layers, decoder_layers
@@ -268,15 +271,15 @@ class Transformer(nn.Module):
                 num_layers=decoder_layers, src_seq_length=src_seq_length, tgt_seq_length=tgt_seq_length,
                 offset=encoder_layers, **common,
             )  # fmt: skip
-        self.stage: Stage | None = None  # of a pipeline, where `keep` has been called
+        self.stage: Stage | None = None  # the pipeline stage, set by `keep`
 
     @property
     def streams_length(self) -> int:
-        """S + T: the positions of what stages send each other, both streams joined along time."""
+        """S + T: the positions of a message between stages, in which both streams are concatenated."""
         return self.src_seq_length + (0 if self.decoder is None else self.tgt_seq_length)
 
     def layers_on(self, stage: Stage) -> list[nn.Module]:
-        """Return the layers that a stage of a pipeline computes."""
+        """Return the layers that a pipeline stage computes."""
         of_decoder = nn.ModuleDict() if self.decoder is None else self.decoder.blocks
         return [
             *(self.encoder.blocks[str(number)] for number in stage.encoder_layers),
@@ -284,7 +287,10 @@ class Transformer(nn.Module):
         ]
 
     def keep(self, stage: Stage) -> None:
-        """Keep the layers of a stage of a pipeline alone. From then on all stages but the last return their streams."""
+        """Keep only the layers of a pipeline stage.
+
+        `forward` then returns the streams on all stages except the last.
+        """
         self.stage, kept = stage, {id(layer) for layer in self.layers_on(stage)}
         for layers in (self.encoder, self.decoder):
             if layers is not None:
@@ -301,23 +307,24 @@ class Transformer(nn.Module):
         *,
         received: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, None, None]:
-        """Return the decoder's output, BTD (without a decoder the encoder's, BSD), and twice None, as MindSpore's without `use_past`.
+        """Return the decoder's output, BTD, or without a decoder the encoder's, BSD, and None twice.
 
-        Inputs are vectors, BSD and BTD; masks as those of `TransformerEncoder` and `TransformerDecoder`: BSS, BTT, BTS. On a later
-        stage of a pipeline `received` takes the place of the inputs.
+        MindSpore's module returns two None, too, if `use_past` is False. The inputs are vectors, BSD and BTD. Masks
+        are BSS, BTT and BTS, with the meaning that they have for `TransformerEncoder` and `TransformerDecoder`. On
+        later pipeline stages, `received` replaces the inputs.
 
         Raises:
-            UsageError: the shapes are others.
+            UsageError: a tensor has the wrong shape.
         """
         if received is not None:
             encoder_inputs, decoder_inputs = received, None
             if self.decoder is not None:
                 encoder_inputs, decoder_inputs = received.split([self.src_seq_length, self.tgt_seq_length], dim=1)
         if encoder_inputs is None:
-            raise UsageError("Transformer: encoder_inputs are not given")
+            raise UsageError("Transformer: encoder_inputs is None", hint="pass encoder_inputs")
         if (decoder_inputs is None) != (self.decoder is None):
             raise UsageError(
-                f"Transformer: it has {self.decoder_layers} decoder layers, and decoder_inputs "
+                f"Transformer: decoder_layers = {self.decoder_layers}, and decoder_inputs "
                 f"{'are not' if decoder_inputs is None else 'are'} given"
             )
         encoded_BSD, _ = self.encoder(encoder_inputs, encoder_masks)
@@ -344,21 +351,22 @@ def _config(
 
 
 def _check_others(name: str, types: Sequence[torch.dtype], use_past: bool, moe_config: object) -> None:
-    """Refuse what MindSpore's modules have and these have not."""
+    """Raise if an argument of MindSpore's modules that is not supported has been set."""
     if any(each != torch.float32 for each in types):
         told = ", ".join(str(each) for each in types)
         raise UsageError(
-            f"{name}: its compute and parameter types are {told}; a network has one type for all of it",
-            hint="leave them out, and call network.to(torch.bfloat16)",
+            f"{name}: its compute and parameter types are {told}, and only one dtype for the entire network is "
+            "supported",
+            hint="leave the types out, and call network.to(torch.bfloat16)",
         )
     if use_past:
-        raise UsageError(f"{name}: use_past = True, and keys and values are not kept", hint="use_past = False")
+        raise UsageError(f"{name}: use_past = True, and caching is not supported", hint="set use_past = False")
     if moe_config is not None:
-        raise UsageError(f"{name}: a moe_config is given, and there are no experts", hint="leave it out")
+        raise UsageError(f"{name}: moe_config is set, and experts are not supported", hint="leave moe_config out")
 
 
 def _added(mask: Tensor | None, hidden_BTD: Tensor, keys: int, told: str) -> Tensor | None:
-    """Return what is added to scores, B1TS, from a mask BTS of ones and zeros."""
+    """Return the bias for attention scores, B1TS, from a mask of ones and zeros, BTS."""
     if mask is None:
         return None
     check_shape(mask, (*hidden_BTD.shape[:2], keys), told)

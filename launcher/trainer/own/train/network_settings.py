@@ -1,4 +1,4 @@
-"""The settings of a training of one's own network, as checkpoints and saved models keep them."""
+"""The settings of a custom network's training, in the form that checkpoints and saved models store."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from launcher.recipes.train import CheckpointConfig, ParallelConfig
 
 @frozen
 class NetworkModel:
-    """The network and the optimizer of a training; a checkpoint of others is refused."""
+    """The classes of network and optimizer. Checkpoints with other classes are refused."""
 
-    network: str = ""  # its class
-    optimizer: str = ""  # likewise
+    network: str = ""  # class name
+    optimizer: str = ""  # class name
 
 
 @frozen
 class NetworkData:
-    """The order of the samples; a checkpoint of another order is refused."""
+    """The order of the samples. Checkpoints with another order are refused."""
 
     shuffle: bool = True
 
 
 @frozen
 class NetworkTrainConfig:
-    """The course of a training, in what `programs/loop.py` asks for and the names of `train`'s arguments."""
+    """The schedule of a training, with the names of `train`'s arguments, as `programs/loop.py` needs it."""
 
     epochs: int = 1
     steps: int = 0  # optimizer steps after which to stop; 0: after the epochs
     batch_size: int = 32  # samples per optimizer step, over all ranks
-    optimizer: str = ""  # with its numbers
+    optimizer: str = ""  # class and arguments
     clip_norm: float = 0.0
-    seed: int = 1  # of sample order and dropout
+    seed: int = 1  # for sample order and dropout
     validate_every: int = 0
     early_stopping: int = 0
     profile_steps: int = 0
@@ -40,7 +40,7 @@ class NetworkTrainConfig:
 
 @frozen
 class NetworkSettings:
-    """The settings of a training, in sections as the bundled programs have them."""
+    """The settings of a custom network's training, in the same sections as the bundled programs."""
 
     model: NetworkModel = field(default_factory=NetworkModel)
     data: NetworkData = field(default_factory=NetworkData)

@@ -1,4 +1,7 @@
-"""The optimizers of the tutorials, by their names. They decay matrices alone: norms and biases never."""
+"""Optimizers with the names and arguments of MindSpore and torch.
+
+Weight decay applies only to matrices, not to norms and biases.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,35 @@ from launcher.core.frozen import frozen
 from launcher.trainer.optimizer import adamw, momentum
 from launcher.trainer.optimizer.update_rules import Rule
 
-LearningRate = float | Callable[[int], float]  # of each step, or of a step by its number, from 1
+LearningRate = float | Callable[[int], float]  # a constant, or a function of the step, counted from 1
 
 
 class Optimizer(Protocol):
-    """The protocol of what `train` takes: the optimizers below."""
+    """The protocol of optimizers for `train`."""
 
     @property
     def learning_rate(self) -> LearningRate: ...
 
     def rule(self) -> Rule:
-        """Return the update rule, which knows nothing of ranks."""
+        """Return the update rule, which is independent of ranks."""
 
 
 class _WithRate:
     learning_rate: LearningRate
 
     def __post_init__(self) -> None:
-        """Raises a UsageError for what is no rate: optimizers elsewhere take the parameters first."""
+        """Raise a UsageError if parameters are passed as the learning rate: torch's optimizers take them first."""
         if hasattr(self.learning_rate, "__iter__"):
             raise UsageError(
                 f"{type(self).__name__}: learning_rate is a {type(self.learning_rate).__name__}",
-                hint="a number, or a function of the step; parameters are not given: `train` knows the network's",
+                hint="pass a number or a function of the step; leave the parameters out, since `train` uses the "
+                "network's",
             )
 
 
 @frozen
 class AdamWeightDecay(_WithRate):
-    """MindSpore's `nn.AdamWeightDecay`: AdamW that does not correct the bias of its moments."""
+    """MindSpore's `nn.AdamWeightDecay`: AdamW without bias correction of the moments."""
 
     learning_rate: LearningRate = 1e-3
     beta1: float = 0.9
@@ -51,7 +55,7 @@ class AdamWeightDecay(_WithRate):
 
 @frozen
 class AdamW(_WithRate):
-    """torch's AdamW, with its defaults."""
+    """torch's AdamW with the same defaults."""
 
     learning_rate: LearningRate = 1e-3
     beta1: float = 0.9
@@ -76,7 +80,7 @@ class Momentum(_WithRate):
 
 
 def in_words(optimizer: Optimizer) -> str:
-    """Return an optimizer with its numbers; a function of the step goes by its name."""
+    """Format an optimizer with its arguments; a function is shown by its name."""
     fields = {name: getattr(optimizer, name) for name in getattr(optimizer, "__dataclass_fields__", ())}
     numbers = (
         f"{name}={getattr(value, '__qualname__', type(value).__name__) if callable(value) else value}"

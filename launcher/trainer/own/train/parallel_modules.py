@@ -1,6 +1,6 @@
-"""The modules before and after the Transformer in MindSpore's `nn.transformer`, by their names, arguments and defaults.
+"""The embedding, mask and loss modules of MindSpore's `nn.transformer`, with the same names, arguments and defaults.
 
-Each computes on one device what MindSpore's does; `train` divides them over ranks.
+On one device they compute the same results as MindSpore's modules; `train` distributes them over ranks.
 
 Shapes: B rows of a batch, T positions, N positions of all rows, D embedding size, V vocabulary.
 """
@@ -18,27 +18,27 @@ from launcher.trainer.own.train.configs import EmbeddingOpParallelConfig, OpPara
 
 
 def check_shape(tensor: Tensor, shape: Sequence[int | None], what: str) -> None:
-    """Refuse a tensor of another shape; None stands for any length.
+    """Raise if a tensor does not have the expected shape. None matches any length.
 
     Raises:
-        UsageError: with both shapes.
+        UsageError: the shape differs. The message has both shapes.
     """
     is_right = tensor.dim() == len(shape) and all(
         want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
     )
     if not is_right:
         wanted = ", ".join("*" if want is None else str(want) for want in shape)
-        raise UsageError(f"{what} has the shape {tuple(tensor.shape)}, and ({wanted}) is needed")
+        raise UsageError(f"{what} has the shape {tuple(tensor.shape)}, and ({wanted}) is expected")
 
 
-INITIAL_STD = 0.01  # of every weight that "normal" draws, as in MindSpore
+INITIAL_STD = 0.01  # standard deviation of weights initialised by "normal", as in MindSpore
 
 
 class VocabEmbedding(nn.Module):
-    """A table of vectors, looked up by ids: of words, or of positions.
+    """An embedding of words or positions: a table of vectors that is indexed by ids.
 
-    `embedding_table` is a parameter of `vocab_size` rows and `embedding_size` columns, which `param_init` begins with: "normal"
-    (deviation 0.01), "zeros", "ones", or a tensor of that shape.
+    `embedding_table` is a parameter with `vocab_size` rows and `embedding_size` columns. `param_init` sets its
+    initial values: "normal" (standard deviation 0.01), "zeros", "ones", or a tensor of that shape.
     """
 
     def __init__(
@@ -61,43 +61,45 @@ class VocabEmbedding(nn.Module):
             table_VD.fill_(float(param_init == "ones"))
         else:
             raise UsageError(
-                f"VocabEmbedding: param_init = {param_init!r} is not known",
-                hint='"normal", "zeros", "ones", or a tensor',
+                f"VocabEmbedding: param_init = {param_init!r} is unknown",
+                hint='use "normal", "zeros", "ones", or a tensor',
             )
         self.word = nn.Embedding.from_pretrained(table_VD, freeze=False)
 
     @property
     def embedding_table(self) -> Tensor:
-        """The table; where model-parallel ranks have cut it by rows, this rank's rows."""
+        """The table, or this rank's rows if the table is sharded over model-parallel ranks."""
         return self.word.weight
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors of ids of any shape, in one dim more, and the table.
+        """Return the vectors, in the shape of the ids plus one dim, and the table.
 
         Raises:
-            UsageError: an id is no row of the table. On accelerators that is not looked at where ranks have cut it.
+            UsageError: an id is not a row of the table. On accelerators this is not checked for a sharded table.
         """
         if input_ids.device.type == "cpu" and input_ids.numel():
             least, most = (int(each) for each in input_ids.aminmax())
             if least < 0 or most >= self.vocab_size:
                 raise UsageError(
-                    f"VocabEmbedding: the id {least if least < 0 else most} is no row of vocab_size = {self.vocab_size}"
+                    f"VocabEmbedding: the id {least if least < 0 else most} is outside vocab_size = {self.vocab_size}"
                 )
         return self.word(input_ids), self.word.weight
 
 
 class AttentionMask(nn.Module):
-    """Makes the mask of a decoder from the mask of its inputs: a position sees itself and earlier ones that are no padding."""
+    """A module that builds a causal decoder mask from a padding mask."""
 
     def __init__(self, seq_length: int, parallel_config: OpParallelConfig | None = None) -> None:
         super().__init__()
         self.seq_length, self.parallel_config = seq_length, parallel_config
 
     def forward(self, input_mask: Tensor) -> Tensor:
-        """Return a mask BTT from one BT, both 1 where something is seen and 0 elsewhere. A padded position sees nothing.
+        """Return a causal mask, BTT, from a padding mask, BT. In both, 1 is visible and 0 masked.
+
+        A padded position attends to nothing.
 
         Raises:
-            UsageError: the mask has another number of positions than `seq_length`.
+            UsageError: the number of positions in the mask is not `seq_length`.
         """
         check_shape(input_mask, (None, self.seq_length), "AttentionMask: input_mask")
         mask_BT = input_mask if input_mask.is_floating_point() else input_mask.float()
@@ -105,26 +107,26 @@ class AttentionMask(nn.Module):
 
 
 class CrossEntropyLoss(nn.Module):
-    """The mean of -log p(label) over the positions that a mask counts.
+    """The mean of -log p(label) over the positions that a mask selects.
 
-    In a training by `train` it is the mean over the global batch, however that is divided.
+    Under `train` it is the mean over the global batch, independent of the layout.
     """
 
     def __init__(self, parallel_config: OpParallelConfig | None = None) -> None:
         super().__init__()
         self.parallel_config = parallel_config
-        # What a training has the sums of the next calls divided by, one after another, instead of the sums of their own masks.
+        # Divisors of the next calls, set by training, instead of the sums of the calls' own masks.
         self._divisors: Iterator[Tensor] | None = None
 
     def begin(self, divisors: Sequence[Tensor]) -> None:
-        """Have the calls that follow divide by these, each by one."""
+        """Set the divisors of the next calls, one per call."""
         self._divisors = iter(divisors)
 
     def forward(self, logits: Tensor, label: Tensor, input_mask: Tensor) -> Tensor:
-        """Return the loss, a scalar, of logits_NV, label_N and a mask of N weights.
+        """Return the loss, a scalar, of logits, NV, labels, N, and a mask of weights, N.
 
         Raises:
-            UsageError: the shapes are others.
+            UsageError: a tensor has the wrong shape.
         """
         check_shape(logits, (None, None), "CrossEntropyLoss: logits")
         check_shape(label, logits.shape[:1], "CrossEntropyLoss: label")
@@ -134,7 +136,7 @@ class CrossEntropyLoss(nn.Module):
         divisor = mask_N.sum() if self._divisors is None else next(self._divisors, None)
         if divisor is None:
             raise UsageError(
-                "a CrossEntropyLoss is called more often than the code of its network tells",
-                hint="another CrossEntropyLoss for each of its uses",
+                "a CrossEntropyLoss is called more often than in the trace of its network",
+                hint="create a separate CrossEntropyLoss for each use",
             )
         return (losses_N * mask_N).sum() / divisor.to(losses_N.dtype).clamp(min=torch.finfo(losses_N.dtype).tiny)

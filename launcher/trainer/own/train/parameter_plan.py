@@ -1,8 +1,8 @@
-"""Decides which rank holds which parameter of a network of one's own, and makes this rank's part of it.
+"""The assignment of a custom network's parameters to ranks, and this rank's part of the network.
 
-pipeline          a stage holds the parameters that its part of the network computes with (`graphs.py`)
-model parallel    layers are cut as those of the bundled Transformer (`trainer/plan.py`), tables of words by rows unless
-                  `vocab_emb_dp`; all else is whole on every rank, which computes the same with it
+pipeline          a stage holds the parameters that its part of the network uses (`pipeline_parts.py`)
+model parallel    layers are sharded like the bundled Transformer's (`trainer/plan.py`), embedding tables by rows
+                  unless `vocab_emb_dp` is set; all other parameters are replicated
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from launcher.trainer.parallel.styles import BLOCK, VOCABULARY_ROWS, Style, part
 from launcher.trainer.plan import LAYER_PLAN
 
 Names = Sequence[str]
-MAX_NAMES = 8  # of parameters in a message
+MAX_NAMES = 8  # parameters that a message lists
 
 
 @frozen
 class NetworkPlan:
-    """The knowledge of a whole network before it is divided."""
+    """The sharding of a network's parameters over pipeline stages and model-parallel ranks."""
 
-    parameters: Mapping[str, nn.Parameter]  # whole, in the network's order, each by the first of its names
-    dims: Mapping[str, int]  # along which model-parallel ranks cut a parameter, if they do
-    styles: Sequence[tuple[nn.Module, Style]]  # of the modules that are cut, or that communicate for these
+    parameters: Mapping[str, nn.Parameter]  # full parameters in the network's order, each by its first name
+    dims: Mapping[str, int]  # the dim that model-parallel ranks shard, for each sharded parameter
+    styles: Sequence[tuple[nn.Module, Style]]  # modules that are sharded or that communicate, and how
     held: Sequence[frozenset[str]]  # the parameters on each pipeline stage
-    shared: str | None  # the one that the first and the last stage both compute with; the first owns it
+    shared: str | None  # a parameter that the first and the last stage both use; the first owns it
 
     def owned(self, stage: int) -> list[str]:
-        """Return the parameters that a stage holds and no stage before it does."""
+        """Return the parameters of a stage, except the one that an earlier stage owns."""
         copies = {self.shared} if stage > 0 else set()
         return [name for name in self.parameters if name in self.held[stage] and name not in copies]
 
     def placements(self, names: Names, model_parallel: Group) -> dict[str, Placement]:
-        """Return which part of each of these parameters a model-parallel rank holds."""
+        """Return the part of each parameter that this model-parallel rank holds."""
         found = {}
         for name in names:
             shape, dim = self.parameters[name].shape, self.dims.get(name)
@@ -62,13 +62,14 @@ class NetworkPlan:
 def plan_network(
     network: nn.Module, parts: Sequence[nn.Module], stages: Sequence[Stage], mp: int, *, is_traced: bool
 ) -> NetworkPlan:
-    """Return the plan of a network on `mp` model-parallel ranks, of which `parts` are what each pipeline stage computes.
+    """Return the plan of a network on `mp` model-parallel ranks.
 
-    The parts have the network's own modules. Of one that `is_traced` they have those alone that are used.
+    `parts` has the module that each pipeline stage computes. They consist of the network's own modules: all of them,
+    or, if `is_traced`, only the ones that are used.
 
     Raises:
         UsageError: a parameter is not used.
-        RefusedLayoutError: the network cannot be cut so.
+        RefusedLayoutError: the network cannot be divided in this way.
     """
     parameters = dict(network.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
@@ -81,20 +82,20 @@ def plan_network(
             name = names[id(parameter)]
             if owners[id(parameter)] > 1:
                 raise RefusedLayoutError(
-                    f"mp = {mp}, and {name}, which model-parallel ranks cut, is a parameter of another module, too",
-                    hint="vocab_emb_dp = True for a table: every rank has the whole one",
+                    f"mp = {mp}, and {name}, which is sharded over the model-parallel ranks, is shared with "
+                    "another module",
+                    hint="for an embedding table, set vocab_emb_dp = True so that every rank holds the full table",
                 )
             dims[name] = dim
     if mp > 1:
         _check_model_parallel(network, mp)
     held = [frozenset(names[each] for each in _held(part, stage)) for part, stage in zip(parts, stages, strict=True)]
     if is_traced and (unused := [name for name in parameters if not any(name in each for each in held)]):
-        raise UsageError(f"{unused[0]} is not used when the network is called", hint="leave it out of the network")
+        raise UsageError(f"{unused[0]} is not used when the network is called", hint="remove it from the network")
     if not held[0]:
         raise RefusedLayoutError(
-            f"pp = {len(held)}, and the first stage has no parameter: its layers are all on later stages, and nothing before them "
-            "is trained",
-            hint="another lambda_func, or none: cut by cost",
+            f"pp = {len(held)}, and the first stage has no parameters: all layers are on later stages",
+            hint="assign a layer to stage 0 in the lambda_func, or leave it out to assign stages by cost",
         )
     _check_own_stages(network, held)
     transformers = [module for module in network.modules() if isinstance(module, Transformer)]
@@ -111,9 +112,10 @@ def apply_plan(
     *,
     device: torch.device,
 ) -> dict[str, nn.Parameter]:
-    """Turn what a pipeline stage computes into this rank's part of it; return its parameters, in the network's order.
+    """Reduce the module of a pipeline stage to this rank's part; return its parameters in the network's order.
 
-    `whole` gives the initial value of a parameter; it is asked for each of the network in turn, on every rank.
+    `whole` returns a parameter's full initial value. It is called for every parameter of the network, in the same
+    order on every rank.
     """
     modules = list(part.modules())
     for module in modules if stage.count > 1 else ():
@@ -139,20 +141,20 @@ def apply_plan(
 
 
 def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) -> tuple[Stage, ...]:
-    """Return the stages of the network's Transformer, as `parallel.stages` has them, else cut by cost.
+    """Return the stages of the network's Transformer from `parallel.stages`, or assigned by cost.
 
     Raises:
-        RefusedLayoutError: there are fewer parts than stages.
+        RefusedLayoutError: there are fewer layers than stages.
     """
     transformer = next((module for module in network.modules() if isinstance(module, Transformer)), None)
-    if pp == 1 or transformer is None:  # which is refused elsewhere, if there are several stages
+    if pp == 1 or transformer is None:  # several stages without a Transformer are refused later
         none = range(0)
         return tuple(Stage(index, pp, none, none, closes_encoder=False) for index in range(pp))
     within = {id(parameter) for parameter in transformer.parameters()}
     matrices = [each for each in network.parameters() if id(each) not in within and each.dim() > 1]
     config = transformer.encoder.config
     model = ModelConfig(
-        # Of the head, as far as the largest matrix beside the Transformer tells.
+        # Estimated from the largest matrix outside the Transformer, which is usually the output layer.
         vocabulary_size=max([each.numel() // config.d_model for each in matrices], default=1) or 1,
         d_model=config.d_model,
         heads=config.heads,
@@ -165,7 +167,7 @@ def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) ->
 
 
 def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
-    """Yield the modules that are cut, each once with a style, also where several modules share it."""
+    """Yield the sharded modules and their styles, without duplicates from shared modules."""
     seen: set[tuple[int, int]] = set()
     for module, style in _styles_by_use(network):
         if (id(module), id(style)) not in seen:
@@ -185,7 +187,7 @@ def _styles_by_use(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
 
 
 def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
-    """Yield the ids of the parameters of a part: of a Transformer's layers, of those on its stage."""
+    """Yield the ids of a part's parameters, excluding Transformer layers on other stages."""
     elsewhere: set[int] = set()
     for module in part.modules() if stage.count > 1 else ():
         if isinstance(module, Transformer):
@@ -195,44 +197,50 @@ def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
 
 
 def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> None:
-    """Refuse a module whose `pipeline_stage` is another one than that which computes with its parameters."""
+    """Raise if a module's `pipeline_stage` differs from the stage that uses its parameters."""
     for path, module in network.named_modules():
         wanted = vars(module).get("pipeline_stage")
         own = {f"{path}.{name}" for name, _ in module.named_parameters()}
         found = [stage for stage, names in enumerate(held) if own & names]
         if isinstance(wanted, int) and found and wanted not in found:
             raise RefusedLayoutError(
-                f"{path}.pipeline_stage = {wanted}, but what is before the Transformer is on stage 0, and what is after it on "
-                f"stage {len(held) - 1}: {path} is on stage {found[0]}",
-                hint=f"pipeline_stage = {found[0]}, or none",
+                f"{path}.pipeline_stage = {wanted}, but {path} is on stage {found[0]}: modules before the "
+                "Transformer are on stage 0, "
+                f"and modules after it on stage {len(held) - 1}",
+                hint=f"set pipeline_stage = {found[0]}, or leave it out",
             )
 
 
 def _shared(
     held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter], of_layers: Collection[str]
 ) -> str | None:
-    """Return the parameter that the first and the last stage compute with; refuse others that several stages need."""
+    """Return the parameter that the first and the last stage share, or None.
+
+    Raises:
+        RefusedLayoutError: stages share more parameters, or layers on several stages share one.
+    """
     names = [name for name in parameters if sum(name in each for each in held) > 1]
     for name in names:
         if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
             raise RefusedLayoutError(
                 f"pp = {len(held)}, and {name} is used by layers on several stages",
-                hint="--pp 1, or a parameter for each layer",
+                hint="use `--pp 1`, or give each layer its own parameter",
             )
     if len(names) > 1:
         raise RefusedLayoutError(
-            f"pp = {len(held)}, and {len(names)} parameters are used both before and after the Transformer, or the shape of what "
-            f"they give is: {some_of(names, MAX_NAMES)}",
-            hint="--pp 1, or one such parameter at most, and shapes of the batch",
+            f"pp = {len(held)}, and {len(names)} parameters (or the shapes of results computed from them) are "
+            "used both before and "
+            f"after the Transformer: {some_of(names, MAX_NAMES)}",
+            hint="use `--pp 1`, or share at most one parameter and take shapes from the batch",
         )
     return names[0] if names else None
 
 
 def check_parameters(network: nn.Module) -> None:
-    """Refuse a network whose parameters cannot be trained together.
+    """Raise if the network's parameters cannot be trained together.
 
     Raises:
-        UsageError: it has none, or they are frozen, without values, or of several types.
+        UsageError: there are no parameters, or a parameter is frozen or on the meta device, or their dtypes differ.
     """
     parameters = dict(network.named_parameters())
     if not parameters:
@@ -240,13 +248,15 @@ def check_parameters(network: nn.Module) -> None:
     for name, parameter in parameters.items():
         if not parameter.requires_grad:
             raise UsageError(
-                f"{name} is frozen, and all parameters are trained", hint="register_buffer for what is not"
+                f"{name} is frozen, and all parameters are trained", hint="use register_buffer for frozen tensors"
             )
         if parameter.is_meta:
-            raise UsageError(f"{name} has no values: it is on the meta device", hint="a network on the CPU")
+            raise UsageError(f"{name} is on the meta device and has no values", hint="create the network on the CPU")
     if len(types := {parameter.dtype for parameter in parameters.values()}) > 1:
         listed = ", ".join(sorted(map(str, types)))
-        raise UsageError(f"the parameters are of several types: {listed}", hint="network.to(torch.float32)")
+        raise UsageError(
+            f"the parameters have several dtypes: {listed}", hint="convert them, as by network.to(torch.float32)"
+        )
 
 
 def _check_model_parallel(network: nn.Module, mp: int) -> None:
@@ -257,10 +267,11 @@ def _check_model_parallel(network: nn.Module, mp: int) -> None:
                 if size % mp:
                     fitting = ", ".join(str(ways) for ways in range(1, size + 1) if size % ways == 0)
                     raise RefusedLayoutError(
-                        f"{path}: {name} = {size} cannot be divided by mp = {mp}", hint=f"--mp can be {fitting}"
+                        f"{path}: {name} = {size} is not divisible by mp = {mp}",
+                        hint=f"use `--mp` with one of {fitting}",
                     )
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp and module.vocab_size < mp:
             raise RefusedLayoutError(
-                f"{path}: mp = {mp} leaves ranks without a row of vocab_size = {module.vocab_size}",
-                hint=f"--mp {module.vocab_size} at most, or vocab_emb_dp = True",
+                f"{path}: vocab_size = {module.vocab_size} has too few rows for mp = {mp} ranks",
+                hint=f"use at most `--mp {module.vocab_size}`, or set vocab_emb_dp = True",
             )

@@ -1,10 +1,10 @@
-"""Finds, by torch.fx, what a network's code does before its Transformer and after it: the parts that the stages of a pipeline compute.
+"""The parts of a network for pipeline stages: the code before its Transformer, the layers, and the code after it.
 
-    first stage      what leads to the Transformer's inputs and masks; its first layers
-    other stages     what leads to the masks, once more; some of its layers, on what the stage before has sent
-    last stage       its last layers; what the network does with their output, and the loss
+    first stage      the code that computes the Transformer's inputs and masks; the first layers
+    other stages     the code that computes the masks; some of the layers, on the previous stage's output
+    last stage       like other stages; then the code that uses the Transformer's output, and the loss
 
-The batch is known on all stages, so what is computed from it alone is computed wherever it is needed.
+Every stage has the full batch. Values that depend only on the batch are computed on every stage that needs them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, VocabE
 
 
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
-    """Return the network that each of `count` stages of a pipeline computes, made of the network's own modules.
+    """Return the network of each of the `count` pipeline stages, made of the network's own modules.
 
-    It is called as the network, on all stages but the first with RECEIVED besides. Its Transformer has all layers still.
+    It has the network's arguments, plus RECEIVED on all stages except the first. Its Transformer still has all layers.
 
     Raises:
-        RefusedLayoutError: the network has not one Transformer, or its masks depend on what the first stage computes.
+        RefusedLayoutError: the network does not have exactly one Transformer, or the masks depend on parameters.
     """
     transformer = _the_transformer(found, count)
     networks = []
@@ -42,23 +42,24 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
         module = found.module(node) if node.op == "call_module" else None
         if isinstance(module, DrawnDropout) and module.p > 0 and node not in needed:
             raise RefusedLayoutError(
-                f"{node.meta.get(LINE, '')}: pp = {count}, and what the dropout gives is not used: no stage calls it, and by its calls "
-                "its masks are told apart",
-                hint="leave the call out, or --pp 1",
+                f"{node.meta.get(LINE, '')}: pp = {count}, and the output of this dropout is not used, so that no "
+                "stage calls it; its "
+                "later masks would differ, since masks are numbered by the calls",
+                hint="remove the call, or use `--pp 1`",
             )
     return networks
 
 
 @frozen
 class LossMasks:
-    """Computes the masks of a network's cross entropies from the inputs of a batch alone."""
+    """The masks of a network's cross entropies, as a network that computes them from the batch."""
 
     network: nn.Module
-    paths: tuple[str, ...]  # of the losses, call by call
+    paths: tuple[str, ...]  # the loss module of each call
 
     @torch.no_grad()
     def counts(self, inputs: Sequence[Tensor], dtype: torch.dtype) -> dict[str, list[Tensor]]:
-        """Return what the masks of each loss count in the batch, call by call, in a type at least as exact as float32."""
+        """Return the sums of the masks over the batch: for each loss module one sum per call, in float32 or float64."""
         found: dict[str, list[Tensor]] = {}
         for path, mask in zip(self.paths, self.network(*(each.clone() for each in inputs)), strict=True):
             found.setdefault(path, []).append(mask.to(torch.promote_types(dtype, torch.float32)).sum())
@@ -66,9 +67,9 @@ class LossMasks:
 
 
 def loss_masks(found: TracedNetwork, *, of_stages: bool) -> LossMasks | None:
-    """Return what computes the masks of a network's cross entropies; None if it calls none.
+    """Return the masks of a network's cross entropies, or None if it calls none.
 
-    `of_stages`: only the calls that the network's result needs are made, as stages are made of these.
+    With `of_stages` only the calls that the network's result needs are included, as in pipeline stages.
 
     Raises:
         UsageError: a mask depends on parameters.
@@ -81,30 +82,31 @@ def loss_masks(found: TracedNetwork, *, of_stages: bool) -> LossMasks | None:
     if (node := found.depends_on_parameters(masks)) is not None:
         raise UsageError(
             f"{node.meta.get(LINE, '')}: the mask of a CrossEntropyLoss depends on parameters",
-            hint="a mask, and its shape, of the batch alone",
+            hint="compute the mask and its shape only from the batch",
         )
     network = found.part(tuple(masks))
     return LossMasks(network, tuple(str(node.target) for node in losses))
 
 
 def check_uses(found: TracedNetwork, cut: Mapping[str, Tensor], mp: int) -> None:
-    """Refuse the use of parameters that model-parallel ranks have cut, but by the modules that know it.
+    """Raise if code uses sharded parameters outside the modules that support it.
 
     Raises:
-        RefusedLayoutError: a network does something else with the table of an embedding, or with a layer's weight.
+        RefusedLayoutError: the code uses an embedding's table or a layer's weight directly.
     """
     names = {id(parameter): name for name, parameter in cut.items()}
     for node in found.nodes:
         used = [names[id(each)] for each in found.parameters(node) if id(each) in names]
         module = found.module(node) if node.op == "call_module" else None
-        if isinstance(module, VocabEmbedding):  # of whose two results the second is the table
+        if isinstance(module, VocabEmbedding):  # its second result is the table
             used = used if any(user.args[1:] != (0,) and user.users for user in node.users) else []
         elif isinstance(module, Transformer | TransformerEncoder | TransformerDecoder):
             used = []
         if used:
             raise RefusedLayoutError(
-                f"{node.meta.get(LINE, '')}: mp = {mp}, and {used[0]} is used, of which each rank has a part",
-                hint="vocab_emb_dp = True: every rank has whole tables",
+                f"{node.meta.get(LINE, '')}: mp = {mp}, and this uses {used[0]}, which is sharded over the "
+                "model-parallel ranks",
+                hint="set vocab_emb_dp = True so that every rank holds the full table",
             )
 
 
@@ -113,27 +115,27 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
     if len(calls) != 1:
         raise RefusedLayoutError(
             f"pp = {count}, and {class_name(found.network)} calls {len(calls) or 'no'} Transformer{'s' * (len(calls) > 1)}: "
-            "stages are made of the layers of one",
-            hint="--pp 1, or a network with one launcher.trainer.api.Transformer",
+            "pipeline stages need exactly one",
+            hint="use `--pp 1`, or a network with one launcher.trainer.api.Transformer",
         )
     [call] = calls
     masks = [value for name, value in arguments_by_name(Transformer, call).items() if name not in INPUTS]
     if (node := found.depends_on_parameters(masks)) is not None:
         raise RefusedLayoutError(
             f"{node.meta.get(LINE, '')}: pp = {count}, and the masks of the Transformer depend on parameters",
-            hint="--pp 1, or masks, and their shapes, of the batch alone",
+            hint="use `--pp 1`, or compute the masks and their shapes only from the batch",
         )
     return call
 
 
 def _check_dropouts(networks: Sequence[fx.GraphModule]) -> None:
-    """Refuse a dropout that several stages call: by its calls its masks are told apart."""
+    """Raise if several stages share a dropout module: masks are numbered by the module's calls."""
     called: dict[str, int] = {}
     for index, network in enumerate(networks):
         for path, module in network.named_modules():
             if isinstance(module, DrawnDropout) and called.setdefault(path, index) != index:
                 raise RefusedLayoutError(
                     f"pp = {len(networks)}, and the dropout {path} is called both before and after the Transformer, or the shape of "
-                    "what it gives is used after it",
-                    hint="--pp 1, or a dropout for each, and shapes of the batch",
+                    "its output is used after it",
+                    hint="use `--pp 1`, or a separate dropout for each use and shapes from the batch",
                 )

@@ -1,4 +1,4 @@
-"""One rank's part of a network of one's own, which computes the loss of some rows of a batch."""
+"""One rank's part of a custom network, which computes the loss of some rows of a batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from launcher.trainer.parallel.world import World
 
 
 class _DrawingModules:
-    """The modules of a network that drop some of what they compute, by what is drawn for each row of a batch and each position."""
+    """A network's modules with dropout. Their random bits depend only on row, position and step, not on the layout."""
 
     def __init__(self, network: nn.Module, seed: int) -> None:
         modules = list(network.modules())
@@ -46,14 +46,14 @@ class _DrawingModules:
         self._length, self._seed = max(lengths, default=1), seed
 
     def begin(self, row_B: Tensor, step: int | None) -> None:
-        """Have the modules drop by the draws of these rows in a step; without a step they drop nothing."""
+        """Set the modules' dropout random bits for these rows of a step. With `step` None they drop nothing."""
         draws = None if step is None else DropoutBits.of(row_B, self._length, seed=self._seed, step=step)
         for module in self._modules:
             module.begin(draws)
 
 
 class DividedNetwork:
-    """One rank's part of a network: a stage of its pipeline, with model-parallel parts of layers and tables."""
+    """One rank's part of a network: a pipeline stage with model-parallel shards of layers and tables."""
 
     def __init__(
         self,
@@ -66,11 +66,16 @@ class DividedNetwork:
         parts_may_differ: bool = False,
         check_gradients: bool = False,
     ) -> None:
-        """Take over `network`, which is called with the items of samples; it begins as rank 0 has it. All ranks must call it.
+        """Divide `network`, which is called with the items of samples.
+
+        All ranks must call this; all start with rank 0's values.
+
+        This modifies `network`.
 
         Raises:
-            UsageError: the network cannot be served.
-            RefusedLayoutError: the layout does not fit it, or its loss depends on how a batch is divided, unless `parts_may_differ`.
+            UsageError: the network is not supported.
+            RefusedLayoutError: the layout does not fit the network, or its loss depends on how a batch is divided and
+                `parts_may_differ` is False.
         """
         self.class_name = class_name(network)
         self.remarks: list[str] = []
@@ -102,7 +107,7 @@ class DividedNetwork:
         self._check_cut(found)
         names = {id(parameter): name for name, parameter in self.plan.parameters.items()}
         state = network.state_dict(keep_vars=True)
-        self._keys = {key: names.get(id(value)) for key, value in state.items()}  # to parameters; None: to buffers
+        self._keys = {key: names.get(id(value)) for key, value in state.items()}  # parameter names; None for buffers
         self.part = network if world.pp.size == 1 else parts[world.pp.index]
         self.parameters = apply_plan(
             self.part,
@@ -120,28 +125,28 @@ class DividedNetwork:
 
     @property
     def stage(self) -> Stage:
-        """The stage of this rank among `stages`."""
+        """This rank's pipeline stage."""
         return self.stages[self._world.pp.index]
 
     def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
-        """Return what each cross entropy has to divide by in its calls on a whole batch: what its masks count there.
+        """Return the divisors of each cross entropy: the sums of its masks over the full batch, one per call.
 
-        Without a `step` the calls are those of an evaluation.
+        With `step` None these are the calls in evaluation mode.
         """
         masks = self._masks[step is not None]
         return {} if masks is None or not self.stage.is_last else masks.counts(inputs, self.dtype)
 
     def begin(self, row_B: Tensor, step: int | None, divisors: Mapping[str, Sequence[Tensor]]) -> None:
-        """Make ready for the rows of that number in the global batch of a step; nothing is dropped without a step."""
+        """Prepare to compute the rows with these indices in the global batch. With `step` None dropout is off."""
         self._drawing.begin(row_B, step)
         for path, values in divisors.items():
             _cross_entropy(self.part, path).begin(values)
 
     def compute(self, inputs: Rows, received: Tensor | None) -> Tensor:
-        """Return the loss of some rows, in float32 at least; on all stages but the last what the next one takes.
+        """Return the loss of some rows in float32 or float64, or the next stage's input on all stages except the last.
 
         Raises:
-            UsageError: the network returns something else than one number.
+            UsageError: the network returns anything other than one number.
         """
         options = {} if received is None else {RECEIVED: received}
         value = self.part(*inputs, **options)
@@ -150,21 +155,25 @@ class DividedNetwork:
             return value
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = f"a tensor of the shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UsageError(f"{self.class_name} returns {shape}", hint="one number: the loss")
+            raise UsageError(f"{self.class_name} returns {shape}", hint="return the loss as one number")
         return value.reshape(()).to(torch.promote_types(self.dtype, torch.float32))
 
     def sent_shape(self, rows: int) -> tuple[int, int, int]:
-        """Return the shape of what stages send each other for so many rows."""
-        assert self.transformer is not None, "stages are made of one"
+        """Return the shape of the tensor that one stage sends to the next for `rows` rows."""
+        assert self.transformer is not None, "several stages need a Transformer"
         return rows, self.transformer.streams_length, self.transformer.hidden_size
 
     def state(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what the network's own `load_state_dict` takes, from its whole parameters, each tensor with storage of its own."""
+        """Return a state dict for the original network from full parameters, with separate storage for each tensor."""
         found = {key: self.buffers.of(key) if name is None else whole[name] for key, name in self._keys.items()}
         return {key: value.detach().cpu().clone() for key, value in found.items()}
 
     def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
-        """Return the network's calls; None, with a remark, where it cannot be traced and need not be."""
+        """Return the network's calls, or None and add a remark if it cannot be traced.
+
+        Raises:
+            RefusedLayoutError: the network cannot be traced, and several pipeline stages need a trace.
+        """
         pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
         try:
             with self.buffers.kept(), torch.random.fork_rng(devices=[]):
@@ -173,28 +182,34 @@ class DividedNetwork:
                 )
         except UsageError as error:
             if pp > 1:
-                raise RefusedLayoutError(f"pp = {pp}, and {error.message}", hint=f"--pp 1, or {error.hint}") from error
+                raise RefusedLayoutError(
+                    f"pp = {pp}, and {error.message}", hint=f"use `--pp 1`, or {error.hint}"
+                ) from error
             if any(isinstance(module, CrossEntropyLoss) for module in network.modules()):
                 self._remark_on_masks(error)
             return None
 
     def _traceable(self, found: TracedNetwork, *, is_validated: bool) -> TracedNetwork:
-        """Refuse what a trace shows that the layout does not allow."""
+        """Return the trace, or raise if it shows code that the layout does not support."""
         layout, pp = self._world.place.layout, self._world.pp.size
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
-                f"pp = {pp}, and {self.class_name} asks whether it is in training, so that it cannot be validated",
-                hint="--pp 1, no validation, or nn.Dropout and other modules that ask themselves",
+                f"pp = {pp}, and the code of {self.class_name} depends on `training`, so that it cannot be validated",
+                hint="use `--pp 1`, turn validation off, or use modules that check `training` themselves, such "
+                "as nn.Dropout",
             )
         if found.has_penalty and (pp > 1 or layout.mp > 1):
             raise RefusedLayoutError(
-                f"{layout}, and {self.class_name} goes over its parameters, of which a rank has some",
-                hint="--mp 1 --pp 1, or the optimizer's weight_decay",
+                f"{layout}, and {self.class_name} iterates over its parameters, but a rank holds only some of them",
+                hint="use `--mp 1 --pp 1`, or the optimizer's weight_decay",
             )
         return found
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return what computes the masks of cross entropies in training (True) and evaluation; None, with a remark, where it needs parameters."""
+        """Return the masks of cross entropies in training (True) and evaluation (False).
+
+        If a mask depends on parameters, both are None, and a remark is added.
+        """
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -214,19 +229,26 @@ class DividedNetwork:
         may_differ: bool,
         seed: int,
     ) -> None:
-        """Refuse a network whose loss depends on how a batch is divided, or that computes what this layout cannot; remark on the rest."""
+        """Raise if the loss depends on the division of a batch, or if the layout does not support the network's code.
+
+        Anything else that differs from training on one rank becomes a remark.
+        """
         layout, trial = self._world.place.layout, copy.deepcopy(network).cpu()
         _DrawingModules(trial, seed).begin(torch.arange(len(rows[0])), 1)
         drawing, buffer = seen_in_a_call(trial, rows)
         if drawing:
-            told = f"{self.class_name} draws random numbers by torch, in {drawing}, and each rank draws its own"
+            told = (
+                f"{self.class_name} draws random numbers from torch's generator in {drawing}, and each rank "
+                "draws its own"
+            )
             if layout.mp > 1:
-                raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="nn.Dropout, or --mp 1")
-            self.remarks.append(f"{told}: losses are not those of one process; nn.Dropout's are")
+                raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="use nn.Dropout, or `--mp 1`")
+            self.remarks.append(f"{told}: losses differ from training on one process (with nn.Dropout they would not)")
         if buffer and layout.pp > 1:
             raise RefusedLayoutError(
-                f"pp = {layout.pp}, and {self.class_name} changes the buffer {buffer}: only those of the first stage are kept",
-                hint="use --pp 1, or a module without statistics of its batches",
+                f"pp = {layout.pp}, and {self.class_name} changes the buffer {buffer}, but only the first stage's "
+                "buffers are kept",
+                hint="use `--pp 1`, or a module without running statistics",
             )
         if layout.dp * layout.micro_batches > 1:
             told = f"dp = {layout.dp}, micro_batches = {layout.micro_batches}"
@@ -235,7 +257,7 @@ class DividedNetwork:
             )
 
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
-        """Return the loss of rows, in which cross entropies divide by what their masks count in the batch."""
+        """Return the loss of rows, with cross entropies that divide by their masks' sums over the batch."""
         masks = self._masks[network.training]
         if masks is not None and batch is not None:
             share = len(inputs[0]) / len(batch[0])
@@ -246,13 +268,13 @@ class DividedNetwork:
         return value
 
     def _parts(self, network: nn.Module, found: TracedNetwork | None) -> Sequence[nn.Module]:
-        """Return what each stage computes, as far as it is known: of a network that cannot be traced, all."""
+        """Return the module of each stage. For a network that cannot be traced this is the network itself."""
         if found is None:
             return [network]
         return [found.part(found.output)] if self._world.pp.size == 1 else stage_networks(found, self._world.pp.size)
 
     def _check_cut(self, found: TracedNetwork | None) -> None:
-        """Refuse other uses of cut parameters than those of the modules that know of it."""
+        """Raise if code uses sharded parameters outside the modules that support it."""
         mp, dims = self._world.mp.size, self.plan.dims
         if mp == 1:
             return
@@ -260,21 +282,22 @@ class DividedNetwork:
             check_uses(found, {name: self.plan.parameters[name] for name in dims}, mp)
         elif any(style.dims and isinstance(module, nn.Embedding) for module, style in self.plan.styles):
             raise RefusedLayoutError(
-                f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, and nothing tells whether it "
-                "uses a table of which each rank has some rows",
-                hint="vocab_emb_dp = True: every rank has whole tables",
+                f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, and an "
+                "embedding table is "
+                "sharded by rows: without a trace it is unknown whether other code uses the table",
+                hint="set vocab_emb_dp = True so that every rank holds the full table",
             )
 
     def _remark_on_masks(self, error: UsageError) -> None:
         layout = self._world.place.layout
         if layout.dp * layout.micro_batches == 1:  # the batch has no parts
             return
-        self.remarks.append(f"{error.message}; so each part of a batch divides its loss by its own mask")
+        self.remarks.append(f"{error.message}; so each part of a batch divides its loss by the sum of its own mask")
 
 
 def _cross_entropy(network: nn.Module, path: str) -> CrossEntropyLoss:
     loss = network.get_submodule(path)
-    assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
+    assert isinstance(loss, CrossEntropyLoss), "the path is one of a CrossEntropyLoss"
     return loss
 
 
@@ -290,16 +313,18 @@ def _check_modules(network: nn.Module) -> None:
     transformers = [module for module in network.modules() if isinstance(module, Transformer)]
     if alone or (asking and len(transformers) > 1):
         raise UsageError(
-            "a lambda_func chooses the stages of a network with one Transformer, and this one has "
-            f"{len(transformers) or 'none'}",
-            hint="no lambda_func; recompute = True of the parallel_config",
+            f"a lambda_func needs a network with one Transformer, and this network has {len(transformers) or 'none'}",
+            hint="leave out lambda_func; to recompute layers, set recompute = True in the parallel_config",
         )
 
 
 def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
-    """Have backward compute the activations of layers again that are to be: by their numbers, a decoder's counted on."""
+    """Make backward recompute the activations of the layers chosen in the settings.
+
+    Decoder layers are numbered after the encoder's.
+    """
     parallel = settings.parallel
-    chosen: dict[int, nn.Module] = {}  # each once, also where two modules share it
+    chosen: dict[int, nn.Module] = {}  # by id, since modules may share a layer
     for module in part.modules():
         if isinstance(module, TransformerEncoder | TransformerDecoder):
             for key, layer in module.blocks.items():

@@ -1,4 +1,4 @@
-"""The batches of a training of one's own network: the same global batch on every rank, and this rank's rows of it."""
+"""The data sets and batches of a custom network's training. Every rank loads the same global batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from launcher.core.frozen import frozen
 from launcher.trainer.data.order import permutation
 from launcher.trainer.own.divide import Rows
 
-DIGESTED = 64  # samples by which a data set is known again
+DIGESTED = 64  # samples that a data set's digest includes
 
 
 class Samples(Protocol):
-    """A data set as torch has it: samples by their numbers, each a tuple of tensors, arrays or numbers, and the same whenever it is asked for."""
+    """A map-style data set like torch's. A sample is a tuple of tensors, arrays or numbers, the same at each access."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -28,7 +28,7 @@ class Samples(Protocol):
 
 @frozen
 class SampleBatch:
-    """The samples that all ranks train on in a step. All numbers count from 1, but those of `samples`."""
+    """The samples of one step's global batch. Numbers count from 1, except in `samples`, which count from 0."""
 
     samples: Sequence[int]
     epoch: int
@@ -42,14 +42,17 @@ class SampleBatch:
 
 
 class SampleOrder:
-    """Decides which samples are in which batch. What is left of an epoch that fills no batch is not used in it."""
+    """The order of samples in batches. Samples at the end of an epoch that do not fill a batch are skipped."""
 
     def __init__(self, count: int, batch_size: int, *, seed: int, shuffle: bool) -> None:
-        """Raises a UsageError where the samples do not fill a batch."""
+        """Raise a UsageError if the samples do not fill a batch."""
         self._count, self._batch_size, self._seed, self._shuffle = count, batch_size, seed, shuffle
         self.steps_per_epoch = count // batch_size
         if not self.steps_per_epoch:
-            raise UsageError(f"the data set has {count} samples, and batch_size = {batch_size}", hint="a smaller one")
+            raise UsageError(
+                f"the data set has {count} samples, fewer than batch_size = {batch_size}",
+                hint=f"reduce batch_size to {count} or less" if count else "add samples to the data set",
+            )
 
     def batches(self, first_step: int, last_step: int) -> Iterator[SampleBatch]:
         order: Sequence[int] = range(self._count)
@@ -63,12 +66,12 @@ class SampleOrder:
 
 
 def collated(samples: Samples, numbers: Sequence[int], device: torch.device, dtype: torch.dtype) -> Rows:
-    """Return samples as a batch, on a device, numbers that are no integers in the type of the network.
+    """Return samples as a batch on a device, with floating-point items converted to `dtype`.
 
-    Every rank makes the whole global batch, from which the masks of all rows are counted: loading costs the same on any dp.
+    Every rank loads the full global batch, since masks are summed over all rows. So loading costs the same for any dp.
 
     Raises:
-        UsageError: samples are no tuples of what tensors can be made of, or not of one shape.
+        UsageError: samples are not tuples of tensors, arrays or numbers, or their shapes differ.
     """
     found = [samples[number] for number in numbers]
     for number, sample in zip(numbers, found, strict=True):
@@ -78,37 +81,37 @@ def collated(samples: Samples, numbers: Sequence[int], device: torch.device, dty
     except (TypeError, RuntimeError) as error:
         first = str(error).partition("\n")[0]
         raise UsageError(
-            f"the samples make no batch: {first}", hint="items that are of one shape in all samples"
+            f"the samples cannot be collated into a batch: {first}", hint="give each item the same shape in all samples"
         ) from error
     return tuple(each.to(device, dtype if each.is_floating_point() else each.dtype) for each in batch)
 
 
 def _check_sample(number: int, sample: Any, items: int) -> None:
-    hint = "a tuple of tensors, arrays or numbers"
+    hint = "return a tuple of tensors, arrays or numbers"
     if not isinstance(sample, list | tuple):
         raise UsageError(f"sample {number} is a {type(sample).__name__}", hint=hint)
     for place, item in enumerate(sample):
         if not isinstance(item, Tensor | np.ndarray | np.number | int | float | bool):
             raise UsageError(f"item {place} of sample {number} is a {type(item).__name__}", hint=hint)
     if len(sample) != items:
-        raise UsageError(f"sample {number} has {len(sample)} items, and others have {items}", hint=hint)
+        raise UsageError(f"sample {number} has {len(sample)} items, and other samples have {items}", hint=hint)
 
 
 def digest_of(samples: Samples) -> str:
-    """Return a digest of the number of samples and of some of them, spread over all.
+    """Return a digest of the number of samples and of up to 64 evenly spaced samples.
 
     Raises:
-        UsageError: there are none, or a sample is another one when it is asked for again.
+        UsageError: there are no samples, or a sample changes between two accesses.
     """
     if not len(samples):
-        raise UsageError("there are no samples")
+        raise UsageError("the data set has no samples")
     digest = hashlib.sha256(str(len(samples)).encode())
     for number in np.linspace(0, len(samples) - 1, min(DIGESTED, len(samples)), dtype=int).tolist():
         one, again = (collated(samples, [number], torch.device("cpu"), torch.float32) for _ in range(2))
         if [value.numpy().tobytes() for value in one] != [value.numpy().tobytes() for value in again]:
             raise UsageError(
-                f"sample {number} is another one each time that it is asked for, and all ranks need the same",
-                hint="draw random numbers in the network, by nn.Dropout",
+                f"sample {number} differs between two accesses, and all ranks need the same samples",
+                hint="make the data set deterministic; use nn.Dropout in the network for random noise",
             )
         for value in one:
             digest.update(value.numpy().tobytes())

@@ -1,1 +1,1 @@
-"""The operators that a network may be made of: how each is cut, and how a rank computes it on its parts."""
+"""The supported operators: the dims along which each can be sharded, and its computation on a rank's shards."""

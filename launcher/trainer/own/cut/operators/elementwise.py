@@ -1,4 +1,4 @@
-"""Operators that take each element on its own: any dim may be cut."""
+"""Elementwise operators. They can be sharded along any dim."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from launcher.trainer.own.cut.operators.record import Recorder, Value, broadcast
 
 
 def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return the description of an operator of one tensor, with the numbers and options that its function takes."""
+    """Return the description of an operator on one tensor, with its function's numbers and options."""
 
-    def describe(record: Recorder, x: Value, *numbers: Any, inplace: bool = False, **options: Any) -> Value:  # noqa: ARG001 - what is changed in place is known by `trace`
+    def describe(record: Recorder, x: Value, *numbers: Any, inplace: bool = False, **options: Any) -> Value:  # noqa: ARG001 - for `trace`
         dims = broadcast_dims(x.shape, x.shape)
         local = partial(_with_numbers, function, numbers, options) if numbers or options else function
-        # Not computed on the meta device, for which torch would import its compiler: that takes a second.
+        # Not computed on the meta device: torch would import its compiler, which takes a second.
         output = torch.empty_like(x.meta) if x.meta.is_floating_point() else local(x.meta)
         return record(kind, [x], Expression((dims,), dims, sizes_of(dims, x.shape)), output, everywhere(local))
 
@@ -34,11 +34,11 @@ def _with_numbers(
 
 
 def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return the description of an operator of two tensors that are broadcast, or of a tensor and a number."""
+    """Return the description of an operator on two tensors with broadcasting, or on a tensor and a number."""
 
     def describe(record: Recorder, one: Value | float, other: Value | float, **options: Any) -> Value:
         if any(value not in (None, 1) for value in options.values()):
-            refuse(f"{kind} with {', '.join(options)} is not known")
+            refuse(f"{kind} with {', '.join(options)} is not supported")
         if isinstance(one, Value) and isinstance(other, Value):
             output = _broadcast(function, one.meta, other.meta)
             ours, theirs = (broadcast_dims(each.shape, output.shape) for each in (one, other))
@@ -54,7 +54,7 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
 
 
 def _broadcast(function: Callable[..., Tensor], one: Tensor, other: Tensor) -> Tensor:
-    """Return the output on the meta device, computed there only where its type is not plain (see `unary`)."""
+    """Return the output as a meta tensor. It is only computed if the dtypes are not floating-point (see `unary`)."""
     if not (one.is_floating_point() and other.is_floating_point()):
         return function(one, other)
     return one.new_empty(torch.broadcast_shapes(one.shape, other.shape), dtype=torch.result_type(one, other))
@@ -65,9 +65,9 @@ def _tensor_like(number: float | Value, x: Tensor) -> Tensor:
 
 
 def power(record: Recorder, x: Value, exponent: float) -> Value:
-    """Describe a power of each element."""
+    """Describe the power of each element with a fixed exponent."""
     if isinstance(exponent, Value):
-        refuse("a power by a tensor is not known")
+        refuse("a power with a tensor as its exponent is not supported", hint="use a number as the exponent")
     return unary("square", torch.square)(record, x) if exponent == 2 else unary("pow", torch.pow)(record, x, exponent)
 
 
@@ -84,11 +84,12 @@ def bias_add(record: Recorder, x: Value, bias: Value, *, dim: int, suffix: str =
 
 
 def dropout(_record: Recorder, x: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:  # noqa: ARG001 - it changes nothing
-    """Describe dropout where it does nothing; otherwise refuse it."""
+    """Describe dropout that drops nothing, and raise a UsageError for any other."""
     if p and training:
         refuse(
-            f"dropout of {p:g} in training would draw other elements on each layout",
-            hint="a probability of 0, or a network in evaluation (network.eval())",
+            f"dropout with p = {p:g} in training mode is not supported: it would drop different elements on each "
+            "layout",
+            hint="set p = 0, or put the network into evaluation mode by network.eval()",
         )
     return x
 

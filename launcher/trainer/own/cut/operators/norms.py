@@ -1,4 +1,7 @@
-"""Norms and softmax: what is normalised over is whole, but for the batch of a batch norm, over which ranks may share statistics."""
+"""Norms and softmax.
+
+Normalised dims cannot be sharded, except the batch of a batch norm, for which ranks share statistics.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def layer_norm(
     bias: Value | None = None,
     eps: float = 1e-5,
 ) -> Value:
-    """Describe a layer norm, whose normalised dims are not cut."""
+    """Describe a layer norm. Its normalised dims cannot be sharded."""
     shape = tuple(normalized_shape)
     free = x.meta.dim() - len(shape)
     dims = (*broadcast_dims(x.shape, x.shape)[:free], *(None,) * len(shape))
@@ -49,13 +52,11 @@ def layer_norm(
 
 
 def along_dim(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return the description of "softmax" or "log_softmax" along a dim, which is not cut."""
+    """Return the description of "softmax" or "log_softmax" along a dim, which cannot be sharded."""
 
     def describe(record: Recorder, x: Value, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
         if dim is None or dtype is not None:
-            refuse(
-                f"{kind} without a dim, or in another type than its input's, is not known", hint=f"{kind}(x, dim=-1)"
-            )
+            refuse(f"{kind} without a dim, or with a dtype, is not supported", hint=f"call it as {kind}(x, dim=-1)")
 
         def computed(x: Tensor) -> Tensor:
             return function(x, dim)
@@ -80,15 +81,16 @@ def batch_norm(
     momentum: float | None,
     eps: float,
 ) -> Value:
-    """Describe a batch norm of images, by the statistics of the batch or by running ones.
+    """Describe a batch norm of images with the statistics of the batch, or with running statistics.
 
-    `running` are the running mean and variance and the number of batches, or nothing. Where the batch is cut and
-    `is_shared`, the statistics are those of the whole batch; otherwise each rank takes those of its own part.
+    `running` has the running mean, the running variance and the number of batches, or is empty. If the batch is
+    sharded and `is_shared` is set, the statistics are computed over the full batch. Otherwise each rank uses its own
+    part.
     """
     if x.meta.dim() != 4 or weight is None or bias is None:
-        refuse("a batch norm is known of 4 dims, with weight and bias", hint="nn.BatchNorm2d(channels)")
+        refuse("a batch norm needs an input with 4 dims, a weight and a bias", hint="use nn.BatchNorm2d(channels)")
     if momentum is None:
-        refuse("a batch norm with a cumulative average is not known", hint="momentum=0.1")
+        refuse("a batch norm with a cumulative average (momentum=None) is not supported", hint="set momentum=0.1")
     dims = ("n", "c", None, None)
     shared = ("n",) if uses_batch and is_shared else ()
     expression = Expression((dims, ("c",), ("c",)), dims, {"n": x.shape[0], "c": x.shape[1]}, shared)

@@ -1,7 +1,7 @@
-"""Products: of matrices, of vectors with a layer's weight, convolutions, and rows of a table.
+"""Products: matrix products, linear layers, convolutions and embeddings.
 
-Their bias, if they have one, is added by an operator of its own, since it must be added once where a product is a sum over
-ranks. A rank adds both at once where nothing is communicated in between (`TAKES_BIAS`).
+A bias is a separate operator, since it must be added only once if the product is summed over ranks. If nothing is
+communicated in between, a rank computes both in one call (`TAKES_BIAS`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from launcher.trainer.own.cut.operators.record import (
     sizes_of,
 )
 
-TAKES_BIAS = frozenset({"linear", "conv2d"})  # what computes these takes a bias as its third input
+TAKES_BIAS = frozenset({"linear", "conv2d"})  # the local functions of these take a bias as third input
 
 
 def matmul(record: Recorder, x: Value, w: Value) -> Value:
-    """Describe the product of two matrices, or of two batches of matrices that are broadcast."""
+    """Describe the product of two matrices, or of two batches of matrices with broadcasting."""
     if min(x.meta.dim(), w.meta.dim()) < 2:
-        refuse("a product with a vector is not known", hint="a matrix of one row or column: x.unsqueeze(0)")
+        refuse(
+            "a product with a vector is not supported",
+            hint="use a matrix with one row or column, as by x.unsqueeze(0)",
+        )
     output = torch.matmul(x.meta, w.meta)
     batch = output.shape[:-2]
     [ours, theirs, result] = [broadcast_dims(shape[:-2], batch, BATCHES) for shape in (x.shape, w.shape, output.shape)]
@@ -43,7 +46,7 @@ def matmul(record: Recorder, x: Value, w: Value) -> Value:
 
 
 def linear(record: Recorder, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """Describe a linear layer, whose weight has the rows that a product's right matrix has as columns; then its bias."""
+    """Describe a linear layer, whose weight is the transpose of a product's right matrix, and its bias."""
     output = functional.linear(x.meta, weight.meta)
     *rest, _ = broadcast_dims(x.shape, x.shape, BATCHES)
     dims = (*rest[:-1], "i") if rest else ()
@@ -67,11 +70,11 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Value:
-    """Describe a convolution; with more than one group of channels only the batch may be cut."""
+    """Describe a convolution. If `groups` is above 1, only the batch can be sharded."""
     if x.meta.dim() != 4:
         refuse(
-            f"a convolution of {x.meta.dim()} dims is not known",
-            hint="images of 4 dims: batch, channels, height, width",
+            f"a convolution of an input with {x.meta.dim()} dims is not supported",
+            hint="pass images with 4 dims: batch, channels, height, width",
         )
 
     def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -97,13 +100,16 @@ def embedding(
     weight: Value,
     padding_idx: int | None = None,
     max_norm: float | None = None,
-    norm_type: float = 2.0,  # noqa: ARG001 - of max_norm
+    norm_type: float = 2.0,  # noqa: ARG001 - only used with max_norm
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Value:
-    """Describe a look-up of rows. Where rows are cut, ids of others give zero, and the sum over ranks is the whole."""
+    """Describe an embedding.
+
+    If rows are sharded, a rank gives zeros for other ranks' ids, and the results are summed.
+    """
     if max_norm is not None or scale_grad_by_freq or sparse:
-        refuse("an embedding with max_norm, scale_grad_by_freq or sparse gradients is not known")
+        refuse("an embedding with max_norm, scale_grad_by_freq or sparse gradients is not supported")
     dims = broadcast_dims(ids.shape, ids.shape, BATCHES)
     sizes = {**sizes_of(dims, ids.shape), "v": weight.shape[0], "k": weight.shape[1]}
     expression = Expression((dims, ("v", "k")), (*dims, "k"), sizes)
@@ -121,7 +127,7 @@ def embedding(
             if rows == whole:
                 return functional.embedding(ids, table, padding)
             if ids.device.type == "cpu" and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < whole:
-                raise IndexError(f"an id is none of the {whole} rows of the table")  # as torch says of a whole table
+                raise IndexError(f"an id is outside the {whole} rows of the table")  # like torch for a full table
             ours = ids - first
             is_here = (ours >= 0) & (ours < rows)
             found = functional.embedding(ours.where(is_here, torch.zeros_like(ours)), table, padding)

@@ -1,7 +1,7 @@
-"""What the description of an operator is made of, as `trace` asks for it and `network` computes it.
+"""The types and helpers for descriptions of operators.
 
-A description is a function that is called with tensors without storage (`Value`) where torch's own function would be called
-with tensors. It records one operator or more, each with its index expression and with how a rank computes its part.
+A description is a function with the arguments of the torch function that it describes, but with tensors without
+storage (`Value`). It records one or more operators: the index expression, and a function that computes a rank's part.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from launcher.mesh.boxes import Box
 from launcher.sharding.expression import Expression, Partition
 from launcher.trainer.parallel.collectives import ALONE, Group
 
-Dims = tuple[str | None, ...]  # of a tensor, the index of each dim
-Local = Callable[..., Tensor]  # from a rank's parts of the inputs to its part of the output, or of the sum
+Dims = tuple[str | None, ...]  # the index of each dim of a tensor
+Local = Callable[..., Tensor]  # from a rank's parts of the inputs to its part of the output, or its summand
 
 
 @frozen
 class Value:
-    """A tensor of the traced network: its name in the graph, and a tensor on the meta device of its shape and type."""
+    """A tensor in the traced network: its name in the graph, and a meta tensor with its shape and dtype."""
 
     name: str
     meta: Tensor
@@ -36,22 +36,22 @@ class Value:
 
 @frozen
 class State:
-    """A buffer that an operator keeps between steps, as a running mean."""
+    """A buffer that an operator updates in each step, such as a running mean."""
 
     name: str
     meta: Tensor
-    like: int | None = None  # the input whose layout it has; None: every rank holds it whole
+    like: int | None = None  # the input whose layout it has; None if it is replicated
 
 
 @frozen
 class OpContext:
-    """The rank on which an operator is computed, and how the operator is cut."""
+    """The rank that computes an operator, the operator's partition, and its shapes and states."""
 
     cutting: Partition
     rank: int
-    input_shapes: tuple[tuple[int, ...], ...]  # of the whole tensors
-    shape: tuple[int, ...]  # of the whole output
-    shared: Group = ALONE  # over which statistics are exchanged
+    input_shapes: tuple[tuple[int, ...], ...]  # of the full tensors
+    shape: tuple[int, ...]  # of the full output
+    shared: Group = ALONE  # the group that exchanges statistics
     states: tuple[Tensor, ...] = ()  # this rank's parts
 
     def input_box(self, number: int) -> Box:
@@ -77,25 +77,25 @@ class Recorder(Protocol):
         suffix: str = "",
         states: Sequence[State] = (),
     ) -> Value:
-        """Record an operator of a kind, and return its output.
+        """Record an operator and return its output.
 
-        `output` is a tensor on the meta device. `local` makes what computes it on a rank. `suffix` is appended to the name
-        of the module, or of what else called it, where that is more than one operator. `flops` are of products alone:
-        the time of all else is that of its bytes.
+        `output` is a meta tensor. `local` makes the function that computes a rank's part. `suffix` is appended to the
+        caller's name if the caller has several operators. `flops` is only given for products; the cost of other
+        operators depends on their bytes.
         """
 
 
 def everywhere(local: Local) -> Callable[[OpContext], Local]:
-    """Return what makes `local` on every rank, whatever it holds."""
+    """Return a factory that gives `local` on every rank."""
     return lambda _site: local
 
 
-# The indices of elements, and those of batches of matrices.
+# Letters for the indices of elements, and for the indices of batches of matrices.
 ELEMENTS, BATCHES = "ijlmnopqrst", "bcdefgh"
 
 
 def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = ELEMENTS) -> Dims:
-    """Return the indices of a tensor that is broadcast to the shape of an output; dims of size 1 have none.
+    """Return the indices of a tensor that is broadcast to the shape of an output. Dims of size 1 have no index.
 
     >>> broadcast_dims((3, 1), (2, 3, 5))
     ('j', None)
@@ -105,14 +105,10 @@ def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = E
 
 
 def sizes_of(dims: Dims, shape: Sequence[int]) -> dict[str, int]:
-    """Return the sizes of the indices of a tensor."""
+    """Return the size of each index of a tensor."""
     return {index: size for index, size in zip(dims, shape, strict=True) if index is not None}
 
 
 def refuse(reason: str, hint: str | None = None) -> NoReturn:
-    """Refuse an operator; `trace` says which.
-
-    Raises:
-        UsageError: always.
-    """
+    """Raise a UsageError for the current operator; `trace` adds the operator's name."""
     raise UsageError(reason, hint=hint)

@@ -1,7 +1,7 @@
-"""Sums and means over dims, pooling of images, and losses: where a dim that is summed over is cut, ranks compute parts of the sum.
+"""Sums and means over dims, losses, and pooling of images.
 
-A mean divides by the number of elements of the whole tensor, so that the parts of ranks add up to it. Pooling may cut batch and
-channels.
+If a reduced dim is sharded, each rank computes a partial sum. A mean divides by the number of elements of the full
+tensor, so that the ranks' results add up to the mean. Pooling can be sharded along batch and channels.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch.nn import functional
 from launcher.sharding.expression import Expression
 from launcher.trainer.own.cut.operators.record import Recorder, Value, broadcast_dims, everywhere, refuse, sizes_of
 
-# A label that no class has. torch refuses it, where its own -100 would be left out of a mean over fewer labels.
+# An ignore_index that no label has. So a label of -100 is an error in torch, and is not left out of the mean.
 NO_LABEL = -(1 << 62)
 
 
 def reduction(kind: str) -> Callable[..., Value]:
-    """Return the description of "sum" or "mean" over some dims, or over all."""
+    """Return the description of "sum" or "mean" over some dims, or over all dims."""
 
     def describe(
         record: Recorder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
     ) -> Value:
         if dtype is not None:
-            refuse(f"{kind} in another type than its input's is not known")
+            refuse(f"{kind} with a dtype is not supported", hint="convert the input instead")
         if kind == "mean" and not x.meta.is_floating_point():
-            refuse("the mean of whole numbers is not known")
+            refuse("the mean of integers is not supported", hint="convert them to floating-point numbers")
         size = max(x.meta.dim(), 1)
         named = range(size) if dim is None or dim == () else [dim] if isinstance(dim, int) else dim
         over = sorted(each % size for each in named)[: x.meta.dim()]
@@ -58,11 +58,14 @@ def mse_loss(
     reduction: str = "mean",
     weight: Any = None,
 ) -> Value:
-    """Describe the mean, or the sum, of squared differences."""
+    """Describe the mean or sum of squared differences."""
     if (size_average, reduce, weight) != (None, None, None):
-        refuse("mse_loss with size_average, reduce or weight is not known", hint="reduction")
+        refuse("mse_loss with size_average, reduce or weight is not supported", hint="use `reduction`")
     if x.shape != target.shape:
-        refuse(f"mse_loss of {tuple(x.shape)} and {tuple(target.shape)} is not known", hint="both of one shape")
+        refuse(
+            f"mse_loss of the shapes {tuple(x.shape)} and {tuple(target.shape)} is not supported",
+            hint="pass tensors of the same shape",
+        )
     divisor = _divisor("mse_loss", reduction, x.shape.numel())
     dims = broadcast_dims(x.shape, x.shape)
 
@@ -84,13 +87,13 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Value:
-    """Describe the mean, or the sum, of cross entropies with labels that are numbers of classes; classes are not cut."""
+    """Describe the mean or sum of cross entropies with class indices as labels. The class dim cannot be sharded."""
     if (size_average, reduce, weight) != (None, None, None) or ignore_index != -100:
-        refuse("cross_entropy with weights of classes, an ignored label, size_average or reduce is not known")
+        refuse("cross_entropy with weight, ignore_index, size_average or reduce is not supported")
     if target.meta.is_floating_point() or logits.meta.dim() < 2:
         refuse(
-            "cross_entropy with probabilities, or without a batch, is not known",
-            hint="labels that are numbers of classes",
+            "cross_entropy with class probabilities, or without a batch dim, is not supported",
+            hint="pass class indices as labels, and logits with a batch dim",
         )
     divisor = _divisor("cross_entropy", reduction, target.shape.numel())
     ours = broadcast_dims(target.shape, target.shape)
@@ -105,7 +108,7 @@ def cross_entropy(
 
 def _divisor(kind: str, reduction: str, count: int) -> int:
     if reduction not in {"mean", "sum"}:
-        refuse(f"{kind} with reduction {reduction} is not known", hint="mean or sum")
+        refuse(f"{kind} with reduction={reduction!r} is not supported", hint="use 'mean' or 'sum'")
     return count if reduction == "mean" else 1
 
 
@@ -121,7 +124,7 @@ def max_pool2d(
 ) -> Value:
     """Describe the largest element of each window."""
     if return_indices:
-        refuse("max_pool2d that returns indices is not known")
+        refuse("max_pool2d with return_indices is not supported")
     options = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
     return _pooled(record, "max_pool2d", x, partial(functional.max_pool2d, kernel_size=kernel_size, **options))
 
@@ -142,10 +145,10 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool2d(record: Recorder, x: Value, output_size: int | Sequence[int | None]) -> Value:
-    """Describe the mean over a grid of windows, as (1, 1) the mean of all places."""
+    """Describe the mean over a grid of windows; (1, 1) is the mean over the entire image."""
     sizes = (output_size, output_size) if isinstance(output_size, int) else output_size
     height, width = (whole if size is None else size for size, whole in zip(sizes, x.shape[2:], strict=True))
-    # Not computed on the meta device, for which torch would import its compiler: that takes a second.
+    # Not computed on the meta device: torch would import its compiler, which takes a second.
     output = x.meta.new_empty(*x.shape[:2], height, width)
     return _pooled(
         record, "adaptive_avg_pool2d", x, lambda x: functional.adaptive_avg_pool2d(x, (height, width)), output
@@ -154,7 +157,10 @@ def adaptive_avg_pool2d(record: Recorder, x: Value, output_size: int | Sequence[
 
 def _pooled(record: Recorder, kind: str, x: Value, pool: Callable[..., Tensor], output: Tensor | None = None) -> Value:
     if x.meta.dim() != 4:
-        refuse(f"{kind} of {x.meta.dim()} dims is not known", hint="images of 4 dims: batch, channels, height, width")
+        refuse(
+            f"{kind} of an input with {x.meta.dim()} dims is not supported",
+            hint="pass images with 4 dims: batch, channels, height, width",
+        )
     dims = ("n", "c", None, None)
     expression = Expression((dims,), dims, {"n": x.shape[0], "c": x.shape[1]})
     return record(kind, [x], expression, pool(x.meta) if output is None else output, everywhere(pool))

@@ -1,6 +1,6 @@
-"""Operators that give a tensor another shape, and move no element between ranks.
+"""Operators that change a tensor's shape without moving elements between ranks.
 
-Where dims are merged or one is split, the outermost of them may be cut: its parts are consecutive elements in both shapes.
+If dims are merged or split, the outermost can be sharded: its parts are consecutive elements in both shapes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from launcher.trainer.own.cut.operators.record import (
 
 
 def permute(record: Recorder, x: Value, *order: Any) -> Value:
-    """Describe the dims of x in another order."""
+    """Describe a permutation of the dims of x."""
     dims = [dim % x.meta.dim() for dim in _flat(order)]
     ours = broadcast_dims(x.shape, x.shape)
     expression = Expression((ours,), tuple(ours[dim] for dim in dims), sizes_of(ours, x.shape))
@@ -40,7 +40,7 @@ def permute(record: Recorder, x: Value, *order: Any) -> Value:
 
 
 def transpose(record: Recorder, x: Value, dim0: int, dim1: int) -> Value:
-    """Describe two dims of x exchanged."""
+    """Describe the exchange of two dims of x."""
     order = list(range(x.meta.dim()))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return permute(record, x, order)
@@ -49,32 +49,34 @@ def transpose(record: Recorder, x: Value, dim0: int, dim1: int) -> Value:
 def matrix_transpose(record: Recorder, x: Value) -> Value:
     """Describe the transpose of a matrix."""
     if x.meta.dim() != 2:
-        refuse(f"the transpose of {x.meta.dim()} dims is not known", hint="a matrix, or transpose(dim0, dim1)")
+        refuse(
+            f"`t` of a tensor with {x.meta.dim()} dims is not supported", hint="use a matrix, or transpose(dim0, dim1)"
+        )
     return permute(record, x, 1, 0)
 
 
 def reshape(record: Recorder, x: Value, *shape: Any) -> Value:
-    """Describe the elements of x, in their order, in another shape."""
+    """Describe a reshape of x, which keeps the order of its elements."""
     return _reshaped(record, x, x.meta.reshape(_flat(shape)))
 
 
 def flatten(record: Recorder, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    """Describe some dims of x merged into one."""
+    """Describe the merge of consecutive dims of x into one."""
     return _reshaped(record, x, x.meta.flatten(start_dim, end_dim))
 
 
 def unflatten(record: Recorder, x: Value, dim: int, sizes: Sequence[int]) -> Value:
-    """Describe a dim of x split into several."""
+    """Describe the split of a dim of x into several."""
     return _reshaped(record, x, x.meta.unflatten(dim, tuple(sizes)))
 
 
 def unsqueeze(record: Recorder, x: Value, dim: int) -> Value:
-    """Describe x with one more dim of size 1."""
+    """Describe the insertion of a dim of size 1."""
     return _reshaped(record, x, x.meta.unsqueeze(dim))
 
 
 def squeeze(record: Recorder, x: Value, *dims: Any) -> Value:
-    """Describe x without dims of size 1."""
+    """Describe the removal of dims of size 1."""
     return _reshaped(record, x, x.meta.squeeze(_flat(dims)) if dims else x.meta.squeeze())
 
 
@@ -88,10 +90,10 @@ def _reshaped(record: Recorder, x: Value, output: Tensor) -> Value:
 
 
 def reshape_dims(source: Sequence[int], target: Sequence[int]) -> tuple[Dims, Dims, dict[str, int]]:
-    """Return the indices of the dims of two shapes of as many elements, and their sizes.
+    """Return the indices of the dims of two shapes with the same number of elements, and the sizes of the indices.
 
-    Runs of dims with the same product belong together, and the outermost of each share an index. Its parts have to divide
-    both.
+    Runs of dims with the same product correspond, and their outermost dims share an index. The size of the index is
+    the greatest common divisor of both dims.
 
     >>> reshape_dims((4, 6, 10), (24, 2, 5))
     (('i', None, 'j'), ('i', 'j', None), {'i': 4, 'j': 2})
@@ -118,5 +120,5 @@ def _larger(shape: Sequence[int]) -> list[int]:
 
 
 def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return numbers that are given one by one, or as one sequence, as torch takes either."""
+    """Return the numbers from separate arguments or from one sequence; torch accepts both."""
     return tuple(values[0]) if len(values) == 1 and isinstance(values[0], tuple | list | torch.Size) else values

@@ -1,6 +1,7 @@
-"""The table of operators: which function, method and module of torch is described by what.
+"""The descriptions of torch's functions, methods and modules.
 
-Methods and modules stand for functions. A module's parameters are the function's arguments after its input.
+Methods and modules have the description of the function that they call. A module's parameters are the function's
+arguments after its input.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from torch.nn import functional
 from launcher.trainer.own.cut.operators import elementwise, norms, products, reductions, shapes
 from launcher.trainer.own.cut.operators.record import Value, refuse
 
-Description = Callable[..., Value]  # called with a Recorder, then as the function that it describes
-Described = tuple[Description, tuple[Any, ...]]  # of a module: what describes it, and the arguments after its inputs
+Description = Callable[..., Value]  # called with a Recorder, then with the described function's arguments
+Described = tuple[Description, tuple[Any, ...]]  # a module's description, and its arguments after the inputs
 
 _ELEMENTWISE: dict[str, Description] = {
     **{kind: elementwise.unary(kind, function) for kind, function in elementwise.UNARY.items()},
     **{kind: elementwise.binary(kind, function) for kind, function in elementwise.BINARY.items()},
     "pow": elementwise.power,
 }
-# By the names that torch, torch.nn.functional, operator and tensors have for one function.
+# By the function's names in torch, torch.nn.functional, operator and torch.Tensor.
 _BY_NAME: dict[str, Description] = {
     **_ELEMENTWISE,
     "true_divide": _ELEMENTWISE["div"],
@@ -71,7 +72,7 @@ FUNCTIONS: Mapping[Any, Description] = MappingProxyType(
         if hasattr(home, name)
     }
 )
-# Those that change their first input in place; methods that do end with "_".
+# Functions that change their first input in place. Methods that do so end with "_".
 IN_PLACE: Mapping[Any, Description] = MappingProxyType(
     {
         **{getattr(operator, f"i{name}"): _BY_NAME[name] for name in ("add", "sub", "mul", "truediv")},
@@ -98,7 +99,7 @@ def _pool(module: Any) -> Described:
 
 def _conv2d(module: nn.Conv2d) -> Described:
     if module.padding_mode != "zeros":
-        refuse(f"padding with {module.padding_mode} is not known", hint="padding_mode='zeros'")
+        refuse(f"padding_mode={module.padding_mode!r} is not supported", hint="use padding_mode='zeros'")
     options = (module.stride, module.padding, module.dilation, module.groups)
     return products.conv2d, (module.weight, module.bias, *options)
 
@@ -149,7 +150,10 @@ MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType
 
 
 def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
-    """Return what describes a function, or a method by its name, and whether it changes its first input; None if nothing does."""
+    """Return the description of a function, or of a method by name, and whether it changes its first input in place.
+
+    Return None if it is unknown.
+    """
     if isinstance(target, str):
         name = target.removesuffix("_")
         found = METHODS.get(name)
@@ -162,12 +166,15 @@ def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Descripti
 
 
 def described_module(module: nn.Module) -> Described | None:
-    """Return what describes a module of torch; None if nothing does."""
+    """Return the description of a torch module and its arguments, or None if it is unknown."""
     return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
 
 
 def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
-    """Return what a call asks of a tensor that is known without computing it, or is that tensor; None if it is no such call."""
+    """Return a 1-tuple with a call's result if it is known without computing, such as a shape; else None.
+
+    Calls that return the tensor itself, such as `contiguous`, are also known.
+    """
     first = arguments[0] if arguments else None
     if not isinstance(first, Value):
         return None
@@ -180,5 +187,5 @@ def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
 
 
 def known() -> str:
-    """Return the names of all operators, for a message."""
+    """Return the names of all operators, separated by commas."""
     return ", ".join(sorted({*_BY_NAME, "batch_norm"}))
