@@ -1,4 +1,4 @@
-"""The walks of docs/internals/architecture.md name the files that a real run takes."""
+"""The walks of docs/internals/architecture.md list the files that real runs pass through."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 
 import pytest
@@ -17,20 +17,23 @@ ROOT = Path(__file__).parents[1]
 FILE = re.compile(r"`(launcher/[\w/]+\.py)`")
 PAGE = ROOT / "docs" / "internals" / "architecture.md"
 TRACER = ROOT / "tests" / "programs" / "walk" / "sitecustomize.py"
-MARKER = "walked value"  # in the text that is followed
-SPELT = "'walked' + ' value'"  # in programs under test, none of which has it in one piece
+MARKER = "walked value"  # in the followed text
+SPELT = "'walked' + ' value'"  # in programs under test, so that their source does not contain the marker
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk: the heading of its section, what it follows, and how many files outside `core` it may take."""
+    """A walk: its section's heading, the limit of files outside `core`, and the fields of walk.json (see the tracer)."""
 
     heading: str
     max_files: int
     marker: str = ""
     types: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
+    until: str | None = None
     within: str | None = None
     until_fork: int = 0
+    numbers: tuple[tuple[int, ...], ...] | None = None
 
 
 TABLE = Walk(
@@ -38,20 +41,31 @@ TABLE = Walk(
     ("Document", "Table", "Cluster", "RankSpec"), until_fork=2,
 )  # fmt: skip
 FAILURE = Walk(
-    "A failure, from the exit of a rank to the printed verdict", 35, MARKER,
+    "A failure, from the exit of a rank to the printed verdict", 30, MARKER,
     ("Verdict", "RankEnded", "RankFailed", "RankExit"),
 )  # fmt: skip
-LINE = Walk("A line, from a rank to `logs -f`", 20, MARKER)
+LINE = Walk("A line, from a rank to `logs -f`", 10, MARKER)
 BATCH = Walk(
     "A batch, through a training step",
     17,
     types=("Batch", "TokenizedPairs", "Tensor", "Tensors", "Parameter"),
     within="train_step",
 )
+CHECKPOINT = Walk(
+    "A checkpoint, from save to resume on another layout", 20, types=("OwnedBox", "NamedBox", "PartFile", "Index")
+)
+STRATEGY = Walk(
+    "A sharding strategy, from the setting to the collective",
+    28,
+    types=("Partition", "ShardingPlan", "PlannedOperator", "Step", "ParameterSum", "Stage", "Group"),
+    opaque=("World", "QuickstartSettings", "Training"),
+    until="sum_gradients",
+    numbers=((1, 2), (2, 1)),
+)
 
 
 def traced(walk, folder, command, cwd):
-    """Start a command of tlaunch whose processes note what handles the value, and return it."""
+    """Start a tlaunch command whose processes record the functions that handle the value."""
     folder.mkdir(exist_ok=True)
     shutil.copy(TRACER, folder)
     (folder / "walk.json").write_text(json.dumps({"package": f"{ROOT / 'launcher'}/", **asdict(walk)}))
@@ -62,7 +76,7 @@ def traced(walk, folder, command, cwd):
 
 
 def contradicted(earlier, later, processes):
-    """Whether processes noted `later` first: all of those that noted both, or, without any, before the others began."""
+    """Return True if `later` came first: in all processes that recorded both, or in processes that ended before."""
     both = [noted for noted in processes if earlier in noted and later in noted]
     if both:
         return all(noted[later] < noted[earlier] for noted in both)
@@ -70,52 +84,67 @@ def contradicted(earlier, later, processes):
     return began > max(max(noted.values()) for noted in processes if later in noted)
 
 
-def check_page(walk, folder):
-    """The list and the paragraph `Of core` name all files that were noted, once, and no other; return pairs out of order."""
+def recorded(folder):
+    """Yield and forget what was recorded: process, file and function, in order."""
+    seen = folder / "seen.txt"
+    for line in seen.read_text().splitlines():
+        process, path, function = line.split("\t")
+        yield process, str(Path(path).relative_to(ROOT)), function
+    seen.unlink()
+
+
+def faults_of_page(walk, functions, processes):
+    """Compare the list and the paragraph `Of core` with the recorded files: each is named once, in order, and no other is."""
     section = PAGE.read_text("utf-8").partition(f"### {walk.heading}\n")[2].partition("\n##")[0]
     listed = FILE.findall("".join(re.findall(r"^\d+\. .*", section, re.MULTILINE)))
     named = listed + FILE.findall(section.partition("\nOf core: ")[2].partition("\n\n")[0])
-    functions, processes = {}, {}
-    for moment, line in enumerate((folder / "seen.txt").read_text().splitlines()):
-        process, path, function = line.split("\t")
-        file = str(Path(path).relative_to(ROOT))
-        functions.setdefault(file, function)
-        processes.setdefault(process, {}).setdefault(file, moment)
-    wrong = {
+    assert len(listed) <= walk.max_files
+    faults = {
         "rename or remove": [file for file in FILE.findall(section) if not (ROOT / file).is_file()],
         "add": [f"{file} (its {function}())" for file, function in functions.items() if file not in named],
         "remove": [file for file in dict.fromkeys(named) if named.count(file) != (file in functions)],
     }
-    assert not any(wrong.values()), f"change the section '{walk.heading}' of {PAGE}: {wrong}"
-    assert len(listed) <= walk.max_files
-    return [pair for pair in combinations(listed, 2) if contradicted(*pair, processes.values())]
+    if not any(faults.values()):
+        faults["exchange"] = [pair for pair in combinations(listed, 2) if contradicted(*pair, processes.values())]
+    return {what: files for what, files in faults.items() if files}
 
 
-def follow(walk, tmp_path, *command, exit_code=0):
-    """Run a command of tlaunch to its end, and check the page against the files that it took."""
-    for _ in range(3):  # which of two files a busy process takes first may differ from run to run
-        process = traced(walk, tmp_path / "tracer", command, tmp_path)
-        stdout, stderr = process.communicate(timeout=200)
-        assert process.returncode == exit_code, stdout + stderr
-        if not (late := check_page(walk, tmp_path / "tracer")):
+def follow(walk, tmp_path, *commands, exit_code=0):
+    """Run tlaunch commands to their end, and compare the page with the files that they passed through.
+
+    Later commands count only for files that earlier ones did not pass through.
+    """
+    moments, processes = count(), {}
+    for _ in range(3):  # files of a slow run, and the order of two files, may differ from run to run
+        functions = {}
+        for command in commands:
+            process = traced(walk, tmp_path / "tracer", command, tmp_path)
+            stdout, stderr = process.communicate(timeout=200)
+            assert process.returncode == exit_code, stdout + stderr
+            earlier = set(functions)
+            for noted, file, function in recorded(tmp_path / "tracer"):
+                functions.setdefault(file, function)
+                if file not in earlier:
+                    processes.setdefault(noted, {}).setdefault(file, next(moments))
+        if not (faults := faults_of_page(walk, functions, processes)):
             break
-    assert not late, f"exchange in the section '{walk.heading}' of {PAGE}: {late}"
+    assert not faults, f"change the section '{walk.heading}' of {PAGE}: {faults}"
 
 
 def test_a_rank_table_to_a_forked_rank(tmp_path):
-    """Followed: the path of the table, and what is made of it, until the ranks are forked."""
+    """Followed: the path of the table and the records made from it, until the ranks are forked."""
     shutil.copy(ROOT / "rank_tables" / "rank_table_2pcs.json", tmp_path / TABLE.marker)
     (tmp_path / "program.py").write_text("print('begun')\n")
     options = ("--rank-table", TABLE.marker, "--console", "none")
-    follow(TABLE, tmp_path, "run", *options, "--", sys.executable, "program.py")
+    follow(TABLE, tmp_path, ["run", *options, "--", sys.executable, "program.py"])
 
 
 def test_a_failure_to_the_printed_verdict(tmp_path):
-    """Followed: the message of a rank's exception, and its verdict. Ends last so long that a busy console tells of them."""
+    """Followed: the message of a rank's exception, and its verdict. Ranks end slowly, so that the console reports it."""
     slow = "import os, signal, time\nsignal.signal(15, lambda *_: (time.sleep(2), os._exit(143)))\n"
     failing = f"if os.environ['RANK'] == '1':\n    raise ValueError({SPELT})\ntime.sleep(60)\n"
     (tmp_path / "program.py").write_text(slow + failing)
-    follow(FAILURE, tmp_path, "run", "--devices", "2", "--", sys.executable, "program.py", exit_code=1)
+    follow(FAILURE, tmp_path, ["run", "--devices", "2", "--", sys.executable, "program.py"], exit_code=1)
 
 
 def test_a_line_to_logs_follow(tmp_path):
@@ -144,11 +173,33 @@ def test_a_line_to_logs_follow(tmp_path):
         (tmp_path / "speak").touch()
         run.wait(timeout=60)
     assert logs.returncode == 0
-    assert not check_page(LINE, tmp_path / "tracer")
+    functions = {file: function for _, file, function in recorded(tmp_path / "tracer")}
+    moments = {file: moment for moment, file in enumerate(functions)}
+    assert not faults_of_page(LINE, functions, {"logs": moments})
 
 
 @pytest.mark.distributed
 def test_a_batch_through_a_training_step(tmp_path):
     """Followed: sentences and tensors within `Session.train_step`, on two stages of two model-parallel ranks."""
     layout = ("--devices", "4", "--mp", "2", "--pp", "2", "--micro-batches", "2")
-    follow(BATCH, tmp_path, "run", *layout, "--set", "train.steps=1", "--set", "train.translations=0")
+    follow(BATCH, tmp_path, ["run", *layout, "--set", "train.steps=1", "--set", "train.translations=0"])
+
+
+@pytest.mark.distributed
+def test_a_checkpoint_from_save_to_resume_on_another_layout(tmp_path):
+    """Followed: boxes, files and the index of a checkpoint that dp=2 writes after step 1 and mp=2 resumes from."""
+
+    def run(steps, *options):
+        model = ("model.d_model=32", "model.feed_forward_dim=64")
+        settings = (*model, f"train.steps={steps}", f"checkpoint.every_steps={steps}", "train.translations=0")
+        return ["run", "--devices", "2", *options, *(word for each in settings for word in ("--set", each))]
+
+    follow(CHECKPOINT, tmp_path, run(1), run(2, "--mp", "2", "--resume", "latest"))
+
+
+@pytest.mark.distributed
+def test_a_sharding_strategy_to_the_collective(tmp_path):
+    """Followed: the strategy of one operator, the plan for all of them, and the groups of its collectives."""
+    settings = ("parallel.mode=semi_auto_parallel", "strategies.matmul=[[1, 2], [2, 1]]", "train.steps=1")
+    options = [word for each in settings for word in ("--set", each)]
+    follow(STRATEGY, tmp_path, ["run", "--recipe", "quickstart", "--devices", "2", *options])

@@ -40,7 +40,7 @@ from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
 from launcher.supervise.disk import TURN_S
-from launcher.supervise.event_loop import drive, run_signals
+from launcher.supervise.event_loop import run_signals
 from launcher.supervise.exclusions import WatchedExclusions
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report evidence; each takes less than two seconds
@@ -255,7 +255,10 @@ class Coordinator:
     # --- the controller ---
 
     def _report(self, event: events.Event) -> None:
-        drive(self._controller, event, self._carry_out)
+        """Report `event` to the controller and carry out its orders. An order may have an answer, which is reported at once."""
+        for order in self._controller.take(event, time.monotonic(), time.time()):
+            if (answer := self._carry_out(order)) is not None:
+                self._report(answer)
 
     def _step(self) -> None:
         match self._controller.phase:

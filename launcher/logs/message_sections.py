@@ -19,7 +19,7 @@ CALL_STACK = "Python Call Stack"
 
 _RULE = re.compile(r"-{20,}$")
 _TITLE = re.compile(r"- (?P<title>[^\n]{1,80}?):[^\n]*$")
-_SECTION = re.compile(rf"^{_RULE.pattern}\n{_TITLE.pattern}\n{_RULE.pattern}\n", re.MULTILINE)
+SECTION = re.compile(rf"^{_RULE.pattern}\n{_TITLE.pattern}\n{_RULE.pattern}\n", re.MULTILINE)
 _LOGGED = re.compile(r"\[[A-Z]+\] \w+\(\d+,")  # a line of MindSpore's log
 # Many messages end with this section, without an empty line before the next output.
 _LINES_OF = {
@@ -30,7 +30,7 @@ _LINES_OF = {
 
 def sections_in(message: str) -> tuple[str, dict[str, str]]:
     """Return the message before its sections, and the text of each section by title."""
-    before, *parts = _SECTION.split(message)
+    before, *parts = SECTION.split(message)
     return before.strip(), dict(zip(parts[::2], parts[1::2], strict=True))
 
 

@@ -4,6 +4,13 @@ It is executed by path, possibly by a Python that does not have tlaunch installe
 library, needs Python 3.10 or newer (3.6 can parse `__main__.py`), and imports nothing else of tlaunch. It loads itself
 as `_tlaunch_preload` and imports as little as possible, because the program may have modules of any name. `__main__.py`
 documents its command line.
+
+To change which secrets are masked: masking.py (all outputs use this list; tests/preload/test_masking.py has a row for
+    each form).
+To change how a forked rank ends: ending.py (output and exit code match plain Python; in doubt CPython ends the
+    rank).
+To change the report of a failed rank in `tlaunch exec`: headline.py (it runs in the user's Python, and never delays
+    the rank's exit).
 """
 
 import sys

@@ -1,4 +1,11 @@
-"""Rank tables: read, check, explain, and write them. Importing this package does not load pydantic."""
+"""Rank tables: read, check, explain, and write them. Importing this package does not load pydantic.
+
+To change a rule: rules/, formats/ (`tlaunch table explain` prints the rule's docstring; then run
+    scripts/rank_table_codes.py).
+To change a format: table_format.py, check.py, convert.py, detect.py, formats/writing.py (a folder in formats/; rules
+    see rows of model.py, not the text).
+To change a list of hosts in another form: hostfiles.py, nodelists.py (it becomes a `Cluster`, like a table).
+"""
 
 from launcher.core.records import Cluster
 from launcher.rank_table.catalogue import Severity

@@ -1,27 +1,16 @@
-"""Parts of the event loops of agent and coordinator: signals, registrations of files, and the run controller."""
+"""Parts of the event loops of agent and coordinator: signals and registrations of files."""
 
 from __future__ import annotations
 
 import os
 import selectors
 import signal
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from launcher.control.controller import RunController
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Event
-from launcher.control.orders import Order
+from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core.records import Supervision
-
-
-def drive(controller: RunController, event: Event, carry_out: Callable[[Order], Event | None]) -> None:
-    """Pass `event` to the controller and carry out its orders. Responses to orders are passed on recursively."""
-    for order in controller.take(event, time.monotonic(), time.time()):
-        answer = carry_out(order)
-        if answer is not None:
-            drive(controller, answer, carry_out)
 
 
 class SignalPipe:

@@ -16,7 +16,6 @@ from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.disk import TURN_S
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.event_loop import drive
 
 if TYPE_CHECKING:
     from launcher.supervise.exclusions import WatchedExclusions
@@ -101,7 +100,10 @@ class LocalControl:
         return EXIT_FAILURE if finish is None else finish.exit_code
 
     def _report(self, event: events.Event) -> None:
-        drive(self._controller, event, self._carry_out)
+        """Report `event` to the controller and carry out its orders. An order may have an answer, which is reported at once."""
+        for order in self._controller.take(event, time.monotonic(), time.time()):
+            if (answer := self._carry_out(order)) is not None:
+                self._report(answer)
 
     def _carry_out(self, order: orders.Order) -> events.Event | None:
         if isinstance(order, orders.Diagnose):

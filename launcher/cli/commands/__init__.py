@@ -1,1 +1,6 @@
-"""The commands, one file per verb. `launcher.cli.main` imports only the called one."""
+"""The commands, one file per verb. `launcher.cli.main` imports only the called one.
+
+To change a command: launcher/cli/main.py (a file or folder here; stdout is data, everything else goes to stderr).
+To change the page of `tlaunch report --live`: report/live.py, report/live_server.py, templates/live.html,
+    templates/live.js (text of a run never becomes markup; the page loads nothing else).
+"""

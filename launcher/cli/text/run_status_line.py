@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -39,6 +40,7 @@ from launcher.runs.rank_figures import pattern_of
 
 SHOWN_AFTER_S = 0.3  # most partial lines are completed by then
 REDRAWN_EVERY_S = 0.1
+PRINTED_EVERY_S = 1.0  # at most, if the row cannot be redrawn in place
 BETWEEN = "  "  # separates the lines of different ranks
 BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\|")
 
@@ -131,6 +133,7 @@ class RunStatusLine:
         self._killed_at_s = math.inf  # when the grace period ends
         self._stopping_since_s = math.inf
         self._last_end_s = -math.inf
+        self._printed, self._print_after_s = "", 0.0  # the last line, if there is no terminal
         self._has_hinted = False
         self._measured: ProgressText | None = None
         if spec.console == "status" or self._status.on_terminal:
@@ -170,7 +173,7 @@ class RunStatusLine:
             case AttemptStarted() if event.number:
                 self._do("starting ranks")
                 self._began_s, self._killed_at_s = now_s, math.inf
-                self._status.hurry()
+                self._print_after_s = 0.0
                 if self._measured is not None:
                     self._measured.forget()
             case _:
@@ -194,12 +197,23 @@ class RunStatusLine:
                 why = f"{verdict_text.headline(verdict)}; "
             elif failed is not None:
                 why = f"rank {failed.global_rank} failed ({describe_exit(failed)}); "
-        self._status.show(text, why)
+        if self._status.on_terminal:
+            self._status.show(text, why)
+        else:
+            self._print(why + text)
+
+    def _print(self, text: str) -> None:
+        """Print the state of the run as a line of stderr if it has changed, at most once in `PRINTED_EVERY_S`."""
+        text = without_colours(text)
+        if text and text != self._printed and time.monotonic() >= self._print_after_s:
+            with suppress(OSError, ValueError):  # stderr is closed
+                print(text, file=sys.stderr, flush=True)
+            self._printed, self._print_after_s = text, time.monotonic() + PRINTED_EVERY_S
 
     def report_start(self) -> None:
         """Print that all ranks have started; on a terminal, the status line shows it instead."""
         if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
-            self._status.show(self._started_text())
+            self._print(self._started_text())
 
     def _look(self) -> None:
         """Update progress and silent ranks while all ranks run, even if partial lines hide the status."""

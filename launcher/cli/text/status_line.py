@@ -14,8 +14,6 @@ from launcher.cli.text.columns import columns_of, cut_to
 from launcher.cli.text.style import takes_escapes
 from launcher.logs.terminal import without_colours
 
-# The shortest time between two printed lines if the status cannot be redrawn in place.
-STATUS_EVERY_S = 1.0
 ERASED = "\r\x1b[K"
 CUT = "…; "
 SPARE_COLUMNS = 2  # for the terminal's ^C, which would wrap in a full row
@@ -24,7 +22,7 @@ MIN_WHY_COLUMNS = 10  # a shorter excerpt of a failure is useless
 
 
 class StatusLine:
-    """A line that is redrawn in place on a terminal; elsewhere, a new line is printed when it changes.
+    """A line that is redrawn in place on a terminal. Call `show` only if `on_terminal` is True.
 
     No method blocks: while the terminal is stopped (Ctrl-S), nothing is written.
     """
@@ -36,7 +34,6 @@ class StatusLine:
         self.on_terminal = alone and takes_escapes(stream)
         self._shown = ""
         self.visible = False  # on a terminal
-        self._next_s = 0.0
         self._columns: int | None = None  # the terminal's last known width
         self._resized_s = -math.inf  # when the width last changed
 
@@ -48,34 +45,23 @@ class StatusLine:
             columns = os.get_terminal_size(self._stream.fileno()).columns
         return (columns or shutil.get_terminal_size().columns) - SPARE_COLUMNS
 
-    def hurry(self) -> None:
-        """Show the next text without waiting for the interval."""
-        self._next_s = 0.0
-
     def show(self, text: str, why: str = "") -> None:
         """Show `why` and `text`; on a narrow terminal, `why` is shortened first.
 
         Colours are removed, because shortening could cut off the end of a colour.
         """
         text, why = without_colours(text), without_colours(why)
-        if self.on_terminal:
-            width = self.width
-            if (not self._is_settled(width) and self.visible) or self._is_in_background():
-                return
-            room = width - columns_of(text)
-            if columns_of(why) > room:
-                why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
-            text = cut_to(why + text, width)
-            if (text != self._shown or not self.visible) and self._takes_text():
-                self._write(self._erasure() * self.visible + text)
-                self.visible = bool(text)
-                self._shown = text
+        width = self.width
+        if (not self._is_settled(width) and self.visible) or self._is_in_background():
             return
-        text = why + text
-        if text and text != self._shown and time.monotonic() >= self._next_s:
-            self._write(text + "\n")
+        room = width - columns_of(text)
+        if columns_of(why) > room:
+            why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
+        text = cut_to(why + text, width)
+        if (text != self._shown or not self.visible) and self._takes_text():
+            self._write(self._erasure() * self.visible + text)
+            self.visible = bool(text)
             self._shown = text
-            self._next_s = time.monotonic() + STATUS_EVERY_S
 
     def erase(self) -> str:
         """Erase the line; if the terminal is stopped, return the text that erases it, to be written first."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence
+from launcher.logs.message_sections import SECTION
 from launcher.logs.tracebacks import FoundTraceback, may_be_uncaught
 from launcher.supervise.diagnosis.child_errors import LAST_WORDS_LINES, UNCAUGHT, child_error
 from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
@@ -182,10 +183,12 @@ def _of_exception(
         kind, message, traceback = child.found.type, child.found.message, child.found.text
         where = where if child.found.where is None else child.found.where
     symptom = _own_if_named(evidence, of_exception(kind, message, traceback or ""))
-    told = explained(kind, message, traceback)
-    what, where = told.what, told.where or where
+    what = f"{kind}: {_one_line(message)}"
+    if SECTION.search(message):  # of MindSpore
+        told = explained(kind, message, traceback)
+        what, where, traceback = told.what, told.where or where, told.traceback
     short_kind = what.partition(": ")[0].rpartition(".")[2]
-    summary = FailureSummary(evidence, symptom, _one_line(what), _signature(short_kind, where), where, told.traceback)
+    summary = FailureSummary(evidence, symptom, _one_line(what), _signature(short_kind, where), where, traceback)
     if child is None or child.is_sure:
         return summary
     doubt = "the process may have handled the exception whose traceback it printed"

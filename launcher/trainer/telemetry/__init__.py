@@ -1,1 +1,5 @@
-"""Writes a training's telemetry: heartbeats, metrics.jsonl, TensorBoard files, profiles and recorded operators."""
+"""Writes a training's telemetry: heartbeats, metrics.jsonl, TensorBoard files, profiles and recorded operators.
+
+To change what a training measures: metrics_writer.py, step_time.py, event_file.py,
+    launcher/trainer/parallel/waiting.py (keys: launcher/core/metrics.py).
+"""
