@@ -206,7 +206,7 @@ def pieces(box: Box, most: int) -> Iterator[Box]:
             yield piece.moved(box.start)
 
 
-def whole_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
+def verified_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
     """Verify the digests of all files of a checkpoint, and return the intact files to read.
 
     `tell` receives a line for each damaged file that is replaced by others.
@@ -230,8 +230,8 @@ def whole_files(path: Path, index: Index, advance: Advance, tell: Callable[[str]
 
 @contextmanager
 def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> Iterator[StoredBoxes]:
-    """Verify all files of a checkpoint as `whole_files` does, and yield the checkpoint for reading."""
-    stored = StoredBoxes(path, index, whole_files(path, index, advance, tell), advance)
+    """Verify all files of a checkpoint as `verified_files` does, and yield the checkpoint for reading."""
+    stored = StoredBoxes(path, index, verified_files(path, index, advance, tell), advance)
     try:
         yield stored
     finally:

@@ -165,12 +165,12 @@ def limits() -> tuple[Limit, ...]:
 
 def memory_limit() -> int | None:
     """Return the lowest memory limit of this process's control groups in bytes; None if there is none."""
-    return min((int(text) for text in _told_by_groups("memory.max") if text.isdecimal()), default=None)
+    return min((int(text) for text in _cgroup_limit("memory.max") if text.isdecimal()), default=None)
 
 
 def cpu_limit() -> float | None:
     """Return the lowest limit of this process's control groups in CPUs, such as 1.5; None if there is none."""
-    quotas = [text.split() for text in _told_by_groups("cpu.max")]
+    quotas = [text.split() for text in _cgroup_limit("cpu.max")]
     return min((int(quota) / int(period) for quota, period in quotas if quota.isdecimal()), default=None)
 
 
@@ -178,7 +178,7 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _told_by_groups(name: str) -> list[str]:
+def _cgroup_limit(name: str) -> list[str]:
     """Return the contents of the file `name` in this process's control group and its visible parents."""
     own = own_directory()
     texts = []

@@ -36,7 +36,7 @@ class Transport(Protocol):
 
 
 @frozen
-class Wish:
+class ExaminationRequest:
     """The planned run, as far as servers can check it."""
 
     cwd: Path
@@ -62,7 +62,7 @@ class Examination:
         return {index: facts.clock_offset_s for index, facts in self.facts.items() if facts.clock_offset_s is not None}
 
 
-def examine(cluster: Cluster, wish: Wish, transport: Transport) -> Examination:
+def examine(cluster: Cluster, wish: ExaminationRequest, transport: Transport) -> Examination:
     """Request the facts of every server, and let them test their connections. Blocks as long as `transport` does."""
     troubles: dict[int, str] = {}
     names = tuple(dict.fromkeys(name for server in cluster.servers for name in names_of(server)))
@@ -91,7 +91,11 @@ def examine(cluster: Cluster, wish: Wish, transport: Transport) -> Examination:
 
 
 def _reach(
-    cluster: Cluster, answering: tuple[int, ...], wish: Wish, transport: Transport, troubles: dict[int, str]
+    cluster: Cluster,
+    answering: tuple[int, ...],
+    wish: ExaminationRequest,
+    transport: Transport,
+    troubles: dict[int, str],
 ) -> Reach:
     """Let each server that answered try to reach all of them, and finally itself."""
     if len(answering) < 2:

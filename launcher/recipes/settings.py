@@ -126,7 +126,7 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
         if assignment.name not in known:
             names = (*known, *(f"{section}.NAME" for section in chosen))
             hint = (
-                did_you_mean(_meant(assignment.name, known) or _entries_meant(of, entry, chosen))
+                did_you_mean(_suggestions(assignment.name, known) or _suggested_entries(of, entry, chosen))
                 or f"known settings: {', '.join(names)}"
             )
             raise UsageError(f"{assignment.where}: unknown setting {assignment.name}", hint=hint)
@@ -181,7 +181,7 @@ def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str 
     return value
 
 
-def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
+def _suggestions(name: str, known: Mapping[str, object]) -> Sequence[str]:
     """Return settings of the same name in other sections, or else settings with similar names."""
     own = name.rpartition(".")[2]
     names: dict[str, list[str]] = {}
@@ -190,7 +190,7 @@ def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
     return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
 
 
-def _entries_meant(of: str, entry: str, chosen: Mapping[str, object]) -> list[str]:
+def _suggested_entries(of: str, entry: str, chosen: Mapping[str, object]) -> list[str]:
     """Return the name in a section whose name is similar to `of`, such as `strategy` for `strategies`."""
     return [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
 

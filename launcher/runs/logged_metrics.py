@@ -71,7 +71,7 @@ def _steps(
         skipped = log.skip_to_last_bytes(END_BYTES, END_LINES)
         printed = tuple(
             (line.time_ns or 0, line.attempt or 0, found)
-            for line in log.whole()
+            for line in log.with_partial()
             for found in reversed(tuple(figures_in(line.raw + b"\n" * line.ends, pattern)))
             if found.step is not None and not found.is_bare
         )

@@ -110,12 +110,12 @@ class RankLog:
         for chunk in self._present():
             yield from self.lines(*chunk)
 
-    def whole(self) -> Iterator[Line]:
+    def with_partial(self) -> Iterator[Line]:
         """Yield the lines of `present`, and an unfinished last line."""
         yield from self.present()
         yield from self.rest()
 
-    def whole_from(self, marks: Collection[bytes]) -> Iterator[Line]:
+    def with_partial_from(self, marks: Collection[bytes]) -> Iterator[Line]:
         """Yield the lines of `whole`, from the chunk before the first of `marks`; nothing if there is no mark.
 
         Searching a chunk is much cheaper than splitting it into lines.
@@ -189,7 +189,7 @@ class RankLog:
         return self._stamped(self._reader.last_line())
 
     @property
-    def begun(self) -> PartialLine | None:
+    def partial(self) -> PartialLine | None:
         """The unfinished line as read so far, or None."""
         return self._reader.partial
 

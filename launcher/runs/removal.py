@@ -90,7 +90,7 @@ class Removal:
             FileNotFoundError: another process has removed it.
             OSError: it cannot be removed, or only partly; the remaining files have a hidden name.
         """
-        if name := continued_among([root], self._begun_meanwhile()).get(root):
+        if name := continued_among([root], self._started_meanwhile()).get(root):
             return f"{name} continues it"
         aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}{_REMOVED}")
         with renamed_error(root, aside):
@@ -102,7 +102,7 @@ class Removal:
             shutil.rmtree(aside)
         return None
 
-    def _begun_meanwhile(self) -> Iterator[Path]:
+    def _started_meanwhile(self) -> Iterator[Path]:
         # List each directory once: many removals take quadratic time here.
         here = self._runs_dir.resolve()
         for place in (self._runs_dir, *(place for place in registered() if place != here)):

@@ -85,7 +85,7 @@ def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
         UsageError: several contain a run of that name, or, if none does, a run with that prefix.
     """
     if reference is None or means_latest(reference):
-        newest = [(_begun_ns(place, names[0]), place) for place in places if (names := newest_first(place))]
+        newest = [(_started_ns(place, names[0]), place) for place in places if (names := newest_first(place))]
         return max(newest, default=(0, None))[1]
     found: dict[Path, tuple[RunDir, ...]] = {}
     for place in places:
@@ -149,10 +149,10 @@ def run_names(runs_dir: Path) -> tuple[str, ...]:
 
 def newest_first(runs_dir: Path) -> list[str]:
     """Return the names of the runs in `runs_dir`, the most recently started first. Empty if there is no directory."""
-    return sorted(run_names(runs_dir), key=lambda name: (_begun_ns(runs_dir, name), name), reverse=True)
+    return sorted(run_names(runs_dir), key=lambda name: (_started_ns(runs_dir, name), name), reverse=True)
 
 
-def _begun_ns(runs_dir: Path, name: str) -> int:
+def _started_ns(runs_dir: Path, name: str) -> int:
     # run.json is written once, before the start; a run's name may not start with its time.
     with suppress(OSError):  # removed in the meantime
         return (runs_dir / name / "run.json").stat().st_mtime_ns

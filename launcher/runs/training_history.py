@@ -77,7 +77,7 @@ def own_course(metrics: Metrics, below: float = inf) -> Metrics:
     )
 
 
-def whole_course(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
+def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
     """Return the metrics of the runs that a run was resumed from, followed by its own (`own`).
 
     Runs without files are skipped. `read` returns the metrics of an earlier run.

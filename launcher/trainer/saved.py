@@ -28,7 +28,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.recipes.load import recorded_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
-from launcher.trainer.data.tokenizer import Tokenizer, whole_tokenizer
+from launcher.trainer.data.tokenizer import Tokenizer, load_tokenizer
 from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
@@ -151,7 +151,7 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
     with _reading(directory / WEIGHTS):
         model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
     with _reading(directory / TOKENIZER):
-        tokenizer = whole_tokenizer((directory / TOKENIZER).read_bytes())
+        tokenizer = load_tokenizer((directory / TOKENIZER).read_bytes())
     return model.eval(), settings, tokenizer
 
 

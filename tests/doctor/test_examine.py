@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from launcher.core.records import Cluster, Device, Server
-from launcher.doctor.examine import Wish, examine
+from launcher.doctor.examine import ExaminationRequest, examine
 from launcher.doctor.finding import Evidence
 from launcher.doctor.probe_handler import ProbeHandler
 from launcher.doctor.rules import judge
@@ -45,7 +45,9 @@ def examined(tmp_path):
     """Give a function that examines the servers of a transport, of which each has an address of this machine."""
     table = tmp_path / "table.json"
     table.write_text("{}")
-    wish = Wish(cwd=tmp_path, runs_dir=tmp_path / "runs", table=table, ports=(29611,), reach_timeout_s=PATIENCE_S)
+    wish = ExaminationRequest(
+        cwd=tmp_path, runs_dir=tmp_path / "runs", table=table, ports=(29611,), reach_timeout_s=PATIENCE_S
+    )
 
     used = []
 

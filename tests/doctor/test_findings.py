@@ -11,7 +11,7 @@ from launcher.doctor.finding import Evidence
 from launcher.doctor.join_failure import JoinFailure, diagnose_output, no_answer
 from launcher.doctor.reach import Outcome
 from launcher.doctor.rules import judge
-from launcher.doctor.rules.network_rules import carried_by, elsewhere
+from launcher.doctor.rules.network_rules import carried_by, unexpected_interface
 
 GIB, MIB = 1 << 30, 1 << 20
 REFUSED = JoinFailure("ssh-refused", "its ssh port refuses connections", "is sshd running there?")
@@ -392,7 +392,7 @@ def test_data_that_goes_by_another_network_than_the_tables_is_risky(
         cluster.change(server, **changes)
     evidence = Evidence(cluster.cluster, cluster.facts, {}, {})
     assert carried_by(carriers, evidence) == measured
-    found = list(elsewhere(measured, evidence))
+    found = list(unexpected_interface(measured, evidence))
     assert [(one.code, one.severity.value, one.servers) for one in found] == [
         ("other-network", "risky", servers) for servers in expected
     ]

@@ -7,7 +7,7 @@ import pytest
 from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append
 from launcher.core.run_dir import RunDir
 from launcher.runs.metrics_reader import read_metrics
-from launcher.runs.training_history import own_course, runs_before, whole_course
+from launcher.runs.training_history import full_history, own_course, runs_before
 
 
 def record(runs_dir, name, attempts, continues=None):
@@ -29,7 +29,7 @@ def continuing(run_dir, step):
 
 def course(run_dir):
     """Steps and losses, which are the same for every kind of records."""
-    found = whole_course(run_dir, own_course(read_metrics(run_dir.metrics)))
+    found = full_history(run_dir, own_course(read_metrics(run_dir.metrics)))
     steps = [each.step for each in found.steps]
     for records in (found.validations, found.saved, found.stages):
         assert [each.step for each in records] == steps

@@ -59,7 +59,7 @@ class ArrangedFeed:
         return (self._format.end() or None) if ended else None
 
     def partial(self) -> dict[int, PartialLine]:
-        return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.begun)}
+        return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.partial)}
 
     def begin_with_last(self, count: int) -> None:
         """Skip existing lines except the last `count` selected lines of each rank. Call this first."""

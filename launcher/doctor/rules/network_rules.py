@@ -64,7 +64,7 @@ def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
     return tuple(found)
 
 
-def elsewhere(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
+def unexpected_interface(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
     """Yield findings about servers whose data did not use the interface with their address in the table.
 
     `measured`: the interface of each server. Interfaces that variables choose are checked by `chosen_interfaces`.

@@ -98,11 +98,11 @@ def restore(
         state.restored(index.step)
         return path, index.step
     if damage is not None:
-        raise _none_whole(paths, damage, world)
+        raise _none_complete(paths, damage, world)
     return None
 
 
-def _none_whole(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
+def _none_complete(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
     """Return the error if no checkpoint is usable. It names other checkpoints in the directory."""
     directory = paths[-1].parent
 

@@ -163,7 +163,7 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool
             bounds.write((chunk_bounds[1:] + id_count).astype(BOUND).tobytes())
             pair_count += len(chunk_bounds) // 2
             id_count += len(chunk_ids)
-            progress.tell(pair_count, raw.tell())
+            progress.report(pair_count, raw.tell())
     if not pair_count:
         raise no_filled_pairs(text.path)
     if _as_it_is(text.file) != replace(text, digest=""):
@@ -214,7 +214,7 @@ class _Progress:
         self._began_s = time.monotonic()
         self._next_s = self._began_s + TELL_S
 
-    def tell(self, pair_count: int, bytes_read: int) -> None:
+    def report(self, pair_count: int, bytes_read: int) -> None:
         getting_on()
         now_s = time.monotonic()
         if now_s < self._next_s:

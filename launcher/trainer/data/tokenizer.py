@@ -60,7 +60,7 @@ def obtain_tokenizer(
     for directory in (beside, cache_dir()):
         if (path := directory / name).is_file():
             serialized = path.read_bytes()
-            if _is_whole(serialized):
+            if _is_valid(serialized):
                 return serialized, path
             print(f"{path} is damaged and not used", flush=True)
     serialized = train_tokenizer(sentences(), vocabulary_size)
@@ -70,7 +70,7 @@ def obtain_tokenizer(
     return serialized, directory / name
 
 
-def whole_tokenizer(serialized: bytes) -> Tokenizer:
+def load_tokenizer(serialized: bytes) -> Tokenizer:
     """Parse the content of a tokenizer file.
 
     Raises:
@@ -84,9 +84,9 @@ def whole_tokenizer(serialized: bytes) -> Tokenizer:
         raise ValueError(str(error)) from error
 
 
-def _is_whole(serialized: bytes) -> bool:
+def _is_valid(serialized: bytes) -> bool:
     try:
-        whole_tokenizer(serialized)
+        load_tokenizer(serialized)
     except ValueError:
         return False
     return True

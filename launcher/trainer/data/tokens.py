@@ -174,7 +174,7 @@ class TokenizedPairs(Sequence[Example]):
             bounds = self._arrays.bounds[2 * self._numbers.start : 2 * self._numbers.stop + 1]
             lengths_B2 = np.diff(bounds).reshape(-1, 2)
             return lengths_B2[:, 0], lengths_B2[:, 1]
-        _, bounds = self._here()
+        _, bounds = self._loaded()
         start_B, middle_B, end_B = (bounds[2 * self._numbers + place] for place in range(3))
         return middle_B - start_B, end_B - middle_B
 
@@ -184,7 +184,7 @@ class TokenizedPairs(Sequence[Example]):
         return ids if len(ids) <= limit else [*ids[: limit - 1], END]
 
     def _padded(self, side: int, length_B: Integers) -> NDArray[np.int64]:
-        ids, bounds = self._here()
+        ids, bounds = self._loaded()
         position_T = np.arange(length_B.max())
         is_token_BT = position_T < length_B[:, None]
         place_BT = bounds[2 * np.asarray(self._numbers) + side][:, None] + position_T
@@ -192,7 +192,7 @@ class TokenizedPairs(Sequence[Example]):
         ids_BT[np.arange(len(length_B)), length_B - 1] = END  # also in truncated sentences
         return ids_BT
 
-    def _here(self) -> tuple[Integers, Integers]:
+    def _loaded(self) -> tuple[Integers, Integers]:
         ids, bounds = self._arrays.ids, self._arrays.bounds
         assert isinstance(ids, np.ndarray)
         assert isinstance(bounds, np.ndarray)

@@ -22,7 +22,7 @@ import torch
 from launcher.core.errors import EXIT_OK, TlaunchError
 from launcher.corpus.text_files import normalised, read_lines
 from launcher.recipes.transformer.transformer_settings import DataConfig
-from launcher.trainer.checkpoint.foreign.progress import Progress, tell
+from launcher.trainer.checkpoint.foreign.progress import Progress, report
 from launcher.trainer.decode.beam import Search
 from launcher.trainer.decode.score import all_scores, check_installed
 from launcher.trainer.decode.stdin_lines import STDIN, stdin_lines
@@ -68,7 +68,7 @@ class _Decoder:
         """Translate each line until stdin ends or the reader of the output is gone."""
         if os.isatty(sys.stdin.fileno()):
             source, target = (LANGUAGES.get(code, code) for code in self._data.direction.split("_"))
-            tell(
+            report(
                 f"{self._options.name}: {source} to {target}, on {self._device}. Enter lines to translate; Ctrl-D ends."
             )
         done = 0
@@ -100,7 +100,7 @@ class _Decoder:
         for number, each in enumerate(found, start=before + 1):
             if each.cut_tokens:
                 most = self._data.source_length
-                tell(
+                report(
                     f"warning: {file}:{number}: cut to {most} tokens (data.source_length), {each.cut_tokens} were left out"
                 )
         self._progress.add(sum(len(line.encode()) + 1 for line in lines))

@@ -40,7 +40,7 @@ from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
-from launcher.doctor.examine import Examination, Wish, examine
+from launcher.doctor.examine import Examination, ExaminationRequest, examine
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, in_order
 from launcher.doctor.rules import judge
 from launcher.engines.engine_command import EngineCommand
@@ -182,9 +182,9 @@ class _DoctorRun:
         alone = (lambda index, join_s: self._alone(index, endpoint, join_s)) if self.here is None else None
         return ProbeSession(plan, self.servers, alone, self.directory)
 
-    def wish(self) -> Wish:
+    def examination_request(self) -> ExaminationRequest:
         table, port, request = self.chosen.rank_table, self.chosen.master_port, self.prepared.request
-        return Wish(
+        return ExaminationRequest(
             cwd=request.cwd,
             runs_dir=request.runs_dir,
             table=None if table is None or not table.is_file() else table.absolute(),  # a pipe cannot be read twice
@@ -218,7 +218,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
     try:
         limit_s = None if planned.here is None else planned.chosen.join_timeout
         session.gather(lambda missing: say(awaited(server_list(missing), limit_s)))
-        examination = examine(planned.prepared.used, planned.wish(), session)
+        examination = examine(planned.prepared.used, planned.examination_request(), session)
         # Findings that do not change while links are measured; a server may be lost meanwhile.
         lasting = (*doubts, *_program_findings(planned, session))
         findings = _findings(examination, session, lasting)

@@ -29,7 +29,7 @@ from launcher.doctor.examine import Examination
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic
 from launcher.doctor.links import Links, best_of, described, judge_links
 from launcher.doctor.probe_handler import OWN_RUNS, forget
-from launcher.doctor.rules.network_rules import carried_by, elsewhere
+from launcher.doctor.rules.network_rules import carried_by, unexpected_interface
 from launcher.supervise.port import hold_port
 
 
@@ -86,7 +86,7 @@ class LinksTrial:
             found = judge_links(links, cluster)
         self.links = links
         near = self._note("links-measured", f"links between servers have {described(links)}, and no pair differs much")
-        return (*(found or (near,)), *elsewhere(links.interfaces, evidence))
+        return (*(found or (near,)), *unexpected_interface(links.interfaces, evidence))
 
     def _run(self) -> Links | Finding:
         """Return the measurements of one run, or a finding about its failure."""
@@ -99,9 +99,9 @@ class LinksTrial:
         message = {"do": "measure", "runs_dir": str(self._runs_dir), "coordinator_port": port}
         others = set(self._examination.facts) - {first} if self._is_by_hand else ()
         self._session.begin_to_ask(dict.fromkeys(others, message))
-        exit_code = trial.attend(self._session.step, lambda: next(self._why_in_vain(), None) is not None)
+        exit_code = trial.attend(self._session.step, lambda: next(self._failed_servers(), None) is not None)
         if exit_code == ENDED:
-            return self._failed(next(self._why_in_vain(), f"it does not exit: {trial.why()}"))
+            return self._failed(next(self._failed_servers(), f"it does not exit: {trial.why()}"))
         if exit_code:
             return self._failed(f"exit code {exit_code}: {trial.why()}")
         # Rank 0 may be on another machine with a separate file system.
@@ -112,7 +112,7 @@ class LinksTrial:
         except (KeyError, ValueError):
             return self._not_measured(str(written.get("trouble", "the measurement wrote no results")))
 
-    def _why_in_vain(self) -> Iterator[str]:
+    def _failed_servers(self) -> Iterator[str]:
         """Yield messages about servers that failed or were lost: the run would wait for them until its timeout."""
         yield from self._session.troubles()
         for index, failure in self._session.join_failures.items():

@@ -149,7 +149,9 @@ def _show_all(chosen: ChosenLogs) -> None:
     for log in logs.of_rank.values():
         log.before_read = writer.flush_late
     if options.errors:
-        writer.write_errors(first_tracebacks({rank: log.whole_from(MARKS) for rank, log in logs.of_rank.items()}))
+        writer.write_errors(
+            first_tracebacks({rank: log.with_partial_from(MARKS) for rank, log in logs.of_rank.items()})
+        )
     elif options.plain:
         for global_rank, log in logs.of_rank.items():
             writer.write_blocks(global_rank, log.blocks())
@@ -163,7 +165,7 @@ def _show_all(chosen: ChosenLogs) -> None:
 def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown]:
     logs, options = chosen.logs, chosen.options
     selection = Selection(chosen.selector, chosen.shape)
-    of_rank = {rank: log.whole() for rank, log in logs.of_rank.items()}
+    of_rank = {rank: log.with_partial() for rank, log in logs.of_rank.items()}
     arrange = merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
     if options.lines is not None and options.selects:
         lines = arrange({rank: selection.last(whole, options.lines) for rank, whole in of_rank.items()})

@@ -25,7 +25,7 @@ from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by, read_fields
 from launcher.runs.status import RunState, look
 from launcher.runs.timeline import Timeline, timeline
-from launcher.runs.training_history import own_course, whole_course
+from launcher.runs.training_history import full_history, own_course
 
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
@@ -185,7 +185,7 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     except UsageError as error:
         say(f"warning: {error}")
     own = own_course(metrics)
-    course = whole_course(run_dir, own)
+    course = full_history(run_dir, own)
     totals = _totals(state, duration_s, metrics, own, course)
     return RunFacts(state, metrics, course, continued_by(run_dir), printed, record, totals, times, ended_ns)
 

@@ -31,7 +31,7 @@ from launcher.runs.metrics_reader import MetricsReader, metrics_of, read_metrics
 from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
-from launcher.runs.training_history import own_course, whole_course
+from launcher.runs.training_history import full_history, own_course
 
 SHARE = 0.1  # maximum share of time spent on reading the training history
 MAX_ATTEMPTS = 5  # shown before the current one; the last ones
@@ -68,7 +68,7 @@ class HistoryReader:
                 printed, metrics = with_printed(metrics, state, self._pattern)
             except UsageError:
                 self._gave_up = True
-        course = whole_course(self._run_dir, own_course(metrics), self._read_earlier)
+        course = full_history(self._run_dir, own_course(metrics), self._read_earlier)
         now_s = time.monotonic()
         self._next_s = now_s + (now_s - begun_s) / SHARE
         return Measured(state, metrics, course, continued_by(self._run_dir), printed)

@@ -19,7 +19,7 @@ from launcher.core.text import some_of
 from launcher.trainer.checkpoint.foreign.dcp_read import read_dcp
 from launcher.trainer.checkpoint.foreign.dcp_write import write_dcp
 from launcher.trainer.checkpoint.foreign.mindspore import read_mindspore
-from launcher.trainer.checkpoint.foreign.progress import Progress, tell
+from launcher.trainer.checkpoint.foreign.progress import Progress, report
 from launcher.trainer.checkpoint.foreign.state import SHOWN, ForeignState, check_fits, write_checkpoint
 
 READERS: dict[str, Callable[[Path], ForeignState]] = {"dcp": read_dcp, "mindspore": read_mindspore}
@@ -38,7 +38,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except OSError as error:
-        tell(f"error: {error.filename or options.output}: {error.strerror or error}")
+        report(f"error: {error.filename or options.output}: {error.strerror or error}")
         return EXIT_FAILURE
     return EXIT_OK
 
@@ -60,9 +60,9 @@ def _import(options: argparse.Namespace) -> None:
     check_fits(state, like, options.like)
     step = state.step() if options.step is None else options.step
     if len(state.kinds) < len(state.tensors):
-        tell(f"note: {options.path} has no optimizer moments; they are zero in the checkpoint")
+        report(f"note: {options.path} has no optimizer moments; they are zero in the checkpoint")
     if state.left_out:
-        tell(f"note: entries that are not part of the state are left out: {some_of(state.left_out, SHOWN)}")
+        report(f"note: entries that are not part of the state are left out: {some_of(state.left_out, SHOWN)}")
     write_checkpoint(options.output, state, like, options.like, step, Progress())
 
 

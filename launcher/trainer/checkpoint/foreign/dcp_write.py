@@ -28,11 +28,11 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from launcher.checkpoint.index import Index, NamedBox, PartFile
-from launcher.checkpoint.tensors import whole_files
+from launcher.checkpoint.tensors import verified_files
 from launcher.core.atomic import new_directory
 from launcher.mesh.boxes import Box, full_box
 from launcher.trainer.checkpoint.checkpoint_files import StoredTensors
-from launcher.trainer.checkpoint.foreign.progress import Progress, tell
+from launcher.trainer.checkpoint.foreign.progress import Progress, report
 from launcher.trainer.checkpoint.foreign.state import dtype_of
 
 MODEL, OPTIMIZER, STATE, STEP = "model", "optimizer", "state", "step"
@@ -46,7 +46,7 @@ def write_dcp(path: Path, index: Index, output: Path, progress: Progress) -> Non
         DamagedError: a file is damaged, and no other file contains its data.
         OSError: `output` exists, or for example the disk is full.
     """
-    files = whole_files(path, index, progress.add, tell)
+    files = verified_files(path, index, progress.add, report)
     with new_directory(output) as aside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is ")  # "disabled": one process is intended
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read

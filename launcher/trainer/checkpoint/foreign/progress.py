@@ -24,5 +24,5 @@ class Progress:
             self._untold_bytes, self._next_s = 0, time.monotonic() + EVERY_S
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
