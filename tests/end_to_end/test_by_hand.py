@@ -92,7 +92,7 @@ def test_a_server_whose_ranks_ended_well_is_told_why_they_start_again(servers):
     assert "error: rank 0: exit code 5" in rest[1]
     assert [attempt.verdict.culprit for attempt in servers.report(1).attempts] == [0, 0]
     for said in (servers.report().not_restarting, servers.said(first)):
-        assert "before any progress" in said
+        assert "without any progress" in said
 
 
 def test_a_server_that_ends_what_its_ranks_left_testifies_at_once(servers):
