@@ -208,7 +208,7 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     first = servers.start(1, command=["true"], rank_table=three)
     second = servers.start(2, command=["true"], rank_table=three)
     servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(second), "the two of them")
-    assert "waiting for server 127.0.0.3 (at most 300 s in total, --join-timeout)" in servers.said(second)
+    assert "waiting for server 127.0.0.3; at most 300 s in total (--join-timeout)" in servers.said(second)
     again = servers.start(2, command=["true"], rank_table=three)
     assert servers.end(again) == [3], servers.said(again)
     first.send_signal(signal.SIGTERM)

@@ -166,7 +166,7 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 
 def awaited(who: str, limit_s: float | None) -> str:
     """Return a line about a wait for `who`, with the time limit if it is known."""
-    limit = "" if limit_s is None else f" (at most {limit_s:g} s in total, --join-timeout)"
+    limit = "" if limit_s is None else f"; at most {limit_s:g} s in total (--join-timeout)"
     return f"waiting for {who}{limit}"
 
 
