@@ -18,7 +18,7 @@ LO = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME"
 
 def test_the_note_names_the_interface_and_what_is_set():
     (here,) = note_of_interface(SERVERS, "ib0", {})
-    assert "ib0 here" in here
+    assert "ib0 on this machine" in here
     (there,) = note_of_interface(SERVERS, None, {})
     assert "here" not in there
     assert "GLOO_" in there
@@ -33,7 +33,7 @@ def test_there_is_no_note_where_nothing_is_set_or_all_is_one_machine():
 
 def test_a_variable_of_mpi_is_told_unless_the_user_has_set_it():
     (note,) = note_of_mpi({"OMPI_MCA_coll": "^han"}, {})
-    assert note.startswith("OMPI_MCA_coll=^han is set")
+    assert note.startswith("setting OMPI_MCA_coll=^han")
     assert note_of_mpi({"OMPI_MCA_coll": "^han"}, {"OMPI_MCA_coll": "self"}) == note_of_mpi({}, {}) == ()
 
 
@@ -77,4 +77,4 @@ def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, 
     done = launcher.call("explain", *options, *program, env=paths, code=0)
     environment = {one["name"]: one["value"] for one in json.loads(done.stdout)["variables"]}
     assert environment.get("OMPI_MCA_coll") == ("^han" if is_set else None)
-    assert ("OMPI_MCA_coll=^han is set" in done.stderr) is is_set
+    assert ("setting OMPI_MCA_coll=^han" in done.stderr) is is_set

@@ -139,7 +139,7 @@ def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
     (checkpoints / "step-7" / "index.json").unlink()
     os.mkfifo(checkpoints / "step-7" / "index.json")
     listed = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
-    assert [(each.get("step"), "no regular file" in (each["damage"] or "")) for each in listed] == [
+    assert [(each.get("step"), "not a regular file" in (each["damage"] or "")) for each in listed] == [
         (None, True),
         (5, False),
     ]

@@ -181,7 +181,7 @@ def hanging_agent(cluster, host):
     """An agent that starts and never says anything, as one on a dead NFS server."""
     source = cluster.directory / "agent.py"
     source.write_text("import time\n\ntime.sleep(1000)\n")
-    return cluster.over(host, ROOT / "launcher" / "cli" / "commands" / "agent.py", source)
+    return cluster.over(host, ROOT / "launcher" / "cli" / "commands" / "agent_command.py", source)
 
 
 OUT_OF_REACH = {

@@ -63,7 +63,7 @@ def test_a_server_comes_back_once_the_ranks_that_it_had_have_ended(servers, how)
         os.kill(agent, signal.SIGSTOP)
         wait_attempt(servers, 1, 2)
     again = servers.start(2, *arguments, command=COMMAND, variables={"SERVER": "2"})
-    servers.wait_until(lambda: "the ranks that" in servers.said(again), "why it waits")
+    servers.wait_until(lambda: "previous ranks" in servers.said(again), "why it waits")
     if how == "its agent is held up":
         os.kill(agent, signal.SIGCONT)
     (servers.directory / "leave").touch()

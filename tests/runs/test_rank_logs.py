@@ -131,7 +131,7 @@ def test_no_attempt_begins_before_another_ranks_last_lines(run_dir, opened):
     assert [attempt for attempt, _, _ in told[1:]] == [1] * 4
 
 
-@pytest.mark.parametrize("read", ["whole", "blocks"])
+@pytest.mark.parametrize("read", ["with_partial", "blocks"])
 def test_what_cannot_be_read_any_more_is_told(run_dir, opened, read):
     """As what could not be opened; the others are read."""
     write(run_dir, "a\n", "a\n")
@@ -143,7 +143,7 @@ def test_what_cannot_be_read_any_more_is_told(run_dir, opened, read):
     assert logs.unreadable == {0: (run_dir.train_log(0), os.strerror(errno.EISDIR))}
 
 
-@pytest.mark.parametrize("read", ["whole", "blocks"])
+@pytest.mark.parametrize("read", ["with_partial", "blocks"])
 def test_an_error_within_a_log_is_told(run_dir, opened, monkeypatch, read):
     """What stands before it is given; it is no end."""
     run_dir.train_log(0).write_bytes(b"line\n" * 100_000)
@@ -192,9 +192,9 @@ def test_lines_are_read_from_before_the_first_mark(run_dir, opened, monkeypatch,
     run_dir.train_log(0).write_bytes(b"\n".join(lines))
     run_dir.train_log(1).write_bytes(b"nothing\n" * 100)
     logs = opened().of_rank
-    found = [line.raw for line in logs[0].whole_from([b"mark", b"other"])]
+    found = [line.raw for line in logs[0].with_partial_from([b"mark", b"other"])]
     assert found[-(100 - at) - (at > 0) :] == lines[max(0, at - 1) :]
-    assert not list(logs[1].whole_from([b"mark", b"other"]))
+    assert not list(logs[1].with_partial_from([b"mark", b"other"]))
 
 
 def test_what_is_no_log_is_left_out(run_dir, opened):

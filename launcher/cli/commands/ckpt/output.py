@@ -42,7 +42,7 @@ def check_new(output: Path, checkpoint: Path | None = None) -> None:
         UsageError: it exists, or is inside the checkpoint.
     """
     if os.path.lexists(output):
-        raise UsageError(f"{output} exists already", hint="use another name for --output")
+        raise UsageError(f"{output} already exists", hint="use another name for --output")
     if checkpoint is not None and checkpoint.resolve() in output.absolute().resolve().parents:
         raise UsageError(f"{output} is inside the checkpoint {checkpoint}", hint="use another directory for --output")
 
