@@ -187,13 +187,20 @@ def _notes(error: BaseException) -> str:
 
 
 def _captured(error: BaseException) -> str:
-    """Return the end of the output that `subprocess.run` captured from a failed command."""
+    """Return the last complete lines of the output that `subprocess.run` captured from a failed command.
+
+    A line that is cut could hold a secret without the name by which it is masked.
+    """
     if type(error).__name__ != "CalledProcessError":
         return ""
     output = getattr(error, "stderr", None) or getattr(error, "output", None)
     if isinstance(output, bytes):
-        output = output[-_MAX_CAPTURED_CHARS:].decode("utf-8", "replace")
-    return f"\n{CAPTURED}\n{output[-_MAX_CAPTURED_CHARS:]}\n" if isinstance(output, str) and output.strip() else ""
+        output = output[-4 * (_MAX_CAPTURED_CHARS + 1) :].decode("utf-8", "replace")  # at most four bytes a character
+    if not isinstance(output, str):
+        return ""
+    if len(output) > _MAX_CAPTURED_CHARS:
+        output = output[-_MAX_CAPTURED_CHARS:].partition("\n")[2]
+    return f"\n{CAPTURED}\n{output}\n" if output.strip() else ""
 
 
 def _parts(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from launcher.core.resources import PACKAGE
 from launcher.preload import failure as hook
+from launcher.preload import frames
 from launcher.program.program_command import parse_python
 from launcher.supervise.fork_server import bootstrap_argv
 
@@ -388,3 +389,13 @@ def test_an_error_of_ours_names_the_line_of_the_program(train, loaded):
         assert f'train.py", line {line}, in ask' in text
         assert "launcher/" not in text
         assert found["message"].splitlines()[0] in text
+
+
+@pytest.mark.parametrize("form", [str, str.encode], ids=["text", "bytes"])
+@pytest.mark.parametrize("letter", ["x", "語", "𝄞"])
+def test_captured_output_is_cut_between_lines(form, letter):
+    """A cut line could hold a secret without the name by which it is masked."""
+    output = f"password={letter * 3990}\nlast line\n"
+    error = subprocess.CalledProcessError(1, ["tool"], stderr=form(output))
+    shown = frames.text(error, []).partition(frames.CAPTURED)[2]
+    assert shown.split() == ["last", "line"]
