@@ -36,7 +36,7 @@ def main() -> None:
             network.sum_gradients()
             optimizer.step()
             print(f"step {step} loss {loss.item():.6f}")
-        weights = network.full_parameters()
+        weights = network.whole_parameters()
     print(f"{sum(weight.numel() for weight in weights.values())} weights, {', '.join(weights)}")
 
 

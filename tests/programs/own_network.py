@@ -81,7 +81,7 @@ def works(case, *, opened):
         for step in range(STEPS):
             ours = stepped(optimizer, partial(cut, *inputs_of(name, step)), cut.sum_gradients)
             assert abs(cut.mean_over_copies(ours).item() - losses[step].item()) <= TOLERANCE, (step, ours, losses)
-        ours = cut.full_parameters()
+        ours = cut.whole_parameters()
     assert dist.is_initialized() == opened, "who has opened it closes it"
     assert ours.keys() == weights.keys()
     off = max(float((ours[path] - each).abs().max() / each.abs().max()) for path, each in weights.items())
@@ -119,7 +119,7 @@ def accumulated(*, mode, set_to_none):
                 cut(*batch).backward()
                 for _ in range(sums.count(number)):
                     cut.sum_gradients()
-            for name, gradient in cut.full_gradients().items():
+            for name, gradient in cut.whole_gradients().items():
                 wanted = whole.get_parameter(name).grad
                 assert float((gradient - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), (sums, name)
             expected[0].step()
@@ -130,7 +130,7 @@ def accumulated(*, mode, set_to_none):
         whole(*batches[1]).backward()
         cut(*batches[1]).backward()
         cut.sum_gradients()
-        for name, gradient in cut.full_gradients().items():
+        for name, gradient in cut.whole_gradients().items():
             wanted = whole.get_parameter(name).grad
             assert float((gradient - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), name
 

@@ -184,10 +184,10 @@ def largest_difference(name, mode, chosen, groups, recorder):
             sharded.sum_gradients()
         told = planned(plan, groups)
         assert recorder.seen == told, (recorder.seen, told)
-        gradients = sharded.full_gradients()
+        gradients = sharded.whole_gradients()
         optimizer.step()
         differences.append(abs(sharded.mean_over_copies(loss).item() - whole_loss))
-        for ours, theirs in ((gradients, whole_gradients), (sharded.full_parameters(), whole_weights)):
+        for ours, theirs in ((gradients, whole_gradients), (sharded.whole_parameters(), whole_weights)):
             assert ours.keys() == theirs.keys()
             differences += [float((value - theirs[path]).abs().max()) for path, value in ours.items()]
     held = dict(sharded.named_buffers())
@@ -211,7 +211,7 @@ def local_statistics(groups):
         loss = whole(*(share_of(each, part, groups.ranks) for each in inputs_of(name, 0))) / groups.ranks
         loss.backward()
     theirs = {path: parameter.grad for path, parameter in named(whole.named_parameters())}
-    return max(float((value - theirs[path]).abs().max()) for path, value in sharded.full_gradients().items())
+    return max(float((value - theirs[path]).abs().max()) for path, value in sharded.whole_gradients().items())
 
 
 def evaluated(groups):

@@ -163,7 +163,7 @@ class ShardedTraining(NetworkTraining):
     def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
         with torch.device("meta"):
             model = make()
-        state: dict[str, Tensor] = {**self.network.full_parameters(), **self.buffers}
+        state: dict[str, Tensor] = {**self.network.whole_parameters(), **self.buffers}
         for name, buffer in model.named_buffers():
             state.setdefault(name, torch.zeros(buffer.shape, dtype=buffer.dtype, device=self._world.device))
         model.load_state_dict(state, assign=True)

@@ -10,7 +10,7 @@
             loss.backward()
             network.sum_gradients()
             optimizer.step()
-        weights = network.full_parameters()
+        weights = network.whole_parameters()
 
 The bundled programs use the same modules (launcher/trainer/programs/sharded.py).
 """
@@ -79,7 +79,7 @@ def sharded(
         strategies          the strategy of each operator
         parameters()        this rank's parts, for an elementwise optimizer such as SGD or Adam
         sum_gradients()     to be called after backward
-        full_parameters()   all parameters
+        whole_parameters()  all parameters
 
     In hybrid_parallel the loss is the loss of a replica's rows, and `mean_over_copies(loss)` the loss of the batch.
     Shared batch norms use a replica's rows.

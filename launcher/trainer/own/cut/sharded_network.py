@@ -192,11 +192,11 @@ class ShardedNetwork(nn.Module):
         """Return this rank's shard of a parameter or buffer if its box is `box`; else None."""
         return self._held[name] if self._boxes.get(name) == box else None
 
-    def full_parameters(self) -> dict[str, Tensor]:
+    def whole_parameters(self) -> dict[str, Tensor]:
         """Return all full parameters. All ranks must call it."""
         return {name: self._gathered(name, self._held[name]) for name in self._traced.parameters}
 
-    def full_gradients(self) -> dict[str, Tensor]:
+    def whole_gradients(self) -> dict[str, Tensor]:
         """Return the full gradients of all parameters after `sum_gradients`. All ranks must call it."""
         found = {}
         for name in self._traced.parameters:
