@@ -22,7 +22,7 @@ from launcher.control.orders import Apart, Order, ProbeReach, ProbeTarget
 ALL_PAIRS = 16  # up to this number of servers, every pair is tried
 MAX_TWICE = 64  # maximum number of pairs in the second round
 TRY_S = 2.0  # long enough to retransmit a lost first packet
-ANSWER_S = 1.5  # extra time for busy agents
+ANSWER_S = 4.0  # extra time for busy agents, and for the check of large packets
 
 
 class EvidenceCollection:

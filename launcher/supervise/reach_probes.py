@@ -80,7 +80,7 @@ class ReachProbes:
     @property
     def timeout_s(self) -> float | None:
         """Seconds until targets without a response are given up; None if no probe is running."""
-        return None if self._order is None else max(0.0, self._deadline - time.monotonic())
+        return None if self._order is None else max(0.0, self._until() - time.monotonic())
 
     def begin(self, order: ProbeReach) -> None:
         """Try to connect to all targets. Cancels earlier probes."""
@@ -104,7 +104,7 @@ class ReachProbes:
                 self._take(self._open[descriptor])
         if self._order is None:
             return None
-        if self._open and time.monotonic() < self._deadline:
+        if self._open and time.monotonic() < self._until():
             return None
         for probe in self._open.values():
             if probe.large_s is not None and time.monotonic() - probe.large_s >= MIN_LARGE_S:
@@ -123,6 +123,11 @@ class ReachProbes:
         self._epoll.close()
         if self._listener is not None:
             self._listener.close()
+
+    def _until(self) -> float:
+        """Return the time until which responses are awaited, monotonic. A busy server may respond just before it."""
+        sent = (probe.large_s + MIN_LARGE_S for probe in self._open.values() if probe.large_s is not None)
+        return max(self._deadline, max(sent, default=0.0))
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):  # no more connections are waiting, or no descriptor is free
