@@ -22,6 +22,7 @@ __all__ = [
 
 MAX_STRANGE = 100_000  # invalid lines, after which reading stops
 MAX_LINE_BYTES = 65536  # of a line; a longer line is not a record
+MAX_SKIPPED_BYTES = 256 << 20  # of longer lines, after which reading stops
 TAIL_BYTES = 512  # the end of the last read data, usually a complete line with its time
 MAX_VALUE_CHARS = 40  # of a value quoted in a message
 PARTS = ("compute", "communication", "bubble", "data")  # of a step's time
@@ -144,12 +145,14 @@ class MetricsReader:
         self._lines: int | None = 0  # lines so far; None if the beginning of the file was not read
         self._remembered = b""
         self._is_within = False  # the next bytes are the rest of a line that is too long
+        self._skipped_bytes = 0  # of lines that are too long
 
     def _begin(self, file: BinaryIO) -> None:
         if self._remembered or not self.beginnings:  # otherwise nothing was read of the previous file
             self.beginnings += 1
         self.strange = 0
         self.first_strange = None
+        self._skipped_bytes = 0
         self._remembered = b""
         size_bytes = file.seek(0, os.SEEK_END)
         # Start one byte earlier, because it may end a line.
@@ -170,7 +173,7 @@ class MetricsReader:
                     self._begin(file)  # another file
                 while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(line) == MAX_LINE_BYTES:
                     records += self._records_of(line)
-                    if self.strange > MAX_STRANGE:
+                    if self.strange > MAX_STRANGE or self._skipped_bytes > MAX_SKIPPED_BYTES:
                         break
         except FileNotFoundError:
             pass
@@ -184,6 +187,8 @@ class MetricsReader:
         self._offset += len(line)
         self._remembered = line[-TAIL_BYTES:]
         is_rest, self._is_within = self._is_within, not is_whole
+        if is_rest or not is_whole:
+            self._skipped_bytes += len(line)
         if is_rest:
             return ()
         if self._lines is not None:

@@ -31,14 +31,17 @@ if detached.is_parent:
     sys.exit(detached.wait_started("the-name", "the-name"))
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 print("said by the child", os.getpid(), flush=True)
-signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR1])
+heard = [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 if wish == "fail":
     print("error: no luck", file=sys.stderr)
     sys.exit(3)
 if wish == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 if wish == "wait" or wish.startswith("held-back"):
-    signal.sigwait([signal.SIGUSR1])
+    number = signal.sigwait(heard)
+    if number != signal.SIGUSR1:
+        sys.exit(f"ended by {number.name}")
 os.fstat(kept)
 detached.report_started()
 detached.report_started()
@@ -132,6 +135,7 @@ def test_an_end_that_is_asked_for_before_the_start_ends_the_run(log, wait_until,
     assert process.returncode == 128 + number
     assert number.name.encode() in errors
     wait_until(lambda: stat(child) is None or not stat(child).living, "the end of the child")
+    assert f"ended by {number.name}" in log.read_text()
 
 
 def test_a_hangup_that_is_ignored_ends_nothing(log, wait_until):

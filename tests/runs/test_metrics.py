@@ -6,6 +6,7 @@ import os
 import pytest
 
 from launcher.core.metrics import append, to_line
+from launcher.runs import metrics_reader
 from launcher.runs.metrics_reader import (
     MAX_LINE_BYTES,
     MetricsReader,
@@ -212,3 +213,10 @@ def test_why_a_file_cannot_be_read(file):
     assert read_metrics(file).found
     write(file, steps(1))
     assert (reader.read(), reader.found, reader.unreadable) == (steps(1), True, None)
+
+
+def test_a_file_of_endless_lines_is_not_read_to_its_end(file, monkeypatch):
+    monkeypatch.setattr(metrics_reader, "MAX_SKIPPED_BYTES", 4 * MAX_LINE_BYTES)
+    long = b"7" * (2 * MAX_LINE_BYTES) + b"\n"
+    file.write_bytes(to_line(*steps(1)) + 3 * long + to_line(*steps(2)))
+    assert MetricsReader(file).read() == steps(1)

@@ -85,7 +85,7 @@ class Detached:
         """Return True if the child reported that the run has started.
 
         Raises:
-            _Interrupted: a signal arrived, perhaps before the child was forked; the child was sent SIGTERM.
+            _Interrupted: a signal arrived, perhaps before the child was forked; the child was sent the same signal.
         """
         # `nohup` and background jobs of a shell ignore signals; keep that.
         heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -93,7 +93,7 @@ class Detached:
         def interrupt(number: int, _frame: FrameType | None) -> None:
             for other in ENDING:  # another signal must not interrupt the cleanup
                 signal.signal(other, signal.SIG_IGN)
-            os.kill(self._child or 0, signal.SIGTERM)
+            os.kill(self._child or 0, number)
             raise _Interrupted(number)
 
         former = {number: signal.signal(number, interrupt) for number in heeded}
