@@ -329,7 +329,10 @@ class Weather:
             return
         if report["exit_code"] not in allowed:
             self.wrong.append(f"report.json has exit code {report['exit_code']}, but only {sorted(allowed)} can be")
-        if not self.storm.detaches and report["exit_code"] != code and not self._was_struck("launcher", FATAL):
+        # Once the report is written, SIGQUIT ends the launcher as it ends any program.
+        quit_late = code == 128 + signal.SIGQUIT and self._was_struck("launcher", frozenset({signal.SIGQUIT}))
+        excused = self.storm.detaches or quit_late or self._was_struck("launcher", FATAL)
+        if report["exit_code"] != code and not excused:
             self.wrong.append(f"report.json has exit code {report['exit_code']}, the launcher {code}")
         self.wrong += self._wrong_culprits(report)
 
