@@ -82,7 +82,6 @@ class PingHistory:
 
     @property
     def unanswered_ns(self) -> int | None:
-        """The send time of the first unanswered ping, or None."""
         return self._unanswered[0] if self._unanswered else None
 
     def next_ping(self) -> Ping:
@@ -92,10 +91,7 @@ class PingHistory:
         return Ping(now_ns)
 
     def take(self, pong: Pong) -> bool:
-        """Process an answer; return True if the next ping should be sent at once.
-
-        Early pings are sent one by one for accurate times.
-        """
+        """Process an answer; return True to send the next ping at once, as early ones are for accurate times."""
         now_ns = time.time_ns()  # read first: a delay between the two clocks then only increases the round trip
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns
@@ -125,7 +121,7 @@ class AgentConnection:
         self.given_up = False  # it ends its ranks and leaves the run
         self.pings = PingHistory()
         self.disk_silent_s = 0.0  # how long its disk has not answered, from its last pong
-        self._mute: str | None = None  # why nothing can be sent; last messages may still be readable
+        self.mute: str | None = None  # why nothing can be sent; `take` marks it as lost after its last messages
         self.lost: str | None = None  # why the connection is lost
         self.send(Challenge(PROTOCOL, self.nonce))
 
@@ -140,19 +136,13 @@ class AgentConnection:
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """Send an encoded message."""
-        if self.lost is None and self._mute is None:
+        if self.lost is None and self.mute is None:
             try:
                 self.channel.send_line(line)
             except ChannelClosedError as error:
-                self._mute = str(error)
-            if self.is_mute or self.channel.wants_write:
+                self.mute = str(error)
+            if self.mute is not None or self.channel.wants_write:
                 self._noticed.add(self)
-
-    @property
-    def is_mute(self) -> bool:
-        """True if nothing can be sent to it. `take` returns its last messages and then marks it as lost."""
-        return self._mute is not None
 
     def lose(self, why: str) -> None:
         """Mark this connection as lost. The first reason is kept."""
@@ -172,33 +162,25 @@ class AgentConnection:
                     self.disk_silent_s = message.disk_silent_s
                     if self.pings.take(message):
                         self.ask()
-                elif (
-                    self.server_index is None
-                    or not isinstance(message, AgentEvent)
-                    or message.server == self.server_index
-                ):
+                elif not isinstance(message, AgentEvent) or self.server_index in {None, message.server}:
                     taken.append(message)
-            if self._mute is None:
+            if self.mute is None:
                 self.channel.flush()
         except ChannelClosedError as error:
             self.lose(str(error))
-        if self._mute is not None:
-            self.lose(self._mute)
+        if self.mute is not None:
+            self.lose(self.mute)
         return taken
 
     def close(self, patience_s: float = 0.0) -> None:
         """Close the connection; first wait at most `patience_s` seconds for pending messages to be sent."""
-        if self.lost is None and self._mute is None:
+        if self.lost is None and self.mute is None:
             self.channel.drain(time.monotonic() + patience_s)
         self.channel.close()
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Return a non-blocking socket that listens for agents on every address of this machine.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Return a non-blocking socket that listens on all addresses of this machine; raise OSError if the port is in use."""
     if socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     else:

@@ -51,11 +51,7 @@ class AgentSetup:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
-    """Return the coordinator's endpoint from the environment of an agent that an engine started.
-
-    Raises:
-        UsageError: the environment has no endpoint.
-    """
+    """Return the coordinator's endpoint from the environment of an agent that an engine started, or raise UsageError."""
     token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
     addresses = tuple(
         (host.strip("[]"), int(port))
@@ -76,11 +72,7 @@ def is_examination(membership: Session) -> bool:
 
 
 def received_job(membership: Session) -> Job:
-    """Return the job that the coordinator sent.
-
-    Raises:
-        UsageError: it sent no job, or one that cannot be parsed.
-    """
+    """Return the job that the coordinator sent; raise UsageError if it sent none, or one that cannot be parsed."""
     try:
         return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
     except ValueError as error:
@@ -88,11 +80,7 @@ def received_job(membership: Session) -> Job:
 
 
 def check_table(job: Job) -> None:
-    """Raise if the rank table at the same path on this machine has different content.
-
-    Raises:
-        RefusedTableError: the tables differ.
-    """
+    """Raise RefusedTableError if the rank table at the same path on this machine has different content."""
     source = job.request.cluster.source
     if source is None or job.table_text is None:
         return

@@ -82,7 +82,6 @@ class Connections:
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
 
     def _last_still(self) -> tuple[float, float]:
-        """Return the duration and the end of the last suspension of this process."""
         now_s = time.monotonic()
         still_s = now_s - self._turned_s
         return (still_s, now_s) if still_s > 2 * self._pause_s else self._still
@@ -101,7 +100,7 @@ class Connections:
         for connection in self._registration.dismiss():
             self.forget(connection)
         for peer in list(self._registration.noticed):
-            if peer.is_mute and peer.lost is None:
+            if peer.mute is not None and peer.lost is None:
                 self._on_words(peer)  # its last messages
             if peer.lost is None:
                 self._hear(peer)
@@ -133,7 +132,6 @@ class Connections:
         self._registration.peers.clear()
 
     def _hear(self, peer: AgentConnection) -> None:
-        """Register a connection for reading, and for writing if it has data to send."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.channel.wants_write else 0)
         try:
             if self._selector.get_key(peer).events != wanted:

@@ -70,9 +70,9 @@ class Coordinator:
         self._recorder = ServersRecorder(spec, head, self._disks.disk)
         self._evidence = self._no_evidence(self._servers)  # of the current attempt
         elastic = spec.supervision.elastic
-        self._exclusions: WatchedExclusions | None = None
-        if elastic is not None:
-            self._exclusions = WatchedExclusions(spec, elastic, self._disks.disk, self._recorder.record)
+        self._exclusions = (
+            None if elastic is None else WatchedExclusions(spec, elastic, self._disks.disk, self._recorder.record)
+        )
         self._registration = Registration(plan, self._servers, spec.name, leave_mark(self._recorder.run_dir))
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileWriter(spec, self._disks.disk)
@@ -284,7 +284,12 @@ class Coordinator:
                 if isinstance(event, DevicesChanged) and self._exclusions is not None:
                     self._exclusions.note(event)
             case orders.BeginAttempt():
-                self._begin_attempt(order)
+                self._starter.note_begin()
+                self._evidence = self._no_evidence(servers_of_attempt(self._servers, order.allotment))
+                self._registration.note_begin()
+                self._recorder.record(order.event)
+                # A server that is still joining would take it for its own start.
+                self._connections.send_all(order, ready=True)
             case orders.CollectEvidence(server=server):
                 self._registration.peers[server].send(order)
                 self._registration.peers[server].ask()  # an answer proves that it was alive after the failure
@@ -337,15 +342,6 @@ class Coordinator:
             limit_s = self._plan.join_timeout_s
             self._recorder.record(Awaiting(missing, self._starter.barrier.seconds, limit_s))
             self._connections.send_all(messages.Waiting(missing, limit_s))
-
-    def _begin_attempt(self, order: orders.BeginAttempt) -> None:
-        self._starter.note_begin()
-        self._evidence = self._no_evidence(servers_of_attempt(self._servers, order.allotment))
-        self._registration.has_begun = True
-        for peer in self._registration.peers.values():
-            peer.over, peer.has_begun = False, peer.ready is not None
-        self._recorder.record(order.event)
-        self._connections.send_all(order, ready=True)  # a server that is still joining would take it for its own start
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
         """Return empty evidence for a new attempt. `servers` have their ranks in that attempt."""

@@ -11,31 +11,18 @@ from dataclasses import replace
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.recorder import FileReceiver
 from launcher.control.messages import ChunkAck, FileChunk, FileSnapshot
-from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.disk import Disk
 
 
-@frozen
-class Written:
-    """An answer to an agent: the length of a file that has been written."""
-
-    server_index: int
-    peer: AgentConnection
-    ack: ChunkAck
-
-
 class FileWriter:
-    """A writer of files from agents.
-
-    `fileno` is readable when `answer` has something to send. Nothing blocks on the disk.
-    """
+    """A writer of files from agents. `fileno` is readable when `answer` has something to send. Nothing blocks on the disk."""
 
     def __init__(self, spec: RunSpec, disk: Disk) -> None:
         self._spec = spec
         self._disk = disk
-        self._done: deque[Written | str] = deque()
+        self._done: deque[tuple[int, AgentConnection, ChunkAck] | str] = deque()  # answers, or messages
         self._receiver = FileReceiver(RunDir(spec.run_dir), spec.ranks, self._put)
         self._bell, self._ringer = socket.socketpair()
         self._bell.setblocking(False)
@@ -46,7 +33,12 @@ class FileWriter:
 
     def write(self, server_index: int, message: FileChunk | FileSnapshot, peer: AgentConnection) -> None:
         ahead_ns = peer.pings.clock.ahead_ns
-        self._disk.do(lambda: self._write(server_index, message, ahead_ns, peer))
+
+        def write() -> None:  # in the disk's thread
+            if (ack := self._receiver.take(server_index, message, ahead_ns)) is not None:
+                self._put((server_index, peer, ack))
+
+        self._disk.do(write)
 
     def answer(self) -> Iterator[str]:
         """Send agents the answers since the last call; yield messages about files that could not be written.
@@ -61,10 +53,11 @@ class FileWriter:
             if isinstance(done, str):
                 yield done
                 continue
-            done.peer.send(done.ack)
-            if done.ack.shares and done.peer.ready is not None and not done.peer.ready.shares_files:
-                done.peer.ready = replace(done.peer.ready, shares_files=True)
-                which = f"server {self._spec.cluster.servers[done.server_index].server_id}"
+            server_index, peer, ack = done
+            peer.send(ack)
+            if ack.shares and peer.ready is not None and not peer.ready.shares_files:
+                peer.ready = replace(peer.ready, shares_files=True)
+                which = f"server {self._spec.cluster.servers[server_index].server_id}"
                 shares = f"shares the run directory {self._spec.run_dir}, which it could not see at first"
                 yield f"{which} {shares}: its files are no longer copied"
 
@@ -73,16 +66,8 @@ class FileWriter:
         self._bell.close()
         self._ringer.close()
 
-    # --- the disk's thread ---
-
-    def _write(
-        self, server_index: int, message: FileChunk | FileSnapshot, ahead_ns: int, peer: AgentConnection
-    ) -> None:
-        ack = self._receiver.take(server_index, message, ahead_ns)
-        if ack is not None:
-            self._put(Written(server_index, peer, ack))
-
-    def _put(self, done: Written | str) -> None:
+    def _put(self, done: tuple[int, AgentConnection, ChunkAck] | str) -> None:
+        """Pass an answer or a message from the disk's thread to the coordinator's."""
         self._done.append(done)
         with suppress(OSError):  # a full socket is readable anyway
             self._ringer.send(b"1")

@@ -61,16 +61,12 @@ class RunOverError(TlaunchError):
 
 @frozen
 class Endpoint:
-    """The addresses of the coordinator, and the token for mutual authentication."""
-
     addresses: tuple[tuple[str, int], ...]  # tried in order
     token: str
 
 
 @frozen
 class AgentInfo:
-    """This machine's description for the coordinator."""
-
     host: str
     addresses: tuple[str, ...]
     said: str | None = None  # the server id from --server
@@ -86,21 +82,18 @@ class Session:
         self.welcome = welcome
         self.nonce = nonce
         self.address = channel.peer_address  # the coordinator's address
-        self._channel = channel
+        self.channel = channel
         self._shares_files = True
         self._has_joined = False  # it has joined a run that already runs
 
     def refuse(self, error: TlaunchError) -> None:
         """Report why this server cannot take part. This ends the run on all servers."""
         with suppress(ChannelClosedError):
-            self._channel.send(Refused(error.message, error.hint, error.exit_code))
-            self._channel.drain(time.monotonic() + CONNECT_S)
+            self.channel.send(Refused(error.message, error.hint, error.exit_code))
+            self.channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Return True if the coordinator's run directory is shared with this server. Call it before `wait_for_start`.
-
-        If it is not shared, this writes the coordinator's endpoint to the local run directory.
-        """
+        """Return True if this server shares the coordinator's run directory; otherwise write the endpoint to the local one."""
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
             write_endpoint(run_dir, ControlEndpoint((self.address,), self.welcome.key))
@@ -127,11 +120,11 @@ class Session:
             TlaunchError: the run cannot start, or the coordinator is lost.
         """
         try:
-            self._channel.send(Ready(master_port, self._shares_files, program or {}, meeting))
-            silence = Silence(self._channel, self.welcome.silence_s)  # nothing was received during the preparation
+            self.channel.send(Ready(master_port, self._shares_files, program or {}, meeting))
+            silence = Silence(self.channel, self.welcome.silence_s)  # nothing was received during the preparation
             while not silence.is_too_long():
                 with suppress(TimeoutError):
-                    for message in self._channel.wait_for(time.monotonic() + silence.timeout_s):
+                    for message in self.channel.wait_for(time.monotonic() + silence.timeout_s):
                         if (begin := self._on_message(message, on_waiting)) is not None:
                             return begin
                         break  # restart the silence timeout after each message
@@ -142,40 +135,32 @@ class Session:
         )
 
     def link(self) -> Link:
-        """Return an agent's link to the coordinator, which takes over this connection."""
         by_hand = self.welcome.job is None
-        return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
-
-    def channel(self) -> Channel:
-        """Return the channel of this connection, which an examination takes over."""
-        return self._channel
+        return Link(self.channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
 
     def close(self) -> None:
-        self._channel.close()
+        self.channel.close()
 
     def _on_message(
         self, message: Message, on_waiting: Callable[[Waiting | JoinAccepted], None]
     ) -> BeginAttempt | None:
         match message:
             case Ping():
-                self._channel.send(Pong(message.sent_ns, time.time_ns()))
+                self.channel.send(Pong(message.sent_ns, time.time_ns()))
             case BeginAttempt():
                 return message
             case Waiting() | JoinAccepted():
                 self._has_joined = isinstance(message, JoinAccepted)
                 on_waiting(message)
             case Refused():
-                raise _error_of(message)
-            case Finish() if self._has_joined or message.exit_code == EXIT_OK:
+                raise TlaunchError(message.message, hint=message.hint, exit_code=message.exit_code)
+            case Finish(exit_code=code) if self._has_joined or code == EXIT_OK:
                 why = f": {message.reason}" if message.reason else ""
-                over = RunOverError(f"the run ended before ranks started on this server{why}")
-                over.exit_code = message.exit_code
-                raise over
-            case Finish():
+                raise RunOverError(f"the run ended before ranks started on this server{why}", exit_code=code)
+            case Finish(exit_code=code):
                 reason = message.reason or "see the launcher's output on the first server"
-                ended = TlaunchError(f"the run ended before ranks started on this server: {reason}", hint=message.hint)
-                ended.exit_code = message.exit_code
-                raise ended
+                why = f"the run ended before ranks started on this server: {reason}"
+                raise TlaunchError(why, hint=message.hint, exit_code=code)
             case _:
                 pass
         return None
@@ -330,12 +315,6 @@ def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNE
         if isinstance(message, Refused) and message.passing:
             raise PassingRefusalError(message.message, hint="use a longer --join-timeout")
         if isinstance(message, Refused):
-            raise _error_of(message)
+            raise TlaunchError(message.message, hint=message.hint, exit_code=message.exit_code)
         raise ChannelClosedError("the process at this address is not a coordinator")
     raise TimeoutError
-
-
-def _error_of(refused: Refused) -> TlaunchError:
-    error = TlaunchError(refused.message, hint=refused.hint)
-    error.exit_code = refused.exit_code
-    return error

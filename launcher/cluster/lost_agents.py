@@ -49,10 +49,7 @@ class LostAgents:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Record that an agent's ranks have ended; return True if its proof is valid.
-
-        `drawn`: the coordinator's nonce.
-        """
+        """Record that an agent's ranks have ended; return True if its proof is valid. `drawn`: the coordinator's nonce."""
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)

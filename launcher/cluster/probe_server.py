@@ -20,7 +20,7 @@ from launcher.control.messages import Ping, Pong, ProbeAnswer, ProbeQuestion
 from launcher.control.orders import Finish
 from launcher.core.errors import TlaunchError
 from launcher.doctor.probe_handler import ProbeHandler
-from launcher.supervise.channel import Channel, ChannelClosedError, Silence
+from launcher.supervise.channel import ChannelClosedError, Silence
 
 # Takes a question, and a function that returns True if the next one is waiting. None: the ProbeHandler must answer.
 Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]
@@ -43,7 +43,7 @@ def serve_probes(membership: Session, also: Answering = lambda _message, _is_ove
 
 class _ProbeServer:
     def __init__(self, membership: Session, also: Answering) -> None:
-        self._channel: Channel = membership.channel()
+        self._channel = membership.channel
         self._silence = Silence(self._channel, membership.welcome.silence_s)
         self._also = also
         self._handler = ProbeHandler()

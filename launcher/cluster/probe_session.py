@@ -62,10 +62,7 @@ class ProbeEngines:
 
     @contextmanager
     def usual_limits(self) -> Iterator[None]:
-        """Restore the user's limit of open files in the context, to start processes.
-
-        This process has a higher limit.
-        """
+        """Restore the user's limit of open files, which is lower than this process's, to start processes."""
         own = own_limit()
         limit_to(self._usual_files)
         try:
@@ -74,11 +71,7 @@ class ProbeEngines:
             limit_to(own)
 
     def start(self, index: int | None, command: EngineCommand) -> None:
-        """Start an engine.
-
-        Raises:
-            UnreadableError: the engine cannot be started.
-        """
+        """Start an engine, or raise UnreadableError."""
         log = self._directory / f"engine{'' if index is None else index}.log"
         with self.usual_limits():
             self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
@@ -90,7 +83,6 @@ class ProbeEngines:
         return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
 
     def failure(self, index: int | None) -> JoinFailure:
-        """Return the reason that an ended engine did not start an agent."""
         engine = self._engines[index]
         return diagnose_output(
             engine.last_lines(MAX_OUTPUT_LINES), f"{engine.name} ended with exit code {engine.exit_code}"
@@ -199,10 +191,7 @@ class ProbeSession:
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
-        """Send all questions without waiting; return the servers that were asked.
-
-        Servers that failed before are left out.
-        """
+        """Send all questions without waiting; return the servers that were asked, without those that failed before."""
         self._number += 1
         self._answers = {}
         asked = [index for index in messages if index in self._registration.peers and index not in self.join_failures]

@@ -135,9 +135,7 @@ class FileReceiver:
         self._run_dir = run_dir
         self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
         self._ends: dict[tuple[str, int], int] = {}  # received length of each file, by kind and rank
-        self._left: dict[
-            tuple[str, int], tuple[int, ...]
-        ] = {}  # the size, or `_state`, of each file after our last write
+        self._left: dict[tuple[str, int], tuple[int, ...]] = {}  # size, or `_state`, of files after our last write
         self._report = report
         self._reported: set[str] = set()
 

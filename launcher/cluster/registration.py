@@ -78,39 +78,32 @@ class Registration:
 
     @property
     def complete(self) -> bool:
-        """True once all servers are ready."""
         return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
 
     @property
     def has_agents_left(self) -> bool:
-        """True while an agent has not sent its last message.
-
-        Servers that are just joining a started run do not count.
-        """
+        """True while an agent has not sent its last message, except servers that are just joining a started run."""
         return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
         """Return an error if the servers have different programs. All must be ready."""
         if not self._plan.same_program:
             return None
-        programs = {index: peer.ready.program for index, peer in self.peers.items() if peer.ready is not None}
-        return refusal(programs, self._servers)
+        return refusal({index: ready.program for index, ready in self._ready.items()}, self._servers)
 
     def unresolved(self, first: int) -> TlaunchError | None:
         """Return an error if ranks on some servers could not reach `first`, the server of rank 0. All must be ready."""
-        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
-        found = {index: one.meeting for index, one in ready.items() if one.meeting is not None}
+        found = {index: ready.meeting for index, ready in self._ready.items() if ready.meeting is not None}
         hosts = {index: peer.hello.host for index, peer in self.peers.items() if peer.hello is not None}
         return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
 
     def unshared(self) -> TlaunchError | None:
         """Return an error if a ready server does not share the run directory, as elastic runs require."""
-        for index, peer in self.peers.items():
-            if peer.ready is not None and not peer.ready.shares_files:
+        for index, ready in self._ready.items():
+            if not ready.shares_files:
                 return UsageError(
                     f"server {self._servers[index].server_id} does not see the run directory of {self._run_name}, "
-                    "which elastic "
-                    "runs must share",
+                    "which elastic runs must share",
                     hint="set --runs-dir to a directory that all servers share",
                 )
         return None
@@ -118,8 +111,11 @@ class Registration:
     @property
     def held_ports(self) -> dict[int, int]:
         """The rendezvous port that each server has reserved, by server index."""
-        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
-        return {index: one.master_port for index, one in ready.items() if one.master_port is not None}
+        return {index: ready.master_port for index, ready in self._ready.items() if ready.master_port is not None}
+
+    @property
+    def _ready(self) -> dict[int, Ready]:
+        return {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
 
     def addresses_of(self, server_index: int) -> tuple[str, ...]:
         """Return this server's addresses for other servers; see `addresses_to_try`."""
@@ -130,7 +126,6 @@ class Registration:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The servers that have not joined, or are not ready."""
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def hears_others(self, silence_s: float) -> bool:
@@ -158,12 +153,7 @@ class Registration:
             peer.lose("too many unauthenticated connections")  # the oldest, since agents authenticate at once
 
     def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
-        """Process messages of an unauthenticated connection.
-
-        Return an error if an agent with the run's token does not fit.
-
-        `joining`: the run is waiting for servers.
-        """
+        """Process messages of an unauthenticated connection; return the error if an agent with the run's token does not fit."""
         for message in peer.take():
             if peer.lost is not None and isinstance(message, Hello):
                 continue  # the agent connects again
@@ -194,10 +184,7 @@ class Registration:
         return None
 
     def take_first_words(self, peer: AgentConnection, pass_on: Callable[[Message], object]) -> TlaunchError | None:
-        """Process the first messages of a registered agent; return its error, or None.
-
-        `pass_on` gets other messages.
-        """
+        """Process a registered agent's first messages; return its error, or None. `pass_on` gets other messages."""
         assert peer.server_index is not None, "it has been welcomed"
         for message in peer.take():
             if isinstance(message, Ready):
@@ -206,15 +193,19 @@ class Registration:
                 kind = RefusedError if message.exit_code == RefusedError.exit_code else TlaunchError
                 server_id = self._servers[peer.server_index].server_id
                 where = peer.hello.host if peer.hello else peer.address
-                error = kind(f"server {server_id} ({where}): {message.message}", hint=message.hint)
-                error.exit_code = message.exit_code
-                return error
+                why = f"server {server_id} ({where}): {message.message}"
+                return kind(why, hint=message.hint, exit_code=message.exit_code)
             else:
                 pass_on(message)
         return None
 
+    def note_begin(self) -> None:
+        """Record that an attempt starts on all ready servers."""
+        self.has_begun = True
+        for peer in self.peers.values():
+            peer.over, peer.has_begun = False, peer.ready is not None
+
     def take_back(self, peer: AgentConnection) -> TlaunchError | None:
-        """Process the first messages of a server that joins an elastic run again; return the error, or None."""
         error = self.take_first_words(peer, lambda _message: None)
         if error is None and peer.ready is not None:
             error = self.unlike() or self.unshared()
@@ -224,18 +215,11 @@ class Registration:
         return error
 
     def place_of(self, hello: Hello) -> int:
-        """Return the index of the server that sent `hello`.
-
-        Raises:
-            UsageError, RefusedLayoutError: the server is unknown or ambiguous; see `server_of`.
-        """
+        """Return the index of the server that sent `hello`, or raise as `server_of`."""
         return server_of(hello, self._register)
 
     def note_lost(self, lost: AgentConnection, grace_s: float) -> None:
-        """Record that an agent was lost before its attempt was over. `grace_s` is the grace period of its ranks.
-
-        The ranks may still be running: a connection can be reset while both ends are alive.
-        """
+        """Record the loss of an agent, whose ranks may still be running for `grace_s`: connections of living ends can break."""
         if not lost.over:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
@@ -268,9 +252,8 @@ class Registration:
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(
                 f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-                hint="set a different --server on one of them, and start each machine only once; to replace a "
-                "lost agent, "
-                "wait for --lost-after",
+                hint="set a different --server on one of them, and start each machine only once; to replace a lost "
+                "agent, wait for --lost-after",
             )
         if not joining and not self.takes_back:
             raise UsageError(

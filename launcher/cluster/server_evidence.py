@@ -136,10 +136,7 @@ class ServerEvidence:
         )
 
     def note_finished(self, server_index: int, exits: Mapping[int, RankExit]) -> None:
-        """Record that a server left after all its ranks had succeeded.
-
-        Their exits, by the coordinator's clock, are its evidence.
-        """
+        """Record that a server left after all its ranks had succeeded; their exits are its evidence."""
         ranks = self._ranks_of([server_index])
         self._reports[server_index] = Evidence(
             tuple(
@@ -200,10 +197,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict for servers that cannot reach each other.
-
-        It blames no rank, unless the culprit is stopped.
-        """
+        """Return the verdict for servers that cannot reach each other. It blames no rank, unless the culprit is stopped."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]

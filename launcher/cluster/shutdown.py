@@ -34,7 +34,6 @@ class Shutdown:
             self.due_s = time.monotonic() + FAREWELL_S
 
     def step(self) -> bool:
-        """Do the next step; return True if the shutdown is complete."""
         now_s = time.monotonic()
         if self._registration.has_agents_left and now_s < self.due_s:
             return False

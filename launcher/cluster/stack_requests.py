@@ -46,10 +46,7 @@ class StacksRelay:
     """A relay for requests of clients that know the run's key. Nothing blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
-        """`key` is empty if requests are not allowed.
-
-        `peers` is the live mapping of connected agents by server index.
-        """
+        """`key` is empty if requests are not allowed. `peers`: the live mapping of agents by server index."""
         self._key = key
         self._servers = servers
         self._peers = peers
@@ -57,10 +54,7 @@ class StacksRelay:
         self._number = 0
 
     def begin(self, asked: AskStacks, client: AgentConnection, *, running: bool) -> bool:
-        """Send a request to all servers; return False if the client's proof is invalid.
-
-        `running`: agents have been ordered to start ranks.
-        """
+        """Ask all servers, if `running` ranks; return False if the client's proof is invalid."""
         if not self._key or not is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
             return False
         self._number += 1

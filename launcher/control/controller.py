@@ -141,21 +141,20 @@ class RunController:
                     self.phase = Phase.ENDING
             case events.AttemptEnded():
                 self._on_attempt_end(event)
-            case events.ServerLost(server=server) if server not in self.outcome.lost or self._has_rejoined(server):
-                self._on_loss(event)
+            case events.ServerLost(server=server):
+                has_rejoined = self._membership is not None and server in self._there
+                if has_rejoined or server not in self.outcome.lost:
+                    self._on_loss(event)
             case events.ServerGone(server=server):
                 self._there.discard(server)
             case _:
                 pass
 
-    def _has_rejoined(self, server: int) -> bool:
-        return self._membership is not None and server in self._there
-
     def _on_attempt_end(self, ended: events.AttemptEnded) -> None:
         self._running_on.discard(ended.server)
         self.master_port = ended.master_port or self.master_port
         if self._membership is not None and ended.master_port is not None:
-            self._membership.note_ports([(ended.server, ended.master_port)])
+            self._membership.ports[ended.server] = ended.master_port
         if ended.left:
             self.outcome.note_unkillable(ended.server)
 
@@ -201,7 +200,7 @@ class RunController:
     def _begin_gathered(self, ports: Sequence[tuple[int, int]]) -> None:
         allotment = None
         if self._membership is not None:
-            self._membership.note_ports(ports)
+            self._membership.ports.update(ports)
             allotment = self._membership.next(self._there)
             if allotment is None:
                 self.outcome.refuse(RefusedLayoutError(NO_LAYOUT, hint="exclude fewer devices"))
@@ -210,7 +209,6 @@ class RunController:
         self._begin(allotment)
 
     def _begin(self, allotment: DeviceAssignment | None) -> None:
-        """Start an attempt. `allotment` is its device assignment in an elastic run."""
         self._running_on = set(self._there)
         self._ending_leftovers = set()
         self.outcome.begin_attempt()
@@ -272,10 +270,7 @@ class RunController:
             self._leave()
 
     def _next_allotment(self, membership: Membership) -> DeviceAssignment | None:
-        """Return the device assignment of the next attempt. If no layout fits, cancel the restart and return None.
-
-        If ranks ended only for a change of devices and no layout fits, they continue on their previous devices.
-        """
+        """Return the next attempt's devices, or the present ones if only they fit; else cancel the restart and return None."""
         following = membership.next(self._there)
         if following is None and self.outcome.is_resizing and membership.keeps_present(self._there):
             self.outcome.record(Trouble(f"{NO_LAYOUT}; ranks continue on their previous devices"))
@@ -307,7 +302,7 @@ class RunController:
         self._there.add(joined.server)
         self._running_on.discard(joined.server)  # it has no processes of the current attempt
         if joined.master_port is not None:
-            membership.note_ports([(joined.server, joined.master_port)])
+            membership.ports[joined.server] = joined.master_port
         pause_s = membership.note_return(joined.server, self._now_s)
         self.outcome.record(Joined(self._setup.server_ids[joined.server], pause_s))
 

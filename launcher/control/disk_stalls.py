@@ -15,7 +15,6 @@ class DiskStalls:
     """The disk stalls of a run directory, on one or more servers."""
 
     def __init__(self, path: str) -> None:
-        """Initialize without stalls. `path` is the run directory."""
         self._path = path
         self._where = ""
         self._longest_s = 0.0  # of the current stall, or of the last one

@@ -42,16 +42,12 @@ class Setup:
 
 @frozen
 class ServersReady:
-    """All servers are ready for an attempt."""
-
     master_port: int
     ports: tuple[tuple[int, int], ...] = ()  # in an elastic run: server and its rendezvous port, if rank 0 runs there
 
 
 @frozen
 class CannotBegin:
-    """The next attempt cannot start on any server."""
-
     error: TlaunchError
 
 

@@ -130,8 +130,6 @@ class EventReport:
 
 @frozen
 class FileChunk:
-    """New bytes of a growing file."""
-
     kind: str  # see launcher.supervise.file_upload
     global_rank: int
     offset: int
@@ -143,8 +141,6 @@ class FileChunk:
 
 @frozen
 class FileSnapshot:
-    """The current content of a file that is rewritten."""
-
     kind: str  # as above
     global_rank: int
     data: str | None  # base64; None: the file was removed
@@ -250,11 +246,7 @@ def to_line(message: Message) -> bytes:
 
 
 def from_line(line: bytes) -> Message:
-    """Parse a line that `to_line` wrote.
-
-    Raises:
-        ValueError: the line is not a message of this version.
-    """
+    """Parse a line that `to_line` wrote; raise ValueError if it is not a message of this version."""
     try:
         name, value = json.loads(line)
         kind = _KINDS[name]
@@ -266,9 +258,8 @@ def from_line(line: bytes) -> Message:
 
 def proof_of(token: str, *nonces: str) -> str:
     """Return a proof that the sender knows `token`: an HMAC of the nonces of both sides."""
-    secret, drawn = (
-        text.encode(errors="surrogatepass") for text in (token, ":".join(nonces))
-    )  # a nonce from an unauthenticated sender may hold surrogates
+    # A nonce from an unauthenticated sender may hold surrogates.
+    secret, drawn = (text.encode(errors="surrogatepass") for text in (token, ":".join(nonces)))
     return hmac.new(secret, drawn, hashlib.sha256).hexdigest()
 
 

@@ -30,7 +30,6 @@ class BeginAttempt:
 
     @property
     def event(self) -> events.AttemptStarted:
-        """The event to record when this order is carried out."""
         return events.AttemptStarted(self.number, self.master_port, self.allotment)
 
 

@@ -97,7 +97,6 @@ class Outcome:
 
     @property
     def restarts_on_same_agents(self) -> bool:
-        """True if the same agents restart the ranks."""
         lacks_agents = self.lost and self._setup.supervision.elastic is None
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
@@ -198,7 +197,6 @@ class Outcome:
             self.finish = Finish(Cause.FAILED, code)
 
     def is_by_engine(self, by_server: int | None) -> bool:
-        """Return True if the stop request on this server may come from an engine."""
         return by_server is not None and self._setup.brings_all
 
     def record(self, event: Event) -> None:

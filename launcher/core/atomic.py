@@ -142,7 +142,6 @@ def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True
 
 
 def point_link(link: Path, target: str) -> None:
-    """Make the symbolic link `link` point to `target` (relative to the link) atomically."""
     aside = _aside_of(link)
     try:
         with renamed_error(link, aside):

@@ -84,8 +84,6 @@ class StageShares:
 
 @frozen
 class Saved:
-    """A record that a file of the training was saved."""
-
     time_ns: int
     attempt: int
     step: int
@@ -105,11 +103,6 @@ def _line(fields: Mapping[str, object]) -> bytes:
 
 
 def append(path: Path, record: Record) -> None:
-    """Append a record. See `append_fields`.
-
-    Raises:
-        OSError: the directory does not exist, the disk is full, ...
-    """
     append_fields(path, {"schema": SCHEMA, **vars(record)})
 
 

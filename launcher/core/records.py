@@ -81,7 +81,6 @@ class Layout:
         return self.dp * self.mp * self.pp
 
     def __str__(self) -> str:
-        """Return the layout as text, for example `dp=2 mp=2 pp=2`."""
         return f"dp={self.dp} mp={self.mp} pp={self.pp}"
 
 

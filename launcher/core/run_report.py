@@ -31,8 +31,6 @@ class RankExit:
 
 @frozen
 class Attempt:
-    """One attempt, from the start of all ranks to their end. Times are in nanoseconds since 1970."""
-
     number: int
     master_port: int
     started_ns: int
@@ -46,8 +44,6 @@ class Attempt:
 
 @frozen
 class Report:
-    """The report of a run on one server. Times are in nanoseconds since 1970."""
-
     run: str
     server_index: int
     cause: Cause

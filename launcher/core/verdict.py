@@ -63,7 +63,6 @@ class Verdict:
 
     @property
     def causes(self) -> tuple[Failure, ...]:
-        """The failures that caused others, the culprit's first."""
         found = [failure for failure in self.failures if failure.role is Role.CAUSE]
         return tuple(sorted(found, key=lambda failure: failure.global_rank != self.culprit))
 

@@ -19,11 +19,7 @@ HINT_RUN_ID = "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)"
 
 
 def check_size(rank: EngineRank, layout: Layout) -> None:
-    """Check that the engine started as many ranks as the layout has.
-
-    Raises:
-        RefusedLayoutError: it did not, or this rank is outside the layout.
-    """
+    """Raise RefusedLayoutError if the engine did not start as many ranks as the layout has."""
     wanted = layout.world_size
     if rank.world_size is not None and rank.world_size != wanted:
         raise RefusedLayoutError(
@@ -38,11 +34,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
-    """Return the run's name: TLAUNCH_RUN_ID unchanged, else --name or the program's name followed by the engine's job ID.
-
-    Raises:
-        UsageError: the engine has no job ID and the user gives no name.
-    """
+    """Return TLAUNCH_RUN_ID unchanged, else --name or the program's name and the engine's job ID; or raise UsageError."""
     if given := _given_name(inherited):
         return _checked(given)
     if rank.job:

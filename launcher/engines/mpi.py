@@ -63,6 +63,10 @@ class Mpirun:
     dialect: Dialect
     version: str  # for people: "Open MPI 4.1.4"
 
+    @property
+    def is_open_mpi_4(self) -> bool:
+        return self.dialect is Dialect.OPEN_MPI_4
+
 
 @frozen
 class _Words:
@@ -208,9 +212,8 @@ def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]
 
 
 def _version_of(said: str) -> tuple[Dialect, str] | None:
-    if match := re.search(r"\(Open MPI\) (?P<major>\d+)\S*", said):
-        dialect = Dialect.OPEN_MPI_4 if int(match["major"]) < 5 else Dialect.OPEN_MPI_5
-        return dialect, match[0].replace("(", "").replace(")", "")
+    if match := re.search(r"\(Open MPI\) ((\d+)\S*)", said):
+        return Dialect.OPEN_MPI_4 if int(match[2]) < 5 else Dialect.OPEN_MPI_5, f"Open MPI {match[1]}"
     if match := re.search(r"Intel\(R\) MPI Library.*Version (\S+)", said):
         return Dialect.HYDRA, f"Intel MPI {match[1]}"
     if match := re.search(r"HYDRA build details:\s+Version:\s+(\S+)", said):
@@ -239,8 +242,7 @@ def _exports(handed_on: Sequence[str], given: Sequence[str]) -> Iterator[str]:
 def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
     """Return the command that mpirun uses to reach other servers: the user's setting, or ssh."""
     agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
-    shell = next(filter(None, agents), None)
-    return tuple(shlex.split(shell)) if shell else ("ssh", *shlex.split(SSH_OPTIONS))
+    return tuple(shlex.split(next(filter(None, agents), f"ssh {SSH_OPTIONS}")))
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
@@ -276,9 +278,8 @@ def _decided(
 ) -> Iterator[tuple[str, str]]:
     words = _WORDS[dialect]
     yield from ((name, value) for name, value in words.env.items() if name not in environment)
-    shells = (value.partition(" ")[0] for _, value in _reach(words, environment, options))
     # Another remote shell may not know ssh's options; options set by the user are kept.
-    if all(Path(shell).name == "ssh" for shell in shells):
+    if all(Path(value.partition(" ")[0]).name == "ssh" for _, value in _reach(words, environment, options)):
         yield from ((name, SSH_OPTIONS) for name in words.ssh_options)
     if as_root and dialect is not Dialect.HYDRA and not any(name in environment for name in _AS_ROOT):
         yield from ((name, "1") for name in _AS_ROOT)

@@ -67,10 +67,9 @@ def check_library(
     whose, library = found
     why = why_apart(library, environment)
     if why is None:
-        by_open_mpi_4 = by_names and is_of_open_mpi_4(environment)
-        return variables_for(library, by_open_mpi_4=by_open_mpi_4)
+        return variables_for(library, by_open_mpi_4=by_names and is_of_open_mpi_4(environment))
     engine = _parent_engine(environment)
-    named = "this step of srun" if engine is None else f"{_named(engine.version, engine.path)}"
+    named = "this step of srun" if engine is None else _named(engine.version, engine.path)
     raise RefusedError(
         f"{whose} {_named(library.name, library.path)}, which does not work with {named}: {why}",
         hint="; ".join(_remedies(library, engine, environment)),
@@ -81,11 +80,7 @@ def variables_under(
     mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> Mapping[str, str]:
     """Return the variables of `check_library` for servers given by name, before anything is started."""
-    from launcher.engines.mpi import Dialect  # noqa: PLC0415 - see below
-
-    if mpirun.dialect is not Dialect.OPEN_MPI_4:
-        return {}
-    found = _library(argv, environment, cwd, mentioned=False)
+    found = _library(argv, environment, cwd, mentioned=False) if mpirun.is_open_mpi_4 else None
     return {} if found is None else variables_for(found[1], by_open_mpi_4=True)
 
 
@@ -164,12 +159,10 @@ def _remedies(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[s
 
 
 def _mpirun_of(library: MpiLibrary, environment: Mapping[str, str]) -> Mpirun | None:
-    """Return the mpirun in the `bin` next to the library's directory, or next to one of its parents."""
     from launcher.engines.mpi import find_mpirun  # noqa: PLC0415 - see above
 
-    own = {
-        name: value for name, value in environment.items() if name != "OPAL_PREFIX"
-    }  # it belongs to another Open MPI
+    # OPAL_PREFIX belongs to another Open MPI.
+    own = {name: value for name, value in environment.items() if name != "OPAL_PREFIX"}
     for directory in Path(library.path).parents[1:4] if library.path.startswith("/") else ():
         with suppress(TlaunchError):
             beside = directory / "bin"  # Intel MPI's mpirun finds its parts on PATH

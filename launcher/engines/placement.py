@@ -33,10 +33,6 @@ class Node:
     number: int
     cores: tuple[Core, ...]  # Invariant: not empty, ascending by first cpu
 
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        return _cpus_of(self.cores)
-
 
 @frozen
 class Machine:
@@ -51,8 +47,6 @@ class Machine:
 
 @frozen
 class Share:
-    """The cores of one rank."""
-
     cpus: tuple[int, ...] | None  # the only cpus that it may use; None: all of the launcher's
     threads: int  # a suitable OMP_NUM_THREADS
     reason: str  # the reason for this number of threads, in a few words
@@ -96,7 +90,7 @@ def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Shar
         return _by_core(local_world_size, machine)
     if chosen == "numa":
         return tuple(
-            Share(node.cpus, *_threads(len(node.cores), count, f" of node {node.number}"), node.number)
+            Share(_cpus_of(node.cores), *_threads(len(node.cores), count, f" of node {node.number}"), node.number)
             for node, count in zip(machine.nodes, _ranks_per_node(local_world_size, machine), strict=True)
             for _ in range(count)
         )
@@ -151,7 +145,6 @@ def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:
 
 
 def _cpu_list(path: Path) -> set[int]:
-    """Return the cpus in a file in the kernel's notation, such as 0-3,8; empty if it cannot be read."""
     try:
         runs = [run.partition("-") for run in path.read_text(encoding="ascii").strip().split(",") if run]
         return {cpu for first, _, last in runs for cpu in range(int(first), int(last or first) + 1)}

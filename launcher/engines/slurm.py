@@ -125,11 +125,7 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
 
 
 def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return warnings about nodes that have fewer CPUs than ranks. Resolves names as `nodes_of` does.
-
-    Raises:
-        RefusedLayoutError: a server is not a node of the allocation, or matches several.
-    """
+    """Return warnings about nodes that have fewer CPUs than ranks. Resolves names and raises as `nodes_of`."""
     names = [node.name for node in allocation.nodes]
     if len(allocation.cpus_per_node) != len(names):
         return ()
@@ -155,7 +151,6 @@ def _meanings(nodes: Sequence[Node]) -> Mapping[str, Resolved]:
 
 
 def _resolved(allocation: Allocation, meant: Host, meanings: Mapping[str, Resolved]) -> list[tuple[Host, ...]]:
-    """Return the resolved addresses of each name, by node."""
     resolved = []
     for node in allocation.nodes:
         found = addresses_of(text for name in (*_names(node), node.address) for text in meanings[name].addresses)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
-from launcher.core.text import some_of
+from launcher.core.text import counted, some_of
 from launcher.engines.render.kinds import check_host_name
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
@@ -28,8 +28,6 @@ HINT_ALLOCATE = (
 
 @frozen
 class Node:
-    """A node under its Slurm names."""
-
     name: str
     hostname: str
     address: str  # its address, or a name that resolves to it
@@ -66,6 +64,8 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     for name in names:
         check_host_name(name)
     ends_at = environment.get("SLURM_JOB_END_TIME", "")
+    # The components of a heterogeneous job, which was called a pack before Slurm 20.02.
+    groups = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or ""
     return Allocation(
         job_id=job_id,
         nodes=tuple(found.get(name) or Node(name, name, name) for name in names),
@@ -74,7 +74,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         here=environment.get("SLURMD_NODENAME"),
         version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian's name is slurm-wlm
         cpus_per_node=cpus_per_node(environment),
-        groups=_groups(environment),
+        groups=int(groups) if re.fullmatch(r"[1-9]\d{0,5}", groups, re.ASCII) else 1,
     )
 
 
@@ -100,12 +100,6 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
         )
     counts = devices_per_server(str(count), len(allocation.nodes))
     return counted_cluster([(node.name, number) for node, number in zip(allocation.nodes, counts, strict=True)])
-
-
-def _groups(environment: Mapping[str, str]) -> int:
-    """Return the number of components of a heterogeneous job (called a pack before Slurm 20.02); 1 for other jobs."""
-    given = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or ""
-    return int(given) if re.fullmatch(r"[1-9]\d{0,5}", given, re.ASCII) else 1
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
@@ -155,18 +149,14 @@ def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:
     _, name, cpus, ranks = max(short, key=lambda one: one[0])
     others = f", and too few on {len(short) - 1} more" if len(short) > 1 else ""
     note = (
-        f"warning: this Slurm job has {cpus} CPU{'' if cpus == 1 else 's'} on {name} for {ranks} ranks{others}; "
+        f"warning: this Slurm job has {counted(cpus, 'CPU')} on {name} for {ranks} ranks{others}; "
         f"request more from salloc or sbatch: --exclusive, or at least --cpus-per-task={ranks}"
     )
     return (note,)
 
 
 def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Return the stdout of a Slurm command.
-
-    Raises:
-        UnreadableError: it does not answer, or fails.
-    """
+    """Return the stdout of a Slurm command, or raise UnreadableError if it fails."""
     done = answer_of(argv, environment)
     if done.returncode:
         said = escaped(done.stderr.strip().partition("\n")[0][:200])
@@ -179,11 +169,7 @@ def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
 def answer_of(
     argv: tuple[str, ...], environment: Mapping[str, str], text: str = "", *, timeout_s: float = ASK_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Slurm command with `text` on stdin and return its result, with any exit code.
-
-    Raises:
-        UnreadableError: it is not installed, or does not answer.
-    """
+    """Return the result of a Slurm command with `text` on stdin; raise UnreadableError if it does not answer."""
     try:
         return subprocess.run(
             argv, env=dict(environment), input=text, capture_output=True, text=True, errors="surrogateescape",

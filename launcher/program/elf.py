@@ -16,10 +16,7 @@ _MAX_NAME_BYTES = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
-    """Return the library names in the program (DT_NEEDED), such as "libmpi.so.40"; empty if the file is not such a program.
-
-    Dependencies of these libraries are not included.
-    """
+    """Return the libraries that a compiled program names (DT_NEEDED), such as "libmpi.so.40"; empty for any other file."""
     try:
         with path.open("rb") as file:
             return tuple(_names(file))
@@ -57,11 +54,7 @@ def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, 
 
 
 def _offset_of(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """Return the file offset of the bytes that are loaded at `address`.
-
-    Raises:
-        ValueError: no segment contains the address.
-    """
+    """Return the file offset of the bytes that are loaded at `address`, or raise ValueError."""
     for kind, offset, start, size in segments:
         if kind == _LOAD and start <= address < start + size:
             return address - start + offset

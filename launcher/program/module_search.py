@@ -16,13 +16,8 @@ MAX_BYTES = 1_000_000
 # Words in a module that may redirect imports away from the files below it.
 _FINDING = (b"__path__", b"sys.modules", b"meta_path", b"path_hooks")
 _CUSTOMIZING = ("sitecustomize", "usercustomize")  # Python imports these at startup; they may add search paths
-_DECIDING = (
-    "PYTHONHOME",
-    "PYTHONPLATLIBDIR",
-    "PYTHONUSERBASE",
-    "PYTHONNOUSERSITE",
-    "HOME",
-)  # settings of the search path
+# Settings of the search path.
+_DECIDING = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "HOME")
 
 
 def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> str | None:

@@ -16,9 +16,7 @@ from launcher.core.frozen import frozen
 
 Kind = Literal["script", "module", "code"]
 _PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
-_FLAGS = frozenset(
-    "bBdEIOPqRsStu"
-)  # without a value; -i, -h, -V and -x are unsupported, and so is -v, which prints too much
+_FLAGS = frozenset("bBdEIOPqRsStu")  # without a value; unsupported: -i, -h, -V, -x, and -v, which prints too much
 _LONG_OPTION = "--check-hash-based-pycs"  # the only long option after which a program still runs
 _PROGRAM_KINDS: dict[str, Kind] = {"m": "module", "c": "code"}
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})

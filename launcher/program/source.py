@@ -29,7 +29,6 @@ class Import:
         return self.module.partition(".")[0]
 
     def files(self, roots: Iterable[Path]) -> list[SourceFile]:
-        """Return the program's own files that this import runs."""
         whole_name = f"{self.module}.{self.name}" if self.name not in {"", "*"} else self.module
         return [SourceFile(path, package) for path, package in files_of(whole_name, roots)]
 
@@ -48,8 +47,6 @@ class SourceFile:
 
 
 class Source:
-    """Parse the source of a module."""
-
     def __init__(self, text: str | bytes, package: str, *, is_program: bool) -> None:
         with warnings.catch_warnings():  # Python will show the warnings when it runs the program
             warnings.simplefilter("ignore")

@@ -94,7 +94,6 @@ class _WholeProgram:
         return not is_own and self.imports(MPI)
 
     def imports(self, package: str) -> bool:
-        """Return True if the program imports anything from a package of this name."""
         return any(found.root == package for found in self._imports)
 
     def aliases_of(self, package: str, names: Collection[str]) -> set[str]:

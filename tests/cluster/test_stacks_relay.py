@@ -34,7 +34,7 @@ def ask():
 def running(house, agents):
     """A house whose two servers have come, and the agents' ends of their connections."""
     opened = house(key=KEY)
-    channels = [membership.channel() for membership in agents.join_both(opened)]
+    channels = [membership.channel for membership in agents.join_both(opened)]
     opened.joining = False
     for peer in opened.registration.peers.values():
         peer.has_begun = True

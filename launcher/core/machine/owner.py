@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,9 +43,7 @@ def called(uid: int | None) -> str:
     """Return a user's name and uid, for example `alice (uid 1001)`."""
     if uid is None:
         return "an unknown user"
-    with suppress(KeyError, ImportError):
-        import pwd  # noqa: PLC0415 - only messages need it
-
+    with suppress(KeyError):
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     return f"uid {uid}"
 

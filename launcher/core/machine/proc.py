@@ -219,10 +219,7 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
 
 def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
-    """Return the seconds that a process's main thread (or this thread) waited for a core; None if unknown.
-
-    Source: Documentation/scheduler/sched-stats.rst of Linux.
-    """
+    """Return the seconds that a process's main thread (or this one) waited for a core; None if unknown (sched-stats.rst)."""
     try:
         with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - fast, for every rank
             return int(file.read(256).split()[1]) / 1e9
@@ -253,7 +250,6 @@ def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
 
 
 def own_limit() -> int:
-    """Return the maximum number of descriptors that this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -277,11 +273,7 @@ def make_room(files: int) -> bool:
 
 
 def make_room_for_servers(count: int) -> None:
-    """Raise the limit of open files for one connection to each of `count` servers.
-
-    Raises:
-        UnreadableError: the system's limit is too low.
-    """
+    """Raise the limit of open files for `count` connections; raise UnreadableError if the system's limit is too low."""
     if not make_room(count):
         raise UnreadableError(
             f"{count} servers need {count} connections, but the limit of open files is {own_limit()}",
@@ -328,7 +320,6 @@ def own_directory() -> Path | None:
 
 
 def davinci_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """Return the ids of this machine's Ascend devices in ascending order."""
     return _numbers(_DAVINCI, directory)
 
 

@@ -36,8 +36,6 @@ class JobServer:
 
 @frozen
 class Block:
-    """Consecutive ranks on one server."""
-
     name: str
     count: int
 
@@ -61,8 +59,6 @@ class SecretVariable:
 
 @frozen
 class JobOptions:
-    """The options that only job files have. Templates see each as a variable."""
-
     flavor: str = ""
     tlaunch: str = "tlaunch"
     image: str | None = None
