@@ -17,7 +17,7 @@ from launcher.supervise.disk import Disk
 
 
 class FileWriter:
-    """A writer of files from agents. `fileno` is readable when `answer` has something to send. Nothing blocks on the disk."""
+    """A writer of files from agents that never blocks. `fileno` is readable when `answer` has something to send."""
 
     def __init__(self, spec: RunSpec, disk: Disk) -> None:
         self._spec = spec
@@ -41,10 +41,7 @@ class FileWriter:
         self._disk.do(write)
 
     def answer(self) -> Iterator[str]:
-        """Send agents the answers since the last call; yield messages about files that could not be written.
-
-        An agent that turns out to share the run directory stops sending files; this also yields a message.
-        """
+        """Send agents the new answers; yield messages about files that were not written, or that are shared."""
         with suppress(OSError):
             while self._bell.recv(4096):
                 pass

@@ -68,7 +68,7 @@ def to_text(job: Job) -> str:
 
 
 def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
-    """Parse a job for this `machine` with the environment `inherited`; raise ValueError if it is not of this version."""
+    """Parse a job for this `machine` and the environment `inherited`; raise ValueError if it is not of this version."""
     try:
         record: dict[str, Any] = json.loads(_unpacked(base64.b64decode(text)))
         record["request"] |= {"inherited_env": {}, "machine": encode(machine), "here": None, "interfaces": {}}

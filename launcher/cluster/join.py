@@ -13,21 +13,7 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.cluster.coordinator_files import ControlEndpoint, remove_endpoint, sees_mark, write_endpoint
-from launcher.control.messages import (
-    PROTOCOL,
-    Challenge,
-    Hello,
-    JoinAccepted,
-    Message,
-    Ping,
-    Pong,
-    Ready,
-    Refused,
-    Waiting,
-    Welcome,
-    is_proof,
-    proof_of,
-)
+from launcher.control import messages
 from launcher.control.orders import BeginAttempt, Finish
 from launcher.core import atomic
 from launcher.core.errors import EXIT_OK, RefusedLayoutError, TlaunchError, UnreadableError
@@ -77,7 +63,7 @@ class AgentInfo:
 class Session:
     """An authenticated connection to the coordinator. Close it, or pass it on with `link`."""
 
-    def __init__(self, channel: Channel, welcome: Welcome, nonce: str = "") -> None:
+    def __init__(self, channel: Channel, welcome: messages.Welcome, nonce: str = "") -> None:
         """`nonce`: identifies this agent to the coordinator."""
         self.welcome = welcome
         self.nonce = nonce
@@ -89,11 +75,11 @@ class Session:
     def refuse(self, error: TlaunchError) -> None:
         """Report why this server cannot take part. This ends the run on all servers."""
         with suppress(ChannelClosedError):
-            self.channel.send(Refused(error.message, error.hint, error.exit_code))
+            self.channel.send(messages.Refused(error.message, error.hint, error.exit_code))
             self.channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Return True if this server shares the coordinator's run directory; otherwise write the endpoint to the local one."""
+        """Return True if this server shares the coordinator's run directory; else write the endpoint to its own."""
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
             write_endpoint(run_dir, ControlEndpoint((self.address,), self.welcome.key))
@@ -107,7 +93,7 @@ class Session:
     def wait_for_start(
         self,
         master_port: int | None,
-        on_waiting: Callable[[Waiting | JoinAccepted], None],
+        on_waiting: Callable[[messages.Waiting | messages.JoinAccepted], None],
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
     ) -> BeginAttempt:
@@ -120,7 +106,7 @@ class Session:
             TlaunchError: the run cannot start, or the coordinator is lost.
         """
         try:
-            self.channel.send(Ready(master_port, self._shares_files, program or {}, meeting))
+            self.channel.send(messages.Ready(master_port, self._shares_files, program or {}, meeting))
             silence = Silence(self.channel, self.welcome.silence_s)  # nothing was received during the preparation
             while not silence.is_too_long():
                 with suppress(TimeoutError):
@@ -142,17 +128,17 @@ class Session:
         self.channel.close()
 
     def _on_message(
-        self, message: Message, on_waiting: Callable[[Waiting | JoinAccepted], None]
+        self, message: messages.Message, on_waiting: Callable[[messages.Waiting | messages.JoinAccepted], None]
     ) -> BeginAttempt | None:
         match message:
-            case Ping():
-                self.channel.send(Pong(message.sent_ns, time.time_ns()))
+            case messages.Ping():
+                self.channel.send(messages.Pong(message.sent_ns, time.time_ns()))
             case BeginAttempt():
                 return message
-            case Waiting() | JoinAccepted():
-                self._has_joined = isinstance(message, JoinAccepted)
+            case messages.Waiting() | messages.JoinAccepted():
+                self._has_joined = isinstance(message, messages.JoinAccepted)
                 on_waiting(message)
-            case Refused():
+            case messages.Refused():
                 raise TlaunchError(message.message, hint=message.hint, exit_code=message.exit_code)
             case Finish(exit_code=code) if self._has_joined or code == EXIT_OK:
                 why = f": {message.reason}" if message.reason else ""
@@ -262,10 +248,10 @@ def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float
 
 def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
     nonce = os.urandom(16).hex()
-    challenge = _first_message(channel, Challenge)
+    challenge = _first_message(channel, messages.Challenge)
     channel.send(
-        Hello(
-            proof=proof_of(token, challenge.nonce, nonce),
+        messages.Hello(
+            proof=messages.proof_of(token, challenge.nonce, nonce),
             nonce=nonce,
             version=__version__,
             code=fingerprint(),
@@ -277,14 +263,14 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             agreement=member.agreement,
         )
     )
-    if challenge.protocol != PROTOCOL:
+    if challenge.protocol != messages.PROTOCOL:
         with suppress(ChannelClosedError, TimeoutError):  # wait until it has read this version
-            _first_message(channel, Welcome)
+            _first_message(channel, messages.Welcome)
         raise RefusedLayoutError(
             "the run's coordinator has another version of tlaunch", hint="install the same version on every server"
         )
     try:
-        welcome = _first_message(channel, Welcome, WELCOME_S)
+        welcome = _first_message(channel, messages.Welcome, WELCOME_S)
     except ChannelClosedError as error:
         if str(error) != CLOSED:
             raise
@@ -292,7 +278,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
         raise ChannelClosedError(
             "another tlaunch run, or this one with another token, listens there and closed the connection"
         ) from error
-    if not is_proof(welcome.proof, token, nonce, challenge.nonce):
+    if not messages.is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("the process at this address does not know this run")
     if not is_run_name(welcome.run_name):
         raise ChannelClosedError(
@@ -302,19 +288,13 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
 
 
 def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
-    """Return the next message, which must be of this kind.
-
-    Raises:
-        TlaunchError: the coordinator refused this machine.
-        PassingRefusalError: the coordinator refused it for now.
-        ChannelClosedError: the message is of another kind.
-    """
+    """Return the next message; raise TlaunchError for a refusal, or ChannelClosedError for another kind."""
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message
-        if isinstance(message, Refused) and message.passing:
+        if isinstance(message, messages.Refused) and message.passing:
             raise PassingRefusalError(message.message, hint="use a longer --join-timeout")
-        if isinstance(message, Refused):
+        if isinstance(message, messages.Refused):
             raise TlaunchError(message.message, hint=message.hint, exit_code=message.exit_code)
         raise ChannelClosedError("the process at this address is not a coordinator")
     raise TimeoutError

@@ -113,7 +113,7 @@ class Observer(Protocol):
         """Handle a signal that was forwarded to the run; `at_once` if it ends the run without grace."""
 
     def tick(self) -> bool:
-        """Do periodic work, about every TICK_S seconds. Return True to be called again at once; events wait meanwhile."""
+        """Do periodic work, every TICK_S seconds or so. Return True to be called again at once; events wait."""
 
 
 class _Shelter:

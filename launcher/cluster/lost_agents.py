@@ -49,7 +49,7 @@ class LostAgents:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Record that an agent's ranks have ended; return True if its proof is valid. `drawn`: the coordinator's nonce."""
+        """Record that an agent's ranks have ended, if its proof is valid: return that. `drawn`: our nonce."""
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)
@@ -61,10 +61,7 @@ class LostAgents:
 
 
 def report_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
-    """Report to the coordinator that this server's ranks have ended; return True if it received the report.
-
-    Blocks until the coordinator can be reached, at most `seconds`.
-    """
+    """Try for `seconds` to tell the coordinator that this server's ranks have ended; return True on success."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -53,10 +53,7 @@ class ProcessPlace:
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """Return the ranges of ranks on the same server in order.
-
-    A server has several if ranks alternate between servers.
-    """
+    """Return the ranges of ranks on the same server, in order: several for one server if ranks alternate."""
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
     return tuple((index, sum(1 for _ in same)) for index, same in found)
@@ -104,7 +101,7 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
 
 
 def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], guard: int | None) -> None:
-    """Hand over this process's MPI identity to its server's agent, or raise TlaunchError. Block until the run has ended."""
+    """Hand over this process's MPI identity to its agent, or raise TlaunchError. Block until the run has ended."""
 
     def pass_on(number: int) -> None:
         if number not in _AT_ONCE:
@@ -131,7 +128,7 @@ def fork_guard() -> int:
 
 
 def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
-    """Open the socket of this server's placeholders; raise TlaunchError if another agent of this run and server is running."""
+    """Open the socket of this server's placeholders; raise TlaunchError if another agent of it is running."""
     try:
         return MpiProxies(meeting_name(token, str(place.server_index)), place.global_ranks)
     except OSError as error:
@@ -142,7 +139,7 @@ def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
 
 
 def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
-    """Block until every placeholder of this server has sent its identity; raise TlaunchError if one is late or has ended."""
+    """Block until all placeholders of this server have connected; raise TlaunchError if one is late or has ended."""
     deadline = time.monotonic() + patience_s
     poll = select.poll()
     poll.register(members, select.POLLIN)

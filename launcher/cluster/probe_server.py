@@ -27,11 +27,7 @@ Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] 
 
 
 def serve_probes(membership: Session, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Block and answer questions until the coordinator finishes; return its last message. `also` may answer first.
-
-    Raises:
-        TlaunchError: the coordinator is lost.
-    """
+    """Answer questions until the coordinator finishes; return its last message, or raise TlaunchError if it is lost."""
     server = _ProbeServer(membership, also)
     try:
         return server.run()

@@ -96,10 +96,7 @@ class ProbeEngines:
         return failure
 
     def close(self, patience_s: float) -> None:
-        """Wait up to `patience_s` for engines to end, then end them and all their remaining processes. Blocks.
-
-        Engines start ssh in separate process groups, which survive them if a server does not answer.
-        """
+        """Wait up to `patience_s` for engines; end the rest, such as ssh in its own process group. Blocks."""
         deadline = time.monotonic() + patience_s
         while any(self._running()) and time.monotonic() < deadline:
             time.sleep(POLL_S)

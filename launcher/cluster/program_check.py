@@ -63,10 +63,7 @@ def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Refus
 
 
 def question(words: Sequence[str], request: Request) -> dict[str, Any]:
-    """Return the question for digests of the program that `words` start.
-
-    Of the user's variables only PATH, PYTHONPATH and PYTHONSAFEPATH are sent.
-    """
+    """Return the question for digests of the program `words`. Of the user's variables only paths of Python are sent."""
     variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
     return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
 

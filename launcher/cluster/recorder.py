@@ -10,27 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.control.messages import ChunkAck, Done, FileChunk, FileSnapshot
-from launcher.core.events import (
-    COORDINATOR,
-    AgentEnded,
-    AgentStarted,
-    Cause,
-    Hung,
-    Killing,
-    Leftovers,
-    NotExiting,
-    Preloaded,
-    Preloading,
-    RankEnded,
-    RankStarted,
-    SchedulerEnded,
-    SchedulerStarted,
-    Slow,
-    TimestampedEvent,
-    Trouble,
-    Unkillable,
-    from_line,
-)
+from launcher.core import events
 from launcher.core.records import RankSpec, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
@@ -44,8 +24,9 @@ SECRET = frozenset({"env.log"})  # has the same mode as on its own server
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # The coordinator itself records attempts, verdicts and ends.
 _PASSED_ON = (
-    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, NotExiting, Leftovers,
-    Killing, Unkillable,
+    events.AgentStarted, events.Preloading, events.Preloaded, events.RankStarted, events.RankEnded,
+    events.SchedulerStarted, events.SchedulerEnded, events.Slow, events.Hung, events.NotExiting, events.Leftovers,
+    events.Killing, events.Unkillable,
 )  # fmt: skip
 
 
@@ -54,29 +35,29 @@ class ServersRecorder(RunRecorder):
 
     def __init__(self, spec: RunSpec, head: LauncherLink, disk: Disk) -> None:
         run_dir = RunDir(spec.run_dir)
-        event_log = EventLog(run_dir.events, COORDINATOR, head.events_fd, disk=disk)
-        super().__init__(spec.name, COORDINATOR, run_dir, event_log)
+        event_log = EventLog(run_dir.events, events.COORDINATOR, head.events_fd, disk=disk)
+        super().__init__(spec.name, events.COORDINATOR, run_dir, event_log)
         self._head = head
         self._unkillable: set[int] = set()
         self._events_lost = 0  # events that servers could not record
         self.progress = Progress(len(spec.ranks))
 
-    def keep(self, stamped: TimestampedEvent) -> None:
+    def keep(self, stamped: events.TimestampedEvent) -> None:
         self.progress.take(stamped)
         super().keep(stamped)
 
-    def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[RankEnded]:
+    def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[events.RankEnded]:
         """Record an agent's event with the coordinator's time; return a list with it if it is the end of a rank."""
         kept = list(passed_on(line, ahead_ns, server, server_index))
         for stamped in kept:
             self.keep(stamped)
-        return [stamped.event for stamped in kept if isinstance(stamped.event, RankEnded)]
+        return [stamped.event for stamped in kept if isinstance(stamped.event, events.RankEnded)]
 
     def note_end(self, done: Done) -> None:
         self._unkillable.update(done.unkillable)
         self._events_lost += done.events_lost
 
-    def close(self, cause: Cause, exit_code: int) -> None:
+    def close(self, cause: events.Cause, exit_code: int) -> None:
         """Write the report and the last event, and wait until the launcher has read all events."""
         self.write_report(
             cause,
@@ -86,32 +67,28 @@ class ServersRecorder(RunRecorder):
             unkillable=tuple(sorted(self._unkillable)),
             events_lost=self._events_lost,
         )
-        self.record(AgentEnded(cause, exit_code))
+        self.record(events.AgentEnded(cause, exit_code))
         self.event_log.close(self._head.death_fd)
 
 
-def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[TimestampedEvent]:
+def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[events.TimestampedEvent]:
     """Yield the event of an agent's line with the coordinator's time, if it belongs in the run's record.
 
     `ahead_ns`: how far the server's clock is ahead. Invalid lines and events of other servers' ranks are dropped.
     """
     try:
-        stamped = from_line(line)
+        stamped = events.from_line(line)
     except ValueError:
         return
     if stamped is None:
         return
     own = {device.global_rank for device in server.devices}
-    match stamped.event:
-        case RankStarted(global_rank=rank) | RankEnded(global_rank=rank) | Slow(global_rank=rank) if rank not in own:
-            return
-        case NotExiting(global_rank=rank) if rank not in own:
-            return
-        case Hung(global_ranks=ranks) if not own.issuperset(ranks):
-            return
+    named = {getattr(stamped.event, "global_rank", None), *getattr(stamped.event, "global_ranks", ())}
+    if not own.issuperset(named - {None}):
+        return
     stamped = replace(stamped, time_ns=stamped.time_ns - ahead_ns, server_index=server_index)
-    if isinstance(stamped.event, Trouble):
-        yield replace(stamped, event=Trouble(f"server {server.server_id}: {stamped.event.message}"))
+    if isinstance(stamped.event, events.Trouble):
+        yield replace(stamped, event=events.Trouble(f"server {server.server_id}: {stamped.event.message}"))
     elif isinstance(stamped.event, _PASSED_ON):
         yield stamped
 
@@ -140,10 +117,7 @@ class FileReceiver:
         self._reported: set[str] = set()
 
     def take(self, server_index: int, message: FileChunk | FileSnapshot, ahead_ns: int) -> ChunkAck | None:
-        """Write the message's data and return the answer; None if the message is invalid.
-
-        `ahead_ns`: how far that server's clock is ahead of the coordinator's.
-        """
+        """Write the data and return the answer; None if it is invalid. `ahead_ns`: of that server's clock."""
         if self._server_of.get(message.global_rank) != server_index:
             return None
         kinds = GROWING if isinstance(message, FileChunk) else REWRITTEN

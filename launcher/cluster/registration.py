@@ -21,18 +21,7 @@ from launcher.cluster.lost_agents import LostAgents, longest_s
 from launcher.cluster.meeting_check import unresolved
 from launcher.cluster.program_check import refusal
 from launcher.cluster.stack_requests import StacksRelay
-from launcher.control.messages import (
-    MAX_LINE_BYTES,
-    AskStacks,
-    Freed,
-    Hello,
-    Message,
-    Ready,
-    Refused,
-    Welcome,
-    is_proof,
-    proof_of,
-)
+from launcher.control import messages
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.machine.interfaces import addresses_of
 from launcher.core.records import Server
@@ -56,7 +45,7 @@ class Registration:
 
     def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
         """`mark`: see launcher/cluster/coordinator_files.py."""
-        self.refused: list[tuple[Hello, TlaunchError]] = []
+        self.refused: list[tuple[messages.Hello, TlaunchError]] = []
         self._plan = plan
         self.mark = mark
         self._servers = servers
@@ -114,7 +103,7 @@ class Registration:
         return {index: ready.master_port for index, ready in self._ready.items() if ready.master_port is not None}
 
     @property
-    def _ready(self) -> dict[int, Ready]:
+    def _ready(self) -> dict[int, messages.Ready]:
         return {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
 
     def addresses_of(self, server_index: int) -> tuple[str, ...]:
@@ -153,21 +142,25 @@ class Registration:
             peer.lose("too many unauthenticated connections")  # the oldest, since agents authenticate at once
 
     def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
-        """Process messages of an unauthenticated connection; return the error if an agent with the run's token does not fit."""
+        """Process messages of an unauthenticated connection; return the error of an agent that does not fit."""
         for message in peer.take():
-            if peer.lost is not None and isinstance(message, Hello):
+            if peer.lost is not None and isinstance(message, messages.Hello):
                 continue  # the agent connects again
-            if isinstance(message, AskStacks) and self.stacks_relay.begin(message, peer, running=not joining):
+            if isinstance(message, messages.AskStacks) and self.stacks_relay.begin(message, peer, running=not joining):
                 continue
-            if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
+            if isinstance(message, messages.Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
                 continue
             # If the engine starts all agents, manually started ones are refused: `shared_token` is no protection then.
             if (
-                not isinstance(message, Hello)
+                not isinstance(message, messages.Hello)
                 or (message.agreement is not None and self._plan.brings_all)
-                or not is_proof(message.proof, self._token_of(message), peer.nonce, message.nonce)
+                or not messages.is_proof(message.proof, self._token_of(message), peer.nonce, message.nonce)
             ):
-                if isinstance(message, Hello) and message.agreement is not None and len(self.mistaken) < MAX_MISTAKEN:
+                if (
+                    isinstance(message, messages.Hello)
+                    and message.agreement is not None
+                    and len(self.mistaken) < MAX_MISTAKEN
+                ):
                     self.mistaken.add(peer.channel.peer_address[0])
                 peer.lose("it did not authenticate")
                 continue
@@ -175,7 +168,7 @@ class Registration:
                 self._take_in(message, peer, joining=joining)
             except TlaunchError as error:
                 passing = isinstance(error, NotYetError)
-                peer.send(Refused(error.message, error.hint, error.exit_code, passing))
+                peer.send(messages.Refused(error.message, error.hint, error.exit_code, passing))
                 peer.lose("refused")
                 if passing:
                     continue
@@ -183,13 +176,15 @@ class Registration:
                 return error
         return None
 
-    def take_first_words(self, peer: AgentConnection, pass_on: Callable[[Message], object]) -> TlaunchError | None:
+    def take_first_words(
+        self, peer: AgentConnection, pass_on: Callable[[messages.Message], object]
+    ) -> TlaunchError | None:
         """Process a registered agent's first messages; return its error, or None. `pass_on` gets other messages."""
         assert peer.server_index is not None, "it has been welcomed"
         for message in peer.take():
-            if isinstance(message, Ready):
+            if isinstance(message, messages.Ready):
                 peer.ready = message
-            elif isinstance(message, Refused):
+            elif isinstance(message, messages.Refused):
                 kind = RefusedError if message.exit_code == RefusedError.exit_code else TlaunchError
                 server_id = self._servers[peer.server_index].server_id
                 where = peer.hello.host if peer.hello else peer.address
@@ -210,16 +205,16 @@ class Registration:
         if error is None and peer.ready is not None:
             error = self.unlike() or self.unshared()
             if error is not None:
-                peer.send(Refused(error.message, error.hint, error.exit_code))
+                peer.send(messages.Refused(error.message, error.hint, error.exit_code))
                 peer.ready = None  # it has not joined, and cannot be lost
         return error
 
-    def place_of(self, hello: Hello) -> int:
+    def place_of(self, hello: messages.Hello) -> int:
         """Return the index of the server that sent `hello`, or raise as `server_of`."""
         return server_of(hello, self._register)
 
     def note_lost(self, lost: AgentConnection, grace_s: float) -> None:
-        """Record the loss of an agent, whose ranks may still be running for `grace_s`: connections of living ends can break."""
+        """Record the loss of an agent, whose ranks may go on for `grace_s`: a broken connection ends no process."""
         if not lost.over:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
@@ -231,11 +226,11 @@ class Registration:
         staying = set(self.unauthenticated)
         yield from (peer for peer in unknown if peer not in staying)
 
-    def _token_of(self, hello: Hello) -> str:
+    def _token_of(self, hello: messages.Hello) -> str:
         """Return the token for an agent. A manually started agent has its own job, and only gets the run's name."""
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
-    def _take_in(self, hello: Hello, peer: AgentConnection, *, joining: bool) -> None:
+    def _take_in(self, hello: messages.Hello, peer: AgentConnection, *, joining: bool) -> None:
         if self.refusal is not None:
             raise self.refusal
         _check_version(hello, self._code)
@@ -262,15 +257,15 @@ class Registration:
                 hint="wait until the run is over, then start the command on every server",
             )
         peer.hello, peer.server_index = hello, index
-        peer.channel.longest_line_bytes = MAX_LINE_BYTES
+        peer.channel.longest_line_bytes = messages.MAX_LINE_BYTES
         self.peers[index] = peer
-        proof = proof_of(self._token_of(hello), hello.nonce, peer.nonce)
+        proof = messages.proof_of(self._token_of(hello), hello.nonce, peer.nonce)
         job = None if hello.agreement is not None else self._plan.job
-        peer.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self.mark, self._plan.key))
+        peer.send(messages.Welcome(proof, index, self._run_name, self._plan.silence_s, job, self.mark, self._plan.key))
         peer.ask()
 
 
-def _check_version(hello: Hello, code: str) -> None:
+def _check_version(hello: messages.Hello, code: str) -> None:
     if hello.version != __version__:
         raise RefusedLayoutError(
             f"{described(hello)} has tlaunch {hello.version}, and this machine has {__version__}",

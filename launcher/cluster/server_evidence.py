@@ -197,7 +197,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict for servers that cannot reach each other. It blames no rank, unless the culprit is stopped."""
+        """Return the verdict for servers that are apart. It blames no rank, unless the culprit is stopped."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]

@@ -270,7 +270,7 @@ class RunController:
             self._leave()
 
     def _next_allotment(self, membership: Membership) -> DeviceAssignment | None:
-        """Return the next attempt's devices, or the present ones if only they fit; else cancel the restart and return None."""
+        """Return the next attempt's devices, or the present ones; if none fit, cancel the restart."""
         following = membership.next(self._there)
         if following is None and self.outcome.is_resizing and membership.keeps_present(self._there):
             self.outcome.record(Trouble(f"{NO_LAYOUT}; ranks continue on their previous devices"))

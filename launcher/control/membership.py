@@ -70,7 +70,7 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
 
     def note_loss(self, loss: ServerLost, name: str, servers: Collection[int], now_s: float) -> DevicesChanged | None:
-        """Record the loss of the server `name`; return the change if its devices are excluded, which leaves a layout."""
+        """Record the loss of the server `name`; return the change if its devices are excluded."""
         server = loss.server
         self._returned.pop(server, None)
         if loss.finished or loss.is_own_fault:

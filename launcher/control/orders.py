@@ -66,10 +66,7 @@ class ProbeTarget:
 
 @frozen
 class ProbeReach:
-    """Ask a server to connect to all targets at the same time and report the result.
-
-    The server sends no data to ports that may belong to ranks.
-    """
+    """Ask a server to connect to all targets at once and report; it sends no data to ports that may belong to ranks."""
 
     server: int
     number: int

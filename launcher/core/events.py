@@ -277,11 +277,7 @@ def to_line(stamped: TimestampedEvent) -> str:
 
 
 def from_line(line: str | bytes) -> TimestampedEvent | None:
-    """Parse a line that `to_line` wrote. Return None for an event that only later versions know.
-
-    Raises:
-        ValueError: the line is not an event, or has another schema.
-    """
+    """Parse a line of `to_line`; return None for an event of later versions; raise ValueError for anything else."""
     try:
         fields: dict[str, Any] = parse_json(line)
         schema, name = fields.pop("schema"), fields.pop("event")

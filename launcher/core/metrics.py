@@ -107,11 +107,7 @@ def append(path: Path, record: Record) -> None:
 
 
 def append_fields(path: Path, fields: Mapping[str, object]) -> None:
-    """Append a line in one write; terminate an incomplete line before it. Creates the file but not its directory.
-
-    Raises:
-        OSError: the directory does not exist, the disk is full, ...
-    """
+    """Append a line in one write, after ending an incomplete one; raise OSError if it cannot be written whole."""
     line = _line(fields)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:

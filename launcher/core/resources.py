@@ -35,7 +35,7 @@ def stand_in_note(name: str, kind: str, packaged: Path) -> str:
 
 
 def at_home(path: str) -> str:
-    """Return `path` with a leading `~` expanded, which shells do not in `--runs-dir=~/runs`; raise UsageError if unknown."""
+    """Return `path` with a leading `~` expanded, which shells do not in `--runs-dir=~/runs`; or raise UsageError."""
     found = os.path.expanduser(path) if path.startswith("~") else path  # noqa: PTH111 - as in `state_dir`
     if found == "~" or found.startswith("~/"):
         raise UsageError(f"{path}: the home directory is unknown", hint="set HOME, or write an absolute path")
@@ -62,7 +62,7 @@ def state_dir() -> Path | None:
 
 
 def writable_dir(preferred: Path) -> Path:
-    """Return `preferred` if it is writable, else the cache directory, which is created if needed (OSError if it cannot be)."""
+    """Return `preferred` if it is writable, else the cache directory after creating it, or raise OSError."""
     directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
     return directory

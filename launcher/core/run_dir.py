@@ -72,7 +72,7 @@ class _Named:
 
 
 def _of_rank(name: str) -> Callable[[RunDir, int], Path]:
-    """Return a method from a rank to the path of its file `name`. It joins once: it is called for thousands of ranks."""
+    """Return a method from a rank to the path of its file. It joins once, since it is called for thousands."""
     return lambda run_dir, global_rank: run_dir.root / f"device{global_rank}/{name}"
 
 

@@ -65,11 +65,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Report:
-        """Parse the output of `to_json`.
-
-        Raises:
-            ValueError: the text is not a report that this version supports.
-        """
+        """Parse the output of `to_json`; raise ValueError if this version does not support it."""
         fields = parse_json(text)
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")

@@ -175,7 +175,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
 
 
 def draft(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> tuple[Draft, ...]:
-    """Return every rank in order, with the origins of its variables. `own_table`, and what is raised: as in `assemble`."""
+    """Return every rank in order, with the origins of its variables. `own_table` and errors: as in `assemble`."""
     request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes on every access
     used, run_dir = _used(request), request.runs_dir / name
     master = _master_addr(used), master_port

@@ -34,7 +34,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
-    """Return TLAUNCH_RUN_ID unchanged, else --name or the program's name and the engine's job ID; or raise UsageError."""
+    """Return TLAUNCH_RUN_ID unchanged, else --name or the program's and the engine's job ID; or raise UsageError."""
     if given := _given_name(inherited):
         return _checked(given)
     if rank.job:

@@ -123,11 +123,7 @@ _SAME_OPTION = {"machinefile": "hostfile", "f": "hostfile", "rtos": "runtime-opt
 
 
 def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpirun:
-    """Return the mpirun on the PATH of `environment`, or the one with the given name or path. Runs it to get its version.
-
-    Raises:
-        UnreadableError: it is missing, or its options are unknown.
-    """
+    """Return the mpirun on PATH, or at `path`, with the version that it prints; or raise UnreadableError."""
     wanted = path or "mpirun"
     found = shutil.which(wanted, path=environment.get("PATH"))
     if found is None:
@@ -259,10 +255,7 @@ def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int]
 
 
 def _hostfile_path(directory: Path) -> Path:
-    """Return the path for mpirun's hostfile: in `directory`, or in the temporary directory if its path has a comma.
-
-    Open MPI 5 ends a path at a comma. The name in the temporary directory is derived from `directory`.
-    """
+    """Return the hostfile's path: a temporary one if `directory` has a comma, where Open MPI 5 ends a path."""
     if "," not in str(directory):
         return directory / "hosts"
     path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"

@@ -79,12 +79,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
 
 
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
-    """Return the nodes as servers, each with as many devices as it has GPUs, or as requested.
-
-    Raises:
-        UsageError: the number is not given by Slurm or the user; or the job is heterogeneous, so that nodes would be
-            idle.
-    """
+    """Return the nodes as servers; raise UsageError if their devices are unknown, or the job is heterogeneous."""
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
         raise UsageError(

@@ -16,7 +16,7 @@ _MAX_NAME_BYTES = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
-    """Return the libraries that a compiled program names (DT_NEEDED), such as "libmpi.so.40"; empty for any other file."""
+    """Return the libraries that a compiled program names (DT_NEEDED), such as "libmpi.so.40"; else nothing."""
     try:
         with path.open("rb") as file:
             return tuple(_names(file))

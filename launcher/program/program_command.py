@@ -36,10 +36,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Parse the command `argv` for the directory `cwd` and PATH `search_path`; return None unless it is supported Python.
-
-    `env python ...` and scripts with a `#!` line for Python count as Python.
-    """
+    """Parse `argv`, also with `env` or a `#!` line, for `cwd` and PATH; None unless it is supported Python."""
     words = _without_env(list(argv))
     if not words:
         return None

@@ -23,7 +23,7 @@ DEFAULT_RECIPE = "transformer"  # catalogue name of the bundled program that TRA
 
 
 def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
-    """Return the command as `python -m launcher.MODULE` if it runs tlaunch, not another package `launcher`; else None."""
+    """Return the command as `python -m launcher.MODULE` if it runs tlaunch, and no other `launcher`; else None."""
     is_start = (command.kind, Path(command.target).name) == ("script", Path(START).name)
     if is_start or (command.kind, command.target) == ("code", START_BY_NAME[1]):
         option, module, arguments = command.arguments[:1], "".join(command.arguments[1:2]), command.arguments[2:]

@@ -279,7 +279,7 @@ def test_other_versions_are_refused(opened, agents, changes, expected):
 def test_a_server_that_cannot_take_part_says_so_to_the_run(opened, agents):
     """Its own exit code and hint; what else it has said is kept."""
     membership = come(opened, agents, host="h2", addresses=("10.0.0.9",))
-    membership._channel.send(messages.EventReport("line"))
+    membership.channel.send(messages.EventReport("line"))
     membership.refuse(RefusedLayoutError("no cores", hint="buy some"))
     opened.attend(lambda: opened.errors)
     (error,) = opened.errors

@@ -110,11 +110,7 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
 
 
 def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the Slurm task of this process, or None. A task that is only an ancestor of this process does not count.
-
-    Raises:
-        UsageError: as `read_engine_rank`.
-    """
+    """Return the Slurm task that this process itself is, or None; raise as `read_engine_rank`."""
     return _slurm_rank(environment) if environment.get("SLURM_TASK_PID") == str(pid) else None
 
 

@@ -49,11 +49,7 @@ def called(uid: int | None) -> str:
 
 
 def uids_of_file(path: str | Path) -> frozenset[int]:
-    """Return the owners of a file. For a symbolic link, these are the owners of the link and of its target.
-
-    Raises:
-        OSError: the file does not exist, or is not accessible.
-    """
+    """Return the owners of a file, and for a link also of its target; raise OSError if it is not accessible."""
     uids = {os.lstat(path).st_uid}
     with suppress(OSError):
         uids.add(os.stat(path).st_uid)  # noqa: PTH116 - `path` may be a str

@@ -219,7 +219,7 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
 
 def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
-    """Return the seconds that a process's main thread (or this one) waited for a core; None if unknown (sched-stats.rst)."""
+    """Return the seconds that a process's main thread (or this one) waited for a core (sched-stats.rst), or None."""
     try:
         with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - fast, for every rank
             return int(file.read(256).split()[1]) / 1e9
