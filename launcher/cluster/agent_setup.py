@@ -51,7 +51,7 @@ class AgentSetup:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
-    """Return the coordinator's endpoint from the environment of an agent that an engine started; or raise UsageError."""
+    """Return the coordinator's endpoint from the environment of an engine's agent; raise UsageError if it has none."""
     token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
     addresses = tuple(
         (host.strip("[]"), int(port))

@@ -115,7 +115,6 @@ class House:
 
 @pytest.fixture
 def house():
-    """Gives a function that opens one."""
     opened = []
 
     def open_house(**options):

@@ -29,7 +29,6 @@ WELCOME = Welcome("", 1, "a-run", 60.0, mark="a-mark", key="the key")
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
 def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected, is_shared):
-    """Unless it is the coordinator's own, which this server sees."""
     coordinator, channel = map(Channel, connected)
     run_dir = RunDir(spec.run_dir, 1)
     membership = Session(channel, WELCOME)
@@ -46,7 +45,6 @@ def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 def test_a_directory_of_another_user_is_not_filled(spec):
-    """Nor is a server's part of it, nor a rank's; one's own link to a directory elsewhere may stand there."""
     run_dir = RunDir(spec.run_dir, 1)
     take_place(spec, 1, {})
     for directory in (run_dir.root, run_dir.report.parent, run_dir.device(spec.ranks[-1].global_rank)):
@@ -63,7 +61,6 @@ def test_a_directory_of_another_user_is_not_filled(spec):
 
 
 def test_a_server_that_sees_the_mark_shares_the_directory(tmp_path):
-    """Another directory of the same name does not have it. Where nothing can be written, there is no mark."""
     ours, others, missing = (RunDir(tmp_path / name) for name in ("ours", "others", "missing"))
     for run_dir in (ours, others):
         run_dir.root.mkdir()

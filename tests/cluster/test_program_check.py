@@ -45,7 +45,6 @@ def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, 
 
 @pytest.mark.parametrize("same_program", [True, False])
 def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless_allowed(house, agents, same_program):
-    """What each has said with its first words is compared once all have come."""
     opened = house(brings_all=True, same_program=same_program)
     first, second = agents.join_both(opened)
     barrier = JoinBarrier(opened.plan, opened.registration, 0)
@@ -64,7 +63,6 @@ def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless
 
 
 def test_what_an_examination_asks_is_answered_by_digests_and_shows_no_secret(tmp_path):
-    """Of the run's variables only those that say where modules are."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "util.py").write_text("")
     (tmp_path / "train.py").write_text("import util")

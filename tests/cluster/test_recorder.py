@@ -28,7 +28,6 @@ def heard(event, server_index=1):
 
 @pytest.mark.parametrize("event", PASSED_ON, ids=repr)
 def test_what_happens_to_ranks_is_told_by_the_coordinator_s_clock(event):
-    """That server's is 400 ns ahead; whose word it is stays known."""
     assert heard(event) == [TimestampedEvent(600, 1, event)]
 
 
@@ -53,6 +52,5 @@ def test_what_is_no_event_of_this_version_is_passed_over(line):
 
 
 def test_a_server_speaks_of_itself_and_its_own_ranks_only():
-    """Whatever it calls itself; a rank of another server cannot be said to have ended."""
     assert heard(Leftovers(2), server_index=-1) == [TimestampedEvent(600, 1, Leftovers(2))]
     assert heard(RankEnded(0, 9, 0)) == heard(RankStarted(4, 9)) == heard(Hung((0, 1), 30.0)) == []

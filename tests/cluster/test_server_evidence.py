@@ -23,7 +23,6 @@ NOW_NS = time.time_ns()
 
 
 def servers(*counts):
-    """Return servers 10.0.0.1, 10.0.0.2, ... with so many ranks each."""
     numbers = count()
     return tuple(
         Server(f"10.0.0.{index + 1}", tuple(Device(local, next(numbers)) for local in range(ranks)))
@@ -118,7 +117,6 @@ def test_the_verdict_on_what_servers_testify_and_on_those_that_are_lost(make_evi
 
 
 def test_all_servers_that_were_lost_at_about_the_same_time_are_named(make_evidence):
-    """One that was lost long before or after is not among them."""
     evidence = make_evidence(1, 1, 1, 1, 1)
     for server in (3, 1, 2):
         is_lost(server, CLOSED)(evidence)
@@ -162,7 +160,6 @@ def test_a_machine_that_stood_still_blames_no_server_that_gave_it_up(make_eviden
 
 
 def test_a_server_that_has_gone_after_its_ranks_ended_well_leaves_no_doubt(make_evidence):
-    """It has no more to report than that, and is not awaited."""
     evidence = make_evidence(1, 2)
     evidence.note_finished(1, {rank: RankExit(rank, 7, 0, None, NOW_NS - 10**10) for rank in (1, 2)})
     assert evidence.awaited([0, 1]) == [0]

@@ -32,7 +32,6 @@ def ask():
 
 @pytest.fixture
 def running(house, agents):
-    """A house whose two servers have come, and the agents' ends of their connections."""
     opened = house(key=KEY)
     channels = [membership.channel for membership in agents.join_both(opened)]
     opened.joining = False
@@ -114,7 +113,6 @@ def test_before_ranks_are_started_no_server_is_asked(running, ask):
 
 @pytest.mark.parametrize(("own", "key"), [(KEY, "another key"), (KEY, ""), ("", "")])
 def test_an_asker_that_does_not_know_the_key_hears_nothing(house, ask, own, key):
-    """Where there is none, as while servers are only examined, an empty one proves nothing."""
     opened = house(key=own, joining=False)
     future = ask(opened, key=key)
     opened.attend(future.done)

@@ -279,7 +279,6 @@ HISTORIES = list(_histories())
 
 @pytest.mark.parametrize(("setup", "lines"), HISTORIES)
 def test_a_history_has_its_orders(setup, lines):
-    """Line by line, and none twice: what was decided of a run is decided once."""
     play = Play(setup)
     for line in lines:
         given, expected = play.line(line)
@@ -289,7 +288,6 @@ def test_a_history_has_its_orders(setup, lines):
 
 
 def test_there_are_histories_enough():
-    """As many as were promised, and no two of one name."""
     names = [each.id for each in HISTORIES]
     assert len(names) >= 80
     assert len(set(names)) == len(names)

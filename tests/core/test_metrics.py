@@ -24,7 +24,6 @@ def test_a_record_is_the_same_after_it_was_a_line(record):
 
 
 def test_what_json_does_not_have_is_null():
-    """NaN and infinities are written as null; only a loss is NaN again."""
     line = to_line(StepMetrics(1, 0, 1, math.inf, math.inf))
     assert json.loads(line)["loss"] is None
     assert from_line(line) == ((StepMetrics(1, 0, 1, math.nan),), None)
@@ -32,7 +31,6 @@ def test_what_json_does_not_have_is_null():
 
 
 def test_a_torn_line_is_ended_by_the_next(tmp_path):
-    """A directory that somebody removed stays away."""
     with pytest.raises(FileNotFoundError):
         append(tmp_path / "run" / "metrics.jsonl", STEP)
     assert list(tmp_path.iterdir()) == []
@@ -45,7 +43,6 @@ def test_a_torn_line_is_ended_by_the_next(tmp_path):
 
 
 def test_a_line_for_which_there_is_no_room_is_an_error(tmp_path):
-    """Also where a part of it could be written, which the next line that finds room ends."""
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(b"\n" * 10_000_000)  # beyond what anything else of this process writes meanwhile
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

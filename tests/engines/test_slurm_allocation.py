@@ -34,7 +34,6 @@ echo "NodeName=n2 Arch=x86_64 Gres=gpu:8 NodeAddr=n2-ib NodeHostName=n2 Version=
 
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
-    """Outside of a job the hint is how to get one."""
     given = {"SLURM_JOB_CPUS_PER_NODE": "4(x2)", "SLURM_JOB_END_TIME": "99"}
     assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given) == Allocation(
         job_id="12", nodes=(Node("n1", "alpha", "10.0.0.1"), Node("n2", "n2", "n2-ib")), ends_at_s=99.0,
@@ -71,7 +70,6 @@ def test_a_job_makes_a_rank_table():
     ({"SLURM_HET_SIZE": ""}, 1), ({"SLURM_HET_SIZE": "9" * 5000}, 1), ({}, 1),
 ])  # fmt: skip
 def test_no_rank_table_is_made_of_a_part_of_a_heterogeneous_job(tmp_path, given, groups):
-    """The nodes of its other groups would stay idle. With a rank table the user has chosen the nodes."""
     allocation = read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given)
     assert allocation.groups == groups
     if groups == 1:
@@ -83,7 +81,6 @@ def test_no_rank_table_is_made_of_a_part_of_a_heterogeneous_job(tmp_path, given,
 
 
 def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
-    """A controller that does not answer leaves the end that was given before; without one it is an error."""
     assert time_left_s(SLURM_JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 1-02:03:04'")) == 93784.0
     assert time_left_s(SLURM_JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 UNLIMITED'")) is None
     environment = slurm_here(tmp_path, squeue="echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
@@ -107,7 +104,6 @@ def test_what_is_no_time_is_an_error(text):
 
 
 def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
-    """KillWait after the limit; a controller that is silent sets none."""
     given = "echo 'KillOnBadExit           = 0'; echo 'KillWait                = 7 sec'"
     environment = slurm_here(tmp_path, squeue="echo '12 1:00'", scontrol=given)
     before_s = time.time()
@@ -126,7 +122,6 @@ def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(given, cpus):
 
 
 def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
-    """Of several nodes the worst is named, and others are counted. A CPU for each rank is enough."""
     on_n1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
     [said] = shortage_warnings(on_n1, 8)
     assert all(part in said for part in ("1 CPU on n1 for 8 ranks", "--exclusive", "--cpus-per-task=8"))

@@ -66,7 +66,6 @@ BOTH = (ETHERNET, FABRIC)
     (("10.88.0.1",), (), {}, None),
 ])  # fmt: skip
 def test_the_interface_is_the_one_that_alone_has_the_address_of_the_table(called, entries, meanings, expected):
-    """And whose first address, which libraries take, is in the same network; else libraries choose."""
     assert interface_of(called, held(*entries), meanings) == expected
 
 
@@ -75,7 +74,6 @@ def test_the_interface_is_the_one_that_alone_has_the_address_of_the_table(called
     (("h1", "h2"), False),
 ])  # fmt: skip
 def test_servers_that_are_all_on_loopback_reach_each_other_by_it(names, loopback):
-    """As they are tried by hand on one machine; the whole network 127 is the loopback interface's."""
     servers = [Server(name, (Device(0, rank),)) for rank, name in enumerate(names)]
     assert are_on_loopback(servers) is loopback
     own = ("127.0.0.1", "127.0.0.2")

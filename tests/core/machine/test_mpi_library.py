@@ -33,7 +33,6 @@ BY_NOBODY = {}
 
 
 def test_a_library_is_known_by_its_words():
-    """As people call it; of the files that are loaded, the one of another language is not the library itself."""
     names = [library_that_says(said).name for said in (OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL, STRANGE, "")]
     open_mpi = ["Open MPI 4.1.4", "Open MPI 5.0.11"]
     assert names == [*open_mpi, "MPICH 5.0.2", "Intel MPI 2021.18.1", "CRAY MPICH version 8.1.27.26", ""]
@@ -103,7 +102,6 @@ def test_python_is_asked_and_nothing_is_initialised(tmp_path):
 
 @pytest.mark.parametrize("says", [None, "raise RuntimeError('cannot load MPI library')", "import os; os._exit(0)"])
 def test_a_python_that_does_not_tell(tmp_path, says):
-    """No mpi4py, none that finds its MPI, and one that ends."""
     environment = stub(tmp_path, "")
     code = tmp_path / "packages" / "mpi4py" / ("__init__.py" if says is None else "MPI.py")
     code.write_text(says or "raise ImportError")
