@@ -5,15 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cluster import coordinator_files
 from launcher.cluster.agent_setup import AgentSetup, awaited_begin
-from launcher.cluster.coordinator_files import (
-    ControlEndpoint,
-    leave_mark,
-    read_endpoint,
-    remove_mark,
-    sees_mark,
-    write_endpoint,
-)
 from launcher.cluster.join import Session, take_place
 from launcher.control.messages import Refused, Welcome
 from launcher.core.errors import TlaunchError, UsageError
@@ -34,13 +27,13 @@ def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected
     membership = Session(channel, WELCOME)
     if is_shared:
         (run_dir.root / "a-mark").touch()
-        write_endpoint(run_dir, ControlEndpoint((("10.0.0.1", 1),), "the key"))
+        coordinator_files.write_endpoint(run_dir, coordinator_files.ControlEndpoint((("10.0.0.1", 1),), "the key"))
     assert membership.compare_files(run_dir) is is_shared
-    assert read_endpoint(run_dir) is not None
+    assert coordinator_files.read_endpoint(run_dir) is not None
     coordinator.send(Refused("another server lacks the program"))
     with pytest.raises(TlaunchError, match="lacks the program"):
         awaited_begin(AgentSetup(spec, 1, None, {}, REQUEST), membership, lambda _waiting: None)
-    assert (read_endpoint(run_dir) is not None) is is_shared
+    assert (coordinator_files.read_endpoint(run_dir) is not None) is is_shared
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -64,11 +57,11 @@ def test_a_server_that_sees_the_mark_shares_the_directory(tmp_path):
     ours, others, missing = (RunDir(tmp_path / name) for name in ("ours", "others", "missing"))
     for run_dir in (ours, others):
         run_dir.root.mkdir()
-    mark = leave_mark(ours)
-    assert leave_mark(others) != mark
-    assert [sees_mark(run_dir, mark) for run_dir in (ours, others, missing)] == [True, False, False]
+    mark = coordinator_files.leave_mark(ours)
+    assert coordinator_files.leave_mark(others) != mark
+    assert [coordinator_files.sees_mark(run_dir, mark) for run_dir in (ours, others, missing)] == [True, False, False]
     for _ in range(2):  # also where it is gone already
-        remove_mark(ours, mark)
+        coordinator_files.remove_mark(ours, mark)
     assert list(ours.root.iterdir()) == []
-    assert leave_mark(missing) is None
-    remove_mark(missing, None)
+    assert coordinator_files.leave_mark(missing) is None
+    coordinator_files.remove_mark(missing, None)

@@ -42,16 +42,20 @@ def greeting(drawn, token="token", **changes):
     return replace(made, **changes)
 
 
-def come(house, agents, **member):
+def tried(house, agents, **member):
+    """The future of a membership, once it is done."""
     future = agents.join(house, **member)
     house.attend(future.done)
-    return future.result()
+    return future
+
+
+def come(house, agents, **member):
+    return tried(house, agents, **member).result()
 
 
 def refused(house, agents, **member):
     """The error at the member, and the one that concerns the run."""
-    future = agents.join(house, **member)
-    house.attend(future.done)
+    future = tried(house, agents, **member)
     (error,) = house.errors
     return future.exception(), error
 
@@ -60,8 +64,7 @@ def test_a_server_whose_former_ranks_are_being_ended_is_taken_in_later(opened, a
     former = come(opened, agents, host="h2", addresses=("10.0.0.2",))
     opened.joining, opened.registration.takes_back = False, True
     opened.registration.peers[1].given_up = True
-    late = agents.join(opened, host="h2", addresses=("10.0.0.2",), patience_s=0.1)
-    opened.attend(late.done)
+    late = tried(opened, agents, host="h2", addresses=("10.0.0.2",), patience_s=0.1)
     assert isinstance(late.exception(), PassingRefusalError)
     delayed = []
     again = agents.join(opened, on_delay=delayed.append, host="h2", addresses=("10.0.0.2",))
@@ -134,8 +137,7 @@ def test_an_agent_that_was_started_by_hand_needs_no_job(house, agents):
 def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, token, agreement, brings_all):
     """The token for agents started by hand does not give the job, with all values of --env; an engine that brings all lets none of those in."""
     opened = house(brings_all=brings_all)
-    future = agents.join(opened, token=token, agreement=agreement, patience_s=0.3)
-    opened.attend(future.done)
+    future = tried(opened, agents, token=token, agreement=agreement, patience_s=0.3)
     assert (opened.errors, opened.registration.peers) == ([], {})
     assert "cannot be reached: 127.0.0.1 port" in future.exception().message
     assert "with another token" in future.exception().message
@@ -173,17 +175,14 @@ def test_each_reason_that_lasts_is_reported_to_who_waits(agents, monkeypatch):
 def test_a_run_s_name_that_is_a_path_is_refused(house, agents, name):
     """It becomes a directory's name here, and whoever knows the token chooses it."""
     opened = house(run_name=name)
-    future = agents.join(opened, patience_s=0.3)
-    opened.attend(future.done)
-    assert "is not a valid directory name" in future.exception().message
+    refusal = tried(opened, agents, patience_s=0.3).exception()
+    assert "is not a valid directory name" in refusal.message
     assert come(house(run_name="20261121-053712-très bien-2"), agents).welcome.server_index == 0
 
 
 def test_of_several_tokens_one_is_enough(opened, agents):
     rounds = iter([("guess",), ("guess", "shared")])
-    future = agents.join(opened, agreement={}, tokens=lambda: next(rounds))
-    opened.attend(future.done)
-    assert future.result().welcome.server_index == 0
+    assert come(opened, agents, agreement={}, tokens=lambda: next(rounds)).welcome.server_index == 0
     assert opened.errors == []
 
 
