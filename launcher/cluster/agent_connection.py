@@ -74,7 +74,6 @@ class PingHistory:
         return self._unanswered[0] if self._unanswered else None
 
     def next_ping(self) -> messages.Ping:
-        """Return a ping with the monotonic time, which the answer repeats."""
         now_ns = time.monotonic_ns()
         self._unanswered.append(now_ns)
         return messages.Ping(now_ns)
@@ -134,7 +133,6 @@ class AgentConnection:
                 self._noticed.add(self)
 
     def lose(self, why: str) -> None:
-        """Mark this connection as lost. The first reason is kept."""
         self.lost = self.lost or why
         self._noticed.add(self)
 

@@ -45,7 +45,6 @@ class JoinBarrier:
         return time.monotonic() - self._since
 
     def hurry(self) -> None:
-        """Schedule a report of missing servers now, since a server that had joined is gone."""
         self._next_report = time.monotonic()
 
     def missing(self) -> tuple[str, ...]:
@@ -117,7 +116,6 @@ class AgentStarter:
         return turned_back(self.engine, server_index, why, names, absent)
 
     def killed(self) -> Verdict | None:
-        """Return the verdict if the engine was killed and had started all agents, else None."""
         return killed(self.engine) if self._plan.brings_all else None
 
     def exited(self) -> EngineExited | None:

@@ -48,7 +48,6 @@ class Connections:
         self._stand_in: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread that pings servers while the loop is blocked. It runs until `close`."""
         self._stand_in = start_thread(self._ask_instead, "pings")
 
     def close(self) -> None:
@@ -113,14 +112,12 @@ class Connections:
                     self._on_loss(index, peer)
 
     def send_all(self, message: Message, *, ready: bool = False) -> None:
-        """Send a message to all registered servers, or with `ready` only to the ones that are ready."""
         line = to_line(message)
         for peer in self._registration.peers.values():
             if peer.ready is not None or not ready:
                 peer.send_line(line)
 
     def forget(self, peer: AgentConnection) -> None:
-        """Close a connection, after a last attempt to send pending data."""
         with suppress(KeyError, ValueError):
             self._selector.unregister(peer)
         self._registration.noticed.discard(peer)

@@ -113,7 +113,6 @@ class Coordinator:
     # --- events ---
 
     def _listen(self) -> None:
-        """Sleep until the next event or deadline, and process pending events."""
         self._connections.beat()
         self._connections.look()
         if news := self._disks.look(self._registration.peers):

@@ -46,7 +46,6 @@ AGAIN_S = 0.1  # a network file system may serve stale data for a moment
 
 
 def leave_mark(run_dir: RunDir) -> str | None:
-    """Create a mark file with a random name; return the name, or None if the directory is not writable."""
     mark = f"{_MARK}{secrets.token_hex(16)}"
     with suppress(OSError):
         (run_dir.root / mark).touch(exist_ok=False)

@@ -59,7 +59,6 @@ class FileWriter:
                 yield f"{which} {shares}: its files are no longer copied"
 
     def close(self) -> None:
-        """Close the notification sockets. Call it after the disk is closed."""
         self._bell.close()
         self._ringer.close()
 

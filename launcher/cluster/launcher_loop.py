@@ -166,7 +166,6 @@ class _Shelter:
         return again
 
     def close(self) -> None:
-        """Wait for a running tick, and end the thread."""
         if self._is_ticking:
             self.tick(None)
         if self._thread is not None:

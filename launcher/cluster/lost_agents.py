@@ -32,8 +32,6 @@ def longest_s(silence_s: float, grace_s: float) -> float:
 
 
 class LostAgents:
-    """The lost agents that may still have running ranks."""
-
     def __init__(self) -> None:
         self._until: dict[str, float] = {}  # monotonic time, by agent: the nonce of its Hello
         self._freed: set[str] = set()  # agents that reported the end of their ranks
@@ -44,7 +42,6 @@ class LostAgents:
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
-        """Record a lost agent, whose ranks end within `seconds`."""
         if agent not in self._freed:
             self._until[agent] = time.monotonic() + seconds
 

@@ -40,8 +40,6 @@ Stretch = tuple[int, int]  # the server index and the number of consecutive glob
 
 @frozen
 class ProcessPlace:
-    """The rank and server of one of the engine's processes."""
-
     global_rank: int
     server_index: int
     global_ranks: frozenset[int]  # all ranks of its server

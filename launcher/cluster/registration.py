@@ -99,7 +99,6 @@ class Registration:
 
     @property
     def held_ports(self) -> dict[int, int]:
-        """The rendezvous port that each server has reserved, by server index."""
         return {index: ready.master_port for index, ready in self._ready.items() if ready.master_port is not None}
 
     @property
@@ -107,7 +106,6 @@ class Registration:
         return {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
 
     def addresses_of(self, server_index: int) -> tuple[str, ...]:
-        """Return this server's addresses for other servers; see `addresses_to_try`."""
         return addresses_to_try(self._servers[server_index], self.peers.get(server_index), self._resolved)
 
     def is_ready(self, server_index: int) -> bool:

@@ -145,7 +145,6 @@ class ServerEvidence:
         )
 
     def awaited(self, server_indices: Collection[int]) -> list[int]:
-        """Return the servers that have not reported and are not lost."""
         return [index for index in server_indices if index not in self._reports and index not in self.lost]
 
     def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:

@@ -29,7 +29,6 @@ class Shutdown:
         self.due_s = time.monotonic() + FAREWELL_S  # the latest time of the next step
 
     def extend(self) -> None:
-        """Extend the wait for agents, since one of them is still sending data."""
         if self._engine_due_s is None:
             self.due_s = time.monotonic() + FAREWELL_S
 

@@ -64,7 +64,6 @@ class StacksRelay:
         return True
 
     def take(self, server_index: int, found: messages.Stacks) -> None:
-        """Add a server's stacks to its request, unless the request is over."""
         request = self._open.get(found.number)
         if request is not None and server_index in request.awaited:
             request.awaited.discard(server_index)
@@ -72,7 +71,6 @@ class StacksRelay:
             self.step()
 
     def step(self) -> None:
-        """Answer the requests that are complete or timed out."""
         now = time.monotonic()
         for number, request in list(self._open.items()):
             for index in request.awaited - self._peers.keys():

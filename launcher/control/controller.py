@@ -55,8 +55,6 @@ class Phase(Enum):
 
 
 class RunController:
-    """The state machine of a run. It takes events and returns orders."""
-
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._orders: list[orders.Order] = []
@@ -241,8 +239,9 @@ class RunController:
 
     def _on_diagnosis(self, found: events.Diagnosed) -> None:
         wish, self._wish = self._wish, None
-        if self.phase is not Phase.JUDGING:  # for a loss that the engine noticed first
-            self.outcome.judge_loss(found)
+        if self.phase is not Phase.JUDGING:  # the engine noticed a loss first and ended the other agents
+            restarts = self.outcome.budget.decide(found.verdict, found.highest_step)
+            self.outcome.blame(found.verdict, restarts=restarts)
             self._settle()
         elif wish is None and found.asks_reach and not self._inquiry.checks_reach:
             self._orders += self._inquiry.check_reach(found, self._there, self.master_port, self._now_s)
@@ -314,7 +313,6 @@ class RunController:
             self._resize(membership)
 
     def _resize(self, membership: Membership) -> None:
-        """Restart running ranks if the available devices lead to a different assignment."""
         # A failure leads to a new assignment anyway.
         if self.phase is not Phase.RUNNING or any(self.outcome.exits.values()):
             return

@@ -42,7 +42,6 @@ class Membership:
         return DeviceAssignment(tuple(free[: layout.world_size]), layout, spare=tuple(free[layout.world_size :]))
 
     def keeps_present(self, servers: Collection[int]) -> bool:
-        """Return True if these servers have all devices of the current attempt."""
         return self.present is not None and all(self.server_of(device) in servers for device in self.present.devices)
 
     def has_ranks(self, server: int) -> bool:

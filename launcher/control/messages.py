@@ -61,8 +61,6 @@ MAX_FIRST_LINE_BYTES = 1 << 20  # until the sender has proved that it knows the 
 
 @frozen
 class Challenge:
-    """The coordinator's first message. The agent responds with a proof that it knows the run's token."""
-
     protocol: int
     nonce: str
 
@@ -112,8 +110,6 @@ class Ready:
 
 @frozen
 class Waiting:
-    """A notice that not all servers have joined yet."""
-
     missing: tuple[str, ...]  # server ids
     limit_s: float | None = None  # total waiting time allowed
 
@@ -160,8 +156,6 @@ class ChunkAck:
 
 @frozen
 class AgentFailed:
-    """A notice that this server's part of the run cannot continue; its ranks are being ended."""
-
     reason: str
 
 

@@ -15,8 +15,6 @@ from launcher.core.verdict import Verdict
 
 @frozen
 class Record:
-    """Write an event to the run's event log."""
-
     event: events.Event
 
 
@@ -35,8 +33,6 @@ class BeginAttempt:
 
 @frozen
 class CollectEvidence:
-    """Ask a server to collect and report evidence."""
-
     server: int
 
 

@@ -68,8 +68,6 @@ class NotBegun:
 
 @frozen
 class Preloading:
-    """A fork server imports modules once; ranks are forked from it."""
-
     pid: int
     modules: tuple[str, ...]
 
@@ -90,8 +88,6 @@ class AttemptStarted:
 
 @frozen
 class Joined:
-    """A server has joined an elastic run that was running without it."""
-
     server: str
     pause_s: float = 0.0  # delay until ranks are restarted to include it
 

@@ -94,7 +94,6 @@ Record = StepMetrics | Validation | StageShares | Saved
 
 
 def to_line(record: Record) -> bytes:
-    """Return a record as a JSON line with its newline. NaN and infinities become null."""
     return _line({"schema": SCHEMA, **vars(record)})
 
 

@@ -43,7 +43,6 @@ def at_home(path: str) -> str:
 
 
 def usual_runs_dir() -> Path:
-    """Return the default directory of runs: $TLAUNCH_RUNS_DIR, or else `runs`."""
     return Path(at_home(os.environ.get(env.TLAUNCH_RUNS_DIR) or "") or DEFAULT_RUNS_DIR)
 
 

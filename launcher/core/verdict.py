@@ -34,8 +34,6 @@ class Failure:
 
 @frozen
 class StackGroup:
-    """Ranks that were found at the same position in the code."""
-
     global_ranks: tuple[int, ...]
     doing: str  # "in all_reduce (distributed_c10d.py:2935), called at train.py:40", "stopped (SIGSTOP)"
     frames: tuple[str, ...] = ()  # of the main thread, innermost first: "train.py:40 in step"

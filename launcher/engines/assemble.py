@@ -72,7 +72,6 @@ class Draft:
 
 
 def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
-    """Return the cluster cut to ranks below `world_size`, without servers that have none of them."""
     return allotted_cluster(cluster, range(world_size))
 
 

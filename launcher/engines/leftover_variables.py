@@ -118,8 +118,6 @@ _FAMILIES = (
 
 @frozen
 class Leftovers:
-    """The variables of one launcher, as a rendered script removes them."""
-
     names: tuple[str, ...]  # * is a wildcard
     signs: tuple[str, ...]  # if none of these is set, the others do not identify a process; empty: always remove
 

@@ -75,7 +75,6 @@ class LocalAgent:
                 os.kill(self.pid, signal.SIGCONT)  # a stopped agent cannot handle it, nor can stopped ranks
 
     def wait(self) -> int:
-        """Wait for the agent to end and close the pipes; return its exit code as a shell reports it."""
         self._gone = True  # set before it is reaped, since a signal handler may run in between
         _, status = os.waitpid(self.pid, 0)
         os.close(self._events_fd)

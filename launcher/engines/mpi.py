@@ -279,7 +279,6 @@ def _decided(
 
 
 def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the user's parameters for the remote shell with their values, those of the command line first."""
     for option, value in pairwise([*options, ""]):
         if option.lstrip("-") in words.reach:
             yield option.lstrip("-"), value

@@ -86,7 +86,6 @@ def has_no_shebang(script: Path) -> bool:
 
 
 def is_python(word: str) -> bool:
-    """Return True if a command's first word, without its directory, is a name of Python."""
     return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would normalise it
 
 

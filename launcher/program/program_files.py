@@ -41,7 +41,6 @@ def trainer_arguments(command: PythonCommand, cwd: Path, environment: Mapping[st
 
 
 def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return True if the program's own file contains the word mpi4py, or is a module of mpi4py."""
     if command.kind == "code":
         return MPI in command.target
     main = main_file(command, cwd, roots_of(command, cwd, environment))

@@ -35,8 +35,6 @@ class Import:
 
 @frozen
 class SourceFile:
-    """One of the program's own modules."""
-
     path: Path
     package: str  # its parent package
     is_program: bool = False  # True for `__main__`
@@ -64,7 +62,6 @@ class Source:
         return False
 
     def walk(self) -> Iterator[ast.AST]:
-        """Yield every node that may run, at any depth."""
         waiting: list[ast.AST] = [self.module]
         while waiting:
             node = waiting.pop()
@@ -72,7 +69,6 @@ class Source:
             waiting += node.orelse if isinstance(node, ast.If) and self.is_skipped(node) else ast.iter_child_nodes(node)
 
     def imports(self, node: ast.AST) -> list[Import]:
-        """Return the imports of a node; empty unless it is an import statement."""
         match node:
             case ast.Import(names=aliases):
                 return [Import(alias.name) for alias in aliases]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from selectors import DefaultSelector
+from types import SimpleNamespace
 
 import pytest
 
@@ -187,7 +188,7 @@ def test_of_several_tokens_one_is_enough(opened, agents):
 
 
 def test_another_protocol_is_told_to_both(opened, agents, monkeypatch):
-    monkeypatch.setattr(agent_connection, "PROTOCOL", 99)
+    monkeypatch.setattr(agent_connection, "messages", SimpleNamespace(**{**vars(messages), "PROTOCOL": 99}))
     opened.registration._code = "other"
     there, here = refused(opened, agents)
     assert there.exit_code == here.exit_code == 3

@@ -186,8 +186,6 @@ def boot_id() -> str:
 
 @frozen
 class Usage:
-    """The resources used by a process and its descendants together."""
-
     ticks: int  # processor time since their start, including reaped processes; never decreases
     rss_bytes: int  # of living processes; shared pages count once per process
 
@@ -324,7 +322,6 @@ def davinci_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
 
 
 def nvidia_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """Return the minor numbers of NVIDIA devices that this process can see, in ascending order."""
     return _numbers(_NVIDIA, directory)
 
 

@@ -67,7 +67,6 @@ def word(value: Any) -> str:
 
 
 def masked(value: Any) -> Any:
-    """Return the words of a command, or variables by name, with secrets masked."""
     return masked_environment(value) if isinstance(value, Mapping) else masked_argv(value)
 
 
