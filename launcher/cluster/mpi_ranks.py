@@ -79,17 +79,13 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
     servers = [index for index, count in counted for _ in range(count)]  # by global rank
     if engine_rank is None:
         raise UsageError("mpirun or srun has not set the rank of this process", hint="use --no-mpi-ranks")
+    needs = f", but the run needs {len(servers)}"
+    hint = "leave the number of processes out of --engine-option"
     if engine_rank.world_size not in {None, len(servers)}:
-        raise UsageError(
-            f"{engine_rank.engine} started {engine_rank.world_size} processes, but the run needs {len(servers)}",
-            hint="leave the number of processes out of --engine-option",
-        )
+        raise UsageError(f"{engine_rank.engine} started {engine_rank.world_size} processes{needs}", hint=hint)
     if engine_rank.global_rank >= len(servers):  # some engines do not set the world size
-        raise UsageError(
-            f"{engine_rank.engine} started a process {engine_rank.global_rank}, but the run needs {len(servers)}, "
-            "counted from 0",
-            hint="leave the number of processes out of --engine-option",
-        )
+        found = f"{engine_rank.engine} started a process {engine_rank.global_rank}"
+        raise UsageError(f"{found}{needs}, counted from 0", hint=hint)
     here = servers[engine_rank.global_rank]
     mates = frozenset(global_rank for global_rank, index in enumerate(servers) if index == here)
     return ProcessPlace(engine_rank.global_rank, here, mates)

@@ -264,21 +264,16 @@ class Registration:
 
 
 def _check_version(hello: messages.Hello, code: str) -> None:
+    python = platform.python_version()
     if hello.version != __version__:
-        raise RefusedLayoutError(
-            f"{described(hello)} has tlaunch {hello.version}, and this machine has {__version__}",
-            hint="install the same version on every server",
-        )
-    if hello.code != code:
-        raise RefusedLayoutError(
-            f"{described(hello)} has different code of tlaunch {__version__} than this machine",
-            hint="install the same build on every server, or check out the same commit",
-        )
-    ours = ".".join(platform.python_version_tuple()[:2])
-    theirs = ".".join(hello.python.split(".")[:2])
-    if ours != theirs:
-        raise RefusedLayoutError(
-            f"{described(hello)} runs tlaunch with Python {hello.python}, and this machine with "
-            f"{platform.python_version()}",
-            hint="use the same Python version on every server",
-        )
+        found = f"has tlaunch {hello.version}, and this machine has {__version__}"
+        hint = "install the same version on every server"
+    elif hello.code != code:
+        found = f"has different code of tlaunch {__version__} than this machine"
+        hint = "install the same build on every server, or check out the same commit"
+    elif hello.python.split(".")[:2] != python.split(".")[:2]:
+        found = f"runs tlaunch with Python {hello.python}, and this machine with {python}"
+        hint = "use the same Python version on every server"
+    else:
+        return
+    raise RefusedLayoutError(f"{described(hello)} {found}", hint=hint)
