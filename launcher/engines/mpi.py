@@ -185,7 +185,10 @@ def mpi_command(
         raise UsageError("an agent's command has the argument ':', where mpirun would start another program")
     hostfile = _hostfile_path(directory)
     ours = _options_not_given(mpirun, hostfile, cwd, options)
-    exports = () if mpirun.dialect is Dialect.HYDRA else _exports(handed_on, options)
+    # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first. Hydra passes everything.
+    own = {value.partition("=")[0] for option, value in pairwise(options) if option in {"-x", "--x"}}
+    passed_on = () if mpirun.dialect is Dialect.HYDRA else [name for name in handed_on if name not in own]
+    exports = [word for name in passed_on for word in ("-x", name)]
     processes = sum(counts) if counts is not None else len(servers)
     return EngineCommand(
         engine=mpirun.version,
@@ -226,13 +229,6 @@ def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequenc
         ours.append(("--noprefix",))
     names = {_plain(word.partition("=")[0]) for word in given if word.startswith("-")}
     yield from (word for option in ours if _plain(option[0]) not in names for word in option)
-
-
-def _exports(handed_on: Sequence[str], given: Sequence[str]) -> Iterator[str]:
-    """Yield the words that make Open MPI pass variables on, without those that the user's options `given` export."""
-    # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first.
-    own = {value.partition("=")[0] for option, value in pairwise(given) if option in {"-x", "--x"}}
-    yield from (word for name in handed_on if name not in own for word in ("-x", name))
 
 
 def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
