@@ -22,7 +22,7 @@ from dataclasses import replace
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.agent_starter import AgentStarter
 from launcher.cluster.connections import BEATS, Connections
-from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
+from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_marks
 from launcher.cluster.disk_watch import DiskWatch
 from launcher.cluster.file_writer import FileWriter
 from launcher.cluster.job import Plan
@@ -100,7 +100,7 @@ class Coordinator:
             self._step()
         finish = self._controller.outcome.finish
         assert finish is not None, "it is over"
-        remove_mark(self._recorder.run_dir, self._registration.mark)
+        remove_marks(self._recorder.run_dir)
         remove_endpoint(self._recorder.run_dir)
         self._connections.close()
         self._recorder.close(finish.cause, finish.exit_code)

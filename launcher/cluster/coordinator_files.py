@@ -54,15 +54,10 @@ def leave_mark(run_dir: RunDir) -> str | None:
 
 
 def remove_marks(run_dir: RunDir) -> None:
+    """Remove the coordinator's mark, and those of killed ones."""
     for path in run_dir.root.glob(f"{_MARK}*"):
         with suppress(OSError):
             path.unlink()
-
-
-def remove_mark(run_dir: RunDir, mark: str | None) -> None:
-    if mark is not None:
-        with suppress(OSError):
-            (run_dir.root / mark).unlink()
 
 
 def sees_mark(run_dir: RunDir, mark: str) -> bool:

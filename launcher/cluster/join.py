@@ -64,7 +64,6 @@ class Session:
     """An authenticated connection to the coordinator. Close it, or pass it on with `link`."""
 
     def __init__(self, channel: Channel, welcome: messages.Welcome, nonce: str = "") -> None:
-        """`nonce`: identifies this agent to the coordinator."""
         self.welcome = welcome
         self.nonce = nonce
         self.address = channel.peer_address  # the coordinator's address

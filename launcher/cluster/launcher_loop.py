@@ -190,7 +190,6 @@ class LauncherLoop:
     """The loop that attends a local agent or a coordinator. Create it in `signals_held_back`, after `start_agent`."""
 
     def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer, server_index: int | None = None) -> None:
-        """`server_index`: this machine's, if the run has several servers and the loop attends its agent."""
         self._server_index = server_index
         self._spec = spec
         self._agent = agent

@@ -44,7 +44,6 @@ class ProbeEngines:
     """Engines by the index of their server; None is the engine for all servers. Call `close` at the end."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory`: for the engines' output."""
         self._directory = directory
         self._engines: dict[int | None, EngineProcess] = {}
         self._ended_at: dict[int | None, float] = {}

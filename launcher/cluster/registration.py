@@ -44,7 +44,6 @@ class Registration:
     """The connections of a run and the registered agents, `peers`. Agents that do not fit are refused with a reason."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
-        """`mark`: see launcher/cluster/coordinator_files.py."""
         self.refused: list[tuple[messages.Hello, TlaunchError]] = []
         self._plan = plan
         self.mark = mark

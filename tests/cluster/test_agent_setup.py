@@ -61,7 +61,7 @@ def test_a_server_that_sees_the_mark_shares_the_directory(tmp_path):
     assert coordinator_files.leave_mark(others) != mark
     assert [coordinator_files.sees_mark(run_dir, mark) for run_dir in (ours, others, missing)] == [True, False, False]
     for _ in range(2):  # also where it is gone already
-        coordinator_files.remove_mark(ours, mark)
+        coordinator_files.remove_marks(ours)
     assert list(ours.root.iterdir()) == []
     assert coordinator_files.leave_mark(missing) is None
-    coordinator_files.remove_mark(missing, None)
+    coordinator_files.remove_marks(missing)
