@@ -102,12 +102,9 @@ def get_ready(
     chosen_port: int | None,
     check: Callable[[], Mapping[str, str]] | None = None,
 ) -> AgentSetup:
-    """Prepare the run directory, its files and the port. Report a failure to the coordinator, including one of `check`.
+    """Prepare the run directory, its files and the port. Report a TlaunchError to the coordinator and raise it.
 
-    `check` returns the environment variables that the ranks' MPI needs.
-
-    Raises:
-        TlaunchError: this server cannot be prepared.
+    `check` returns the environment variables that the ranks' MPI needs, or raises.
     """
     server_index = membership.welcome.server_index
     try:
@@ -161,13 +158,9 @@ def start(
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
-    """Fork the agent. Call it inside `signals_held_back`.
+    """Fork the agent inside `signals_held_back`, or raise OSError.
 
-    `members` are the placeholders, if the engine started a process for each rank. `specify` is given for an elastic
-    run.
-
-    Raises:
-        OSError: the process cannot be created.
+    `members` are the placeholders, if the engine started a process for each rank. `specify`: of an elastic run.
     """
     spec = replace(part.spec, master_port=begin.master_port)
     port = part.port or HeldPort(begin.master_port)

@@ -201,9 +201,7 @@ def join(
 def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> None:
     """Create the run directory with this server's files, unless it exists on a shared file system.
 
-    Raises:
-        UnreadableError: the ranks' working directory is missing, or the run directory cannot be created or written.
-        UsageError: the run directory belongs to another user.
+    Raises UnreadableError if that fails or the working directory is missing, UsageError for another user's directory.
     """
     if not spec.cwd.is_dir():
         raise UnreadableError(

@@ -62,11 +62,7 @@ def members_text(stretches: Sequence[Stretch]) -> str:
 
 
 def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> ProcessPlace | None:
-    """Return this placeholder's rank and server; None if the engine starts only one agent on each server.
-
-    Raises:
-        UsageError: no engine started this process, or it started a wrong number of processes.
-    """
+    """Return this placeholder's rank and server, or None for one agent per server; raise UsageError if others were started."""
     text = environment.get(env.TLAUNCH_MEMBERS, "")
     if not text:
         return None

@@ -102,10 +102,8 @@ def ask_stacks(
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
     """Return the stacks of every server's ranks, and the reasons of servers without an answer by server id.
 
-    Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer.
-
-    Raises:
-        CoordinatorUnreachableError: the coordinator cannot be reached, or does not answer.
+    Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer. Raises
+    CoordinatorUnreachableError.
     """
     reasons = []
     for host, port in endpoint.addresses:

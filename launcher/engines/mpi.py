@@ -177,9 +177,7 @@ def mpi_command(
     options: the user's options, one word each. They replace equal options of tlaunch.
     directory: where to write mpirun's hostfile, unless mpirun could not read it there.
 
-    Raises:
-        UsageError: a server's name cannot be written to a hostfile, no hostfile can be written, or a word of `agent`
-            would end its command.
+    Raises UsageError if a server's name or the hostfile cannot be written, or a word of `agent` would end its command.
     """
     if ":" in agent:
         raise UsageError("an agent's command has the argument ':', where mpirun would start another program")

@@ -46,12 +46,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """Return the Slurm job of this process. Asks the controller for its nodes.
-
-    Raises:
-        UsageError: this process is not in a job.
-        UnreadableError: Slurm does not answer, or its answer cannot be parsed.
-    """
+    """Return the Slurm job of this process; raise UsageError if there is none, UnreadableError if Slurm does not answer."""
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not job_id or not listed:
         raise UsageError("this is not a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
