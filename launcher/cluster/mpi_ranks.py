@@ -62,7 +62,7 @@ def members_text(stretches: Sequence[Stretch]) -> str:
 
 
 def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> ProcessPlace | None:
-    """Return this placeholder's rank and server, or None for one agent per server; raise UsageError if others were started."""
+    """Return this placeholder's rank and server, None for one agent per server; raise UsageError if they do not fit."""
     text = environment.get(env.TLAUNCH_MEMBERS, "")
     if not text:
         return None

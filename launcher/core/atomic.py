@@ -74,7 +74,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def name_directory(aside: Path, path: Path) -> None:
-    """Rename the directory `aside`, whose files are synced, to `path`, and sync the names; raise OSError as `rename`."""
+    """Rename the directory `aside`, whose files are synced, to `path`, and sync the names; or raise OSError."""
     _sync_names(aside)
     aside.rename(path)
     _sync_names(path.parent)

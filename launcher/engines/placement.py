@@ -33,6 +33,10 @@ class Node:
     number: int
     cores: tuple[Core, ...]  # Invariant: not empty, ascending by first cpu
 
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return _cpus_of(self.cores)
+
 
 @frozen
 class Machine:
@@ -90,7 +94,7 @@ def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Shar
         return _by_core(local_world_size, machine)
     if chosen == "numa":
         return tuple(
-            Share(_cpus_of(node.cores), *_threads(len(node.cores), count, f" of node {node.number}"), node.number)
+            Share(node.cpus, *_threads(len(node.cores), count, f" of node {node.number}"), node.number)
             for node, count in zip(machine.nodes, _ranks_per_node(local_world_size, machine), strict=True)
             for _ in range(count)
         )
@@ -145,6 +149,7 @@ def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:
 
 
 def _cpu_list(path: Path) -> set[int]:
+    """Return the cpus in a file in the kernel's notation, such as 0-3,8; empty if it cannot be read."""
     try:
         runs = [run.partition("-") for run in path.read_text(encoding="ascii").strip().split(",") if run]
         return {cpu for first, _, last in runs for cpu in range(int(first), int(last or first) + 1)}

@@ -46,7 +46,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """Return the Slurm job of this process; raise UsageError if there is none, UnreadableError if Slurm does not answer."""
+    """Return the Slurm job of this process; raise UsageError without one, UnreadableError if Slurm is silent."""
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not job_id or not listed:
         raise UsageError("this is not a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
