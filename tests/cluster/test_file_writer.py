@@ -29,7 +29,6 @@ def piece(offset, text, rank=1):
 
 
 def reported(writer, peer, wanted):
-    """What is reported until the agent has so many answers."""
     found = []
     while len(peer.sent) < wanted:
         assert select.select([writer], [], [], PATIENCE_S)[0], found

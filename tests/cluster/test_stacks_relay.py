@@ -23,7 +23,6 @@ def _patient(monkeypatch):
 
 @pytest.fixture
 def ask():
-    """A future of what an asker with a key hears."""
     with ThreadPoolExecutor() as pool:
         yield lambda house, key=KEY, ranks=None: pool.submit(
             ask_stacks, ControlEndpoint((("127.0.0.1", house.port),), key), ranks
@@ -41,7 +40,6 @@ def running(house, agents):
 
 
 def asked(channel):
-    """The question that has come to an agent."""
     for message in channel.wait_for(time.monotonic() + PATIENCE_S):
         if isinstance(message, TakeStacks):
             return message

@@ -21,7 +21,6 @@ def _patient(monkeypatch):
 
 @pytest.fixture
 def connect():
-    """A future of whether the coordinator in a house has heard."""
     with ThreadPoolExecutor() as pool:
         yield lambda port, agent, token="token": pool.submit(
             report_freed, ("127.0.0.1", port), token, agent, PATIENCE_S

@@ -261,10 +261,7 @@ def _histories():
             yield pytest.param(setup, lines, id=f"{path.stem}: {name}")
 
 
-HISTORIES = list(_histories())
-
-
-@pytest.mark.parametrize(("setup", "lines"), HISTORIES)
+@pytest.mark.parametrize(("setup", "lines"), _histories())
 def test_a_history_has_its_orders(setup, lines):
     play = Play(setup)
     for line in lines:
@@ -272,12 +269,6 @@ def test_a_history_has_its_orders(setup, lines):
         assert given == expected, line
     if play.controller.phase is Phase.OVER:
         assert play.controller.outcome.finish is not None
-
-
-def test_there_are_histories_enough():
-    names = [each.id for each in HISTORIES]
-    assert len(names) >= 80
-    assert len(set(names)) == len(names)
 
 
 # Failures by signature and highest step. Decided: True, or False without a reason, or the signature in the refusal.

@@ -64,8 +64,6 @@ def test_a_pipe_in_its_place_keeps_nobody_waiting(file, environment):
 
 
 class Whole(Fraction):
-    """As libraries of numbers have them, with more behaviour than Python's whole numbers."""
-
     def __index__(self):
         return int(self)
 

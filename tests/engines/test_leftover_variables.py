@@ -11,7 +11,6 @@ DECIDED = {
 
 
 def fates(environment, decided=None):
-    """By name, over all families."""
     met = conflicts(environment, DECIDED if decided is None else decided)
     return {found.name: found.fate for conflict in met for found in conflict.found}
 

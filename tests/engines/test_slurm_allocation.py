@@ -22,7 +22,6 @@ from tests.servers import SLURM_JOB
 
 
 def slurm_here(directory, **programs):
-    """Programs of Slurm that run these scripts, and the environment of a job."""
     for name, text in programs.items():
         executable(directory / name, f"#!/bin/sh\n{text}\n")
     return {"PATH": f"{directory}:/usr/bin:/bin", "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}

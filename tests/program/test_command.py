@@ -12,7 +12,6 @@ from tests.conftest import executable
 
 @pytest.fixture
 def bin_dir(tmp_path):
-    """A directory of programs that are not started."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for name in ("python", "python3", "python3.11", "ls", "pythonista"):

@@ -13,7 +13,6 @@ from launcher.program.source import MAX_FILES
 
 @pytest.fixture
 def place(tmp_path):
-    """Gives a function that writes files below a directory of that name."""
 
     def write(name, files):
         root = tmp_path / name

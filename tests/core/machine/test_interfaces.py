@@ -20,7 +20,6 @@ FABRIC_6 = ("ib0", "fd00:88::1/64")
 
 
 def held(*entries):
-    """Of (label, address/prefix), in the kernel's order."""
     made = []
     for label, text in (*entries, *LOOPBACK):
         address, _, prefix = text.partition("/")
