@@ -243,11 +243,8 @@ def differences(hello: messages.Hello, agreement: Mapping[str, str], server_id: 
             # Digests are not shown: values could be guessed from them.
             there, here = (one.rpartition(" (")[0] or one if one.endswith(")") else one for one in (theirs, ours))
             shown = f"{there} there, {here} on the first server" if there != here else f"{there}, with different values"
-            return RefusedLayoutError(
-                f"server {server_id} was started with a different {what}: {shown}",
-                hint=_HINTS.get(what, "start the same command with the same options on every server"),
-            )
+            hint = "start the same command with the same options on every server"
+            if what == RANK_TABLE:
+                hint = "copy the same table to every server; `tlaunch table diff` shows the differences"
+            return RefusedLayoutError(f"server {server_id} was started with a different {what}: {shown}", hint=hint)
     return None
-
-
-_HINTS = {RANK_TABLE: "copy the same table to every server; `tlaunch table diff` shows the differences"}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.machine.engine_rank import counts_per_node
 from launcher.core.records import Cluster
 from launcher.core.text import counted, some_of
 from launcher.engines.render.kinds import check_host_name
@@ -68,7 +69,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
         version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian's name is slurm-wlm
-        cpus_per_node=cpus_per_node(environment),
+        cpus_per_node=counts_per_node(environment, "SLURM_JOB_CPUS_PER_NODE"),
         groups=int(groups) if re.fullmatch(r"[1-9]\d{0,5}", groups, re.ASCII) else 1,
     )
 
@@ -97,7 +98,7 @@ def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | Non
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count
-    tasks = [int(count) for count in re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_TASKS_PER_NODE", ""))]
+    tasks = counts_per_node(environment, "SLURM_TASKS_PER_NODE")
     if (per_task := _gpus(environment, "SLURM_GPUS_PER_TASK")) and tasks:
         return per_task * min(tasks)
     whole = _gpus(environment, "SLURM_GPUS")
@@ -108,19 +109,6 @@ def _gpus(environment: Mapping[str, str], name: str) -> int | None:
     """Parse a GPU count: 8, or by type: a100:4,v100:4."""
     parts = [part.rpartition(":")[2] for part in environment.get(name, "").split(",")]
     return sum(map(int, parts)) if all(part.isdecimal() for part in parts) else None
-
-
-def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the CPUs of the job on each of its nodes, in Slurm's order; empty if unknown.
-
-    >>> cpus_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
-    (72, 72, 36)
-    """
-    parts = environment.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")
-    counts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part, re.ASCII) for part in parts]
-    if not all(counts):
-        return ()
-    return tuple(int(count[1]) for count in counts if count for _ in range(int(count[2] or 1)))
 
 
 def shortage_warnings(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:

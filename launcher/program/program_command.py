@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -77,12 +78,9 @@ def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str
 
 def has_no_shebang(script: Path) -> bool:
     """Return True for a text file without a `#!` line: the kernel starts no interpreter for it."""
-    try:
-        with script.open("rb") as file:
-            beginning = file.read(_MAX_SHEBANG_BYTES)
-    except OSError:
-        return False
-    return not beginning.startswith(b"#!") and b"\0" not in beginning  # machine code of any processor contains zeros
+    beginning = _beginning(script)
+    # Machine code of any processor contains zeros.
+    return beginning is not None and not beginning.startswith(b"#!") and b"\0" not in beginning
 
 
 def is_python(word: str) -> bool:
@@ -113,13 +111,15 @@ def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
     return None
 
 
+def _beginning(script: Path) -> bytes | None:
+    with suppress(OSError), script.open("rb") as file:
+        return file.read(_MAX_SHEBANG_BYTES)
+    return None
+
+
 def _first_line(script: Path) -> bytes:
     """Return a file's first line; empty if it is unreadable, or longer than a `#!` line may be."""
-    try:
-        with script.open("rb") as file:
-            line = file.read(_MAX_SHEBANG_BYTES).split(b"\n")[0]
-    except OSError:
-        return b""
+    line = (_beginning(script) or b"").split(b"\n")[0]
     return b"" if len(line) == _MAX_SHEBANG_BYTES else line
 
 

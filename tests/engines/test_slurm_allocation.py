@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.machine.engine_rank import counts_per_node
 from launcher.core.records import Supervision
 from launcher.engines.slurm_allocation import (
     Allocation,
     Node,
     cluster_of,
-    cpus_per_node,
     read_allocation,
     short_of_cpus,
     shortage_warnings,
@@ -117,7 +117,7 @@ def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
     ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
 ])  # fmt: skip
 def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(given, cpus):
-    assert cpus_per_node({} if given is None else {"SLURM_JOB_CPUS_PER_NODE": given}) == cpus
+    assert counts_per_node({} if given is None else {"CPUS": given}, "CPUS") == cpus
 
 
 def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():

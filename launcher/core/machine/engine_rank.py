@@ -178,15 +178,21 @@ def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
 
 
 def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
-    """Return the number of tasks on this node. In Slurm's notation, 2(x2),1 means 2 tasks, 2 tasks and 1 task."""
-    node = environment.get("SLURM_NODEID", "")
-    counts: list[int] = []
-    for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
-            return None
-        counts += [int(match[1])] * int(match[2] or 1)
+    node, counts = environment.get("SLURM_NODEID", ""), counts_per_node(environment, "SLURM_STEP_TASKS_PER_NODE")
     return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
+
+
+def counts_per_node(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
+    """Return a variable of Slurm that counts something on each node, in Slurm's order; empty if it is not valid.
+
+    >>> counts_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, "SLURM_JOB_CPUS_PER_NODE")
+    (72, 72, 36)
+    """
+    parts = environment.get(name, "").split(",")
+    counts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part, re.ASCII) for part in parts]
+    if not all(counts):
+        return ()
+    return tuple(int(count[1]) for count in counts if count for _ in range(int(count[2] or 1)))
 
 
 # --- the MPI library ---
