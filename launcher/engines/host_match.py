@@ -11,7 +11,15 @@ from itertools import chain
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.machine import interfaces
+from launcher.core.machine.interfaces import (
+    Address,
+    address_of,
+    addresses_of,
+    are_on_loopback,
+    held_addresses,
+    interface_of,
+    names_of,
+)
 from launcher.core.records import Cluster, RankSpec, Server
 from launcher.core.text import ranges, some_of
 from launcher.doctor.network_facts import patience_s, resolve
@@ -24,9 +32,9 @@ SHOWN = 4  # servers listed in a hint
 @frozen
 class Host:
     name: str
-    addresses: frozenset[interfaces.Address]  # of its network interfaces
+    addresses: frozenset[Address]  # of its network interfaces
     # Addresses that this machine resolves for server names, as far as requested.
-    resolved: tuple[tuple[str, frozenset[interfaces.Address]], ...] = ()
+    resolved: tuple[tuple[str, frozenset[Address]], ...] = ()
     other_names: tuple[str, ...] = ()  # other names for it: Slurm's name of a node can differ from the host name
 
 
@@ -34,10 +42,10 @@ def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -
     """Return this machine, with the resolved addresses of `names` that are not its own. Blocks while resolving."""
     own = os.uname().nodename
     called = (own, *other_names)
-    addresses = frozenset(held.address for held in interfaces.held_addresses())
-    unknown = dict.fromkeys(name for name in names if interfaces.address_of(name) is None and not _among(called, name))
+    addresses = frozenset(held.address for held in held_addresses())
+    unknown = dict.fromkeys(name for name in names if address_of(name) is None and not _among(called, name))
     meanings = resolve(unknown, patience_s(len(unknown)))
-    resolved = tuple((name, interfaces.addresses_of(found.addresses)) for name, found in meanings.items())
+    resolved = tuple((name, addresses_of(found.addresses)) for name, found in meanings.items())
     return Host(own, addresses, resolved, other_names)
 
 
@@ -49,29 +57,23 @@ def own_interface(servers: Sequence[Server], index: int) -> str | None:
     """
     if len(servers) == 1:
         return None
-    called = interfaces.names_of(servers[index])
-    unknown = () if any(map(interfaces.address_of, called)) else called
-    meanings = {
-        name: interfaces.addresses_of(found.addresses) for name, found in resolve(unknown, patience_s(1)).items()
-    }
-    return interfaces.interface_of(
-        called, interfaces.held_addresses(), meanings, on_loopback=interfaces.are_on_loopback(servers)
-    )
+    called = names_of(servers[index])
+    unknown = () if any(map(address_of, called)) else called
+    meanings = {name: addresses_of(found.addresses) for name, found in resolve(unknown, patience_s(1)).items()}
+    return interface_of(called, held_addresses(), meanings, on_loopback=are_on_loopback(servers))
 
 
 class ServerIndex:
     """The servers of one table, indexed by all their names and addresses: thousands of machines are looked up."""
 
-    def __init__(
-        self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[interfaces.Address]]] = ()
-    ) -> None:
+    def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
         self.servers = tuple(servers)
         self._resolved = dict(resolved)
-        self._by_address: dict[interfaces.Address, set[int]] = {}
+        self._by_address: dict[Address, set[int]] = {}
         self._by_name: dict[str, set[int]] = {}  # up to the first dot
         for index, server in enumerate(servers):
-            for name in interfaces.names_of(server):
-                address = interfaces.address_of(name)
+            for name in names_of(server):
+                address = address_of(name)
                 if address is None:
                     self._by_name.setdefault(_short(name), set()).add(index)
                 for meant in self._resolved.get(name, ()) if address is None else (address,):
@@ -81,16 +83,14 @@ class ServerIndex:
     def places(self) -> Mapping[str, int]:
         return {server.server_id: index for index, server in enumerate(self.servers)}
 
-    def find(
-        self, host: str, addresses: frozenset[interfaces.Address], other_names: tuple[str, ...] = ()
-    ) -> tuple[int, ...]:
+    def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
         """Return the indices of the servers that match a machine. An address or name of several servers proves nothing."""
         alone = len(self.servers) == 1
         # All candidates, possibly too many.
         named = (self._by_name.get(_short(name), ()) for name in (host, *other_names))
         known_by = (self._by_address.get(address, ()) for address in addresses)
         candidates = (0,) if alone else sorted({*chain.from_iterable(named), *chain.from_iterable(known_by)})
-        names = (name for index in candidates for name in interfaces.names_of(self.servers[index]))
+        names = (name for index in candidates for name in names_of(self.servers[index]))
         meant = tuple((name, self._resolved[name]) for name in dict.fromkeys(names) if name in self._resolved)
         known = Host(host, addresses, meant, other_names)
         fitting = [_fitting(self.servers[index], known, alone=alone) for index in candidates]
@@ -108,7 +108,7 @@ def local_servers(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
 
 def doubt(server: Server, host: Host) -> str | None:
     """Return a warning if this machine does not look like the table's only server, else None."""
-    address = interfaces.address_of(server.server_id)
+    address = address_of(server.server_id)
     # Names that no machine can have: a space, 0.0.0.0, 10.*.*.1.
     is_placeholder = _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
     if is_placeholder or local_servers((server,), host):
@@ -122,14 +122,14 @@ def doubt(server: Server, host: Host) -> str | None:
 
 def is_everywhere(server: Server) -> bool:
     """Return True if any machine could have this name or address, such as localhost."""
-    address = interfaces.address_of(server.server_id)
+    address = address_of(server.server_id)
     return server.server_id == "localhost" or (address is not None and address.is_loopback)
 
 
 def is_local(name: str) -> bool:
     """Return True if the name or address belongs to this machine. Resolves foreign names, which blocks."""
     host = read_host([name])
-    address = interfaces.address_of(name)
+    address = address_of(name)
     if address is None and _same_name(name, host.name):
         return True
     meant = dict(host.resolved).get(name, frozenset()) if address is None else {address}
@@ -199,11 +199,11 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
     )
 
 
-def _fitting(server: Server, host: Host, *, alone: bool) -> set[interfaces.Address | str]:
+def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
     """Return the names and addresses that the table and this machine share for the server; localhost only if `alone`."""
-    facts: set[interfaces.Address | str] = set()
-    for name in interfaces.names_of(server):
-        address = interfaces.address_of(name)
+    facts: set[Address | str] = set()
+    for name in names_of(server):
+        address = address_of(name)
         if own := _among((host.name, *host.other_names), name) if address is None else ():
             facts.update(own)
             continue
