@@ -24,9 +24,8 @@ from launcher.cluster.agent_starter import AgentStarter
 from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_marks
 from launcher.cluster.disk_watch import DiskWatch
-from launcher.cluster.file_writer import FileWriter
 from launcher.cluster.job import Plan
-from launcher.cluster.recorder import ServersRecorder
+from launcher.cluster.recorder import FileWriter, ServersRecorder
 from launcher.cluster.registration import DuplicateServerError, Registration
 from launcher.cluster.server_evidence import ServerEvidence
 from launcher.cluster.shutdown import Shutdown
