@@ -160,7 +160,7 @@ class EngineProcess:
                     path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
-        """Return why the engine's remote shell cannot reach servers, or they this machine. Blocks for seconds."""
+        """Return the reasons that the remote shell cannot reach servers, or they this machine. Blocks for seconds."""
         if not self._command.shell:
             return {}
         endpoints = [endpoint for endpoint in self._environment.get(env.TLAUNCH_COORDINATOR, "").split(",") if endpoint]
