@@ -188,12 +188,14 @@ def mpi_command(
     passed_on = () if mpirun.dialect is Dialect.HYDRA else [name for name in handed_on if name not in own]
     exports = [word for name in passed_on for word in ("-x", name)]
     processes = sum(counts) if counts is not None else len(servers)
+    reach = _reach(_WORDS[mpirun.dialect], environment, options)
+    shells = (value for name, value in reach if re.search(r"(?i)agent|exec$", name))
     return EngineCommand(
         engine=mpirun.version,
         argv=(mpirun.path, *ours, *exports, "-n", str(processes), *options, *agent),
         env=dict(_decided(mpirun.dialect, environment, options, as_root=as_root)),
         files={hostfile: _hostfile(mpirun.dialect, servers, counts or [1] * len(servers), host)},
-        shell=_remote_shell(_WORDS[mpirun.dialect], environment, options),
+        shell=tuple(shlex.split(next(filter(None, shells), f"ssh {SSH_OPTIONS}"))),
     )
 
 
@@ -227,12 +229,6 @@ def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequenc
         ours.append(("--noprefix",))
     names = {_plain(word.partition("=")[0]) for word in given if word.startswith("-")}
     yield from (word for option in ours if _plain(option[0]) not in names for word in option)
-
-
-def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that mpirun uses to reach other servers: the user's setting, or ssh."""
-    agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
-    return tuple(shlex.split(next(filter(None, agents), f"ssh {SSH_OPTIONS}")))
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:

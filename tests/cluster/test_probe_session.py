@@ -40,14 +40,8 @@ def session_of(count, code, alone=None, join_timeout_s=60.0):
 
 
 def told_by(code, directory):
-    done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + code, directory],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    argv = [sys.executable, "-c", PREAMBLE + code, directory]
+    return json.loads(subprocess.check_output(argv, text=True, timeout=PATIENCE_S))
 
 
 def test_there_is_room_for_a_connection_to_every_server(tmp_path):

@@ -131,7 +131,5 @@ def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
         assert short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
     # A shell of salloc on another machine, on no node of the job, knows the job, and has that machine's CPUs.
     for missing in ({}, *({name} for name in on_n1)):
-        assert (
-            shortage_warnings({name: value for name, value in on_n1.items() if missing and name not in missing}, 8)
-            == ()
-        )
+        left = {name: value for name, value in on_n1.items() if missing and name not in missing}
+        assert shortage_warnings(left, 8) == ()

@@ -126,7 +126,9 @@ def _slurm_rank(environment: Mapping[str, str]) -> EngineRank | None:
     job = "slurm-" + ".".join(environment[name] for name in parts if environment.get(name))
     # Only inside a step: a batch job's shell passes its SLURMD_NODENAME on, even to processes on other nodes.
     node = environment.get("SLURMD_NODENAME") or None
-    return _read(_SLURM, environment, job, _tasks_on_node(environment), node)
+    index, tasks = environment.get("SLURM_NODEID", ""), counts_per_node(environment, "SLURM_STEP_TASKS_PER_NODE")
+    local_size = tasks[int(index)] if index.isdecimal() and int(index) < len(tasks) else None
+    return _read(_SLURM, environment, job, local_size, node)
 
 
 def _read(
@@ -175,11 +177,6 @@ def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
     # Open MPI 4 builds its namespace from host and pid, which can repeat; this key is random for each job.
     key = environment.get("OMPI_MCA_orte_precondition_transports", "") if names is _OPEN_MPI else ""
     return "-".join(part for part in (namespace, key[:8]) if part)
-
-
-def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
-    node, counts = environment.get("SLURM_NODEID", ""), counts_per_node(environment, "SLURM_STEP_TASKS_PER_NODE")
-    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
 
 
 def counts_per_node(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
