@@ -146,8 +146,6 @@ class Session:
                 reason = message.reason or "see the launcher's output on the first server"
                 why = f"the run ended before ranks started on this server: {reason}"
                 raise TlaunchError(why, hint=message.hint, exit_code=code)
-            case _:
-                pass
         return None
 
 

@@ -115,10 +115,7 @@ class Registration:
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def hears_others(self, silence_s: float) -> bool:
-        """Return True if an agent on another machine was heard recently, so that this machine's network works.
-
-        `silence_s`: seconds of silence after which an agent counts as lost.
-        """
+        """Return True if an agent on another machine was heard in half of `silence_s`: the network here works."""
         return any(
             one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
             for one in self.peers.values()

@@ -145,8 +145,6 @@ class RunController:
                     self._on_loss(event)
             case events.ServerGone(server=server):
                 self._there.discard(server)
-            case _:
-                pass
 
     def _on_attempt_end(self, ended: events.AttemptEnded) -> None:
         self._running_on.discard(ended.server)

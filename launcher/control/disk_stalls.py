@@ -22,11 +22,7 @@ class DiskStalls:
         self.under_way = False
 
     def look(self, silent_s: Mapping[str, float], now_s: float) -> str | None:
-        """Return the message to report now, or None.
-
-        `silent_s` has the seconds without a response of each server's disk, by server name. A single server has an
-        empty name.
-        """
+        """Return the message to report now, or None. `silent_s`: by server; a single server has an empty name."""
         worst_s = max(silent_s.values(), default=0.0)
         if not self.under_way and worst_s >= STALLED_S:
             self.under_way, self._longest_s, self._ended_s = True, worst_s, None

@@ -48,10 +48,7 @@ def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited:
 
 
 def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
-    """Return --master-port, or a port derived from the job; it is the same on all ranks.
-
-    MASTER_PORT of the environment is ignored: ranks on the server of mpirun inherit it, other servers never get it.
-    """
+    """Return --master-port, or a port derived from the job. Not MASTER_PORT: only some ranks inherit it."""
     if chosen is not None:
         return chosen
     digest = hashlib.sha256((rank.job or name).encode(errors="surrogateescape")).digest()

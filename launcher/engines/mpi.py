@@ -200,10 +200,7 @@ def mpi_command(
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables for one of several mpiruns that each start one agent. `engine`: as in `EngineCommand`.
-
-    Concurrent mpiruns of Open MPI 4 remove each other's session directory unless each has its own.
-    """
+    """Return variables for one of several mpiruns: those of Open MPI 4 remove each other's session directory."""
     if not engine.startswith(Dialect.OPEN_MPI_4.value):
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)

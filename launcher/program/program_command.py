@@ -56,10 +56,7 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
 
 
 def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str | None:
-    """Return the missing program that the `#!` line of a script in `cwd` names; None for any other file.
-
-    The name is what the kernel and `env` read: for them a carriage return does not end a line.
-    """
+    """Return the missing program that a script's `#!` line names, as the kernel and `env` read it; or None."""
     line = os.fsdecode(_first_line(script))
     if not line.startswith("#!") or not (words := line[2:].strip(" \t")):
         return None

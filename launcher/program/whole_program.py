@@ -102,8 +102,6 @@ class _WholeProgram:
             match node:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
                     self.called.add(name)
-                case _:
-                    pass
             added = program_files.added_directory(node, path, self._cwd)
             if added is not None and added not in self._roots:
                 self._roots.append(added)

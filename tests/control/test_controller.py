@@ -261,7 +261,7 @@ def _histories():
             yield pytest.param(setup, lines, id=f"{path.stem}: {name}")
 
 
-@pytest.mark.parametrize(("setup", "lines"), _histories())
+@pytest.mark.parametrize(("setup", "lines"), list(_histories()))
 def test_a_history_has_its_orders(setup, lines):
     play = Play(setup)
     for line in lines:

@@ -246,10 +246,7 @@ class MpiLibrary:
 def library_of_python(
     interpreter: Sequence[str], environment: Mapping[str, str], cwd: Path, first_on_path: str = ""
 ) -> MpiLibrary | None:
-    """Return the MPI library that mpi4py loads, or None if unknown. Starts the interpreter, which takes about 0.1 s.
-
-    `interpreter` is the command with its options; `first_on_path` is the directory of the script.
-    """
+    """Return the MPI library that mpi4py loads, or None, in 0.1 s. `first_on_path`: the script's directory."""
     import subprocess  # noqa: PLC0415 - only some ranks ask
 
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError):

@@ -195,10 +195,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the usage of each leader by pid: of itself, its descendants, and orphans in its session.
-
-    Leaders that have ended are missing; without /proc, all are missing. One scan serves all leaders.
-    """
+    """Return the usage of each living leader with its descendants, and orphans in its session, in one scan."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
@@ -257,10 +254,7 @@ def limit_to(files: int) -> None:
 
 
 def make_room(files: int) -> bool:
-    """Raise this process's limit of open files if necessary. Return True if it can open `files` files.
-
-    Child processes inherit the limit, so call this after the last one has started.
-    """
+    """Raise the limit of open files if necessary, after the last child has started; return True if it suffices."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
