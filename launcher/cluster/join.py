@@ -53,6 +53,8 @@ class Endpoint:
 
 @frozen
 class AgentInfo:
+    """The part of a `Hello` that describes this machine."""
+
     host: str
     addresses: tuple[str, ...]
     said: str | None = None  # the server id from --server
@@ -251,11 +253,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             version=__version__,
             code=fingerprint(),
             python=platform.python_version(),
-            host=member.host,
-            addresses=member.addresses,
-            said=member.said,
-            index=member.index,
-            agreement=member.agreement,
+            **vars(member),
         )
     )
     if challenge.protocol != messages.PROTOCOL:

@@ -166,15 +166,10 @@ class ServerEvidence:
             more = f" and {len(late) - 1} more were" if len(late) > 1 else " was"
             doubted = replace(verdict, confidence=Confidence.LIKELY)
             verdict = with_remark(doubted, f"{self._described(late[0])}{more} not heard in time")
+        cause = Cause.HUNG if evidence.hung and not verdict.is_loss else Cause.FAILED
         asks_reach = self._asks_reach(evidence)
-        hung = bool(evidence.hung) and not verdict.is_loss
-        return Diagnosed(
-            verdict,
-            Cause.HUNG if hung else Cause.FAILED,
-            evidence.highest_step,
-            asks_reach,
-            tuple(self._named_pairs()) if asks_reach else (),
-        )
+        named = tuple(self._named_pairs()) if asks_reach else ()
+        return Diagnosed(verdict, cause, evidence.highest_step, asks_reach, named)
 
     def _asks_reach(self, evidence: Evidence) -> bool:
         """Return True if no rank failed by itself, so that a network partition may be the cause."""

@@ -94,9 +94,7 @@ _WORDS: Mapping[Dialect, _Words] = {
     ),
     Dialect.OPEN_MPI_5: _Words(
         options=(
-            ("--map-by", "seq:oversubscribe"),
-            ("--bind-to", "none"),
-            ("--stdin", "none"),
+            ("--map-by", "seq:oversubscribe"), ("--bind-to", "none"), ("--stdin", "none"),
             ("--runtime-options", "error-nonzero-status=0,recoverable"),
         ),
         hostfile="--hostfile",

@@ -24,6 +24,7 @@ from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import is_host_name
 
 SHOWN = 4  # names listed in a message
+_ALWAYS = ("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--unbuffered", "--export=ALL")
 # Task options of sbatch and salloc that srun would apply to the agents. An agent is one task and needs everything that
 # the job has on its node.
 _OF_TASKS = (
@@ -71,11 +72,7 @@ def slurm_command(
             *(() if gpus is None else (f"--gres=gpu:{gpus}",)),
             "--cpu-bind=none",
             "--overcommit" if counts else "--mpi=none",  # a job can have fewer cores than devices
-            "--kill-on-bad-exit=0",
-            "--wait=0",
-            "--input=none",
-            "--unbuffered",
-            "--export=ALL",
+            *_ALWAYS,
             f"--chdir={cwd}",
             *options,
             *agent,
