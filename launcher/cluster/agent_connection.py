@@ -180,9 +180,7 @@ def server_of(hello: messages.Hello, register: ServerIndex) -> int:
     """Return the index of the server in the rank table that sent `hello`.
 
     It is identified by --server, then by its addresses and hostname, then by its index among the engine's processes.
-
-    Raises:
-        UsageError, RefusedLayoutError: no server matches, or several do.
+    Raises UsageError or RefusedLayoutError if no server matches, or several do.
     """
     if hello.said is not None:
         if hello.said not in register.places:

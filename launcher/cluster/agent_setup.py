@@ -45,10 +45,6 @@ class AgentSetup:
     request: Request  # adapted to this machine
     meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here; see launcher.cluster.meeting_check
 
-    @property
-    def master_port(self) -> int | None:
-        return None if self.port is None else self.port.number
-
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
     """Return the coordinator's endpoint from the environment of an engine's agent; raise UsageError if it has none."""
@@ -142,7 +138,8 @@ def awaited_begin(
 ) -> BeginAttempt:
     """Wait for the start like `Session.wait_for_start`. If it fails, record the reason in the run directory."""
     try:
-        return membership.wait_for_start(part.master_port, on_waiting, part.program, part.meeting)
+        master_port = None if part.port is None else part.port.number
+        return membership.wait_for_start(master_port, on_waiting, part.program, part.meeting)
     except RunOverError:
         membership.forget_endpoint(RunDir(part.spec.run_dir, part.server_index))
         raise

@@ -33,7 +33,6 @@ class Connections:
         on_words: Callable[[AgentConnection], None],
         on_loss: Callable[[int, AgentConnection], None],
     ) -> None:
-        """`silence_s`: a server that is silent for this time is lost."""
         self._registration = registration
         self._selector = selector
         self._silence_s = silence_s

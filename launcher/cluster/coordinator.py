@@ -31,7 +31,6 @@ from launcher.cluster.server_evidence import ServerEvidence
 from launcher.cluster.shutdown import Shutdown
 from launcher.control import events, messages, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, Awaiting, Cause, DevicesChanged, Trouble
 from launcher.core.machine.proc import identify
@@ -55,7 +54,7 @@ class Coordinator:
         self._servers = servers_with_agents(spec.cluster, spec.layout, spec.supervision).servers
         first_server = next(rank.server_index for rank in spec.ranks if rank.global_rank == 0)
         self._controller = RunController(
-            Setup(
+            events.Setup(
                 tuple(server.server_id for server in self._servers),
                 spec.supervision,
                 first_server=first_server,

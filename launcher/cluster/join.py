@@ -102,9 +102,7 @@ class Session:
 
         `program` has digests of the program's files, which must be the same on all servers. `meeting` has the
         addresses of MASTER_ADDR on this server.
-
-        Raises:
-            TlaunchError: the run cannot start, or the coordinator is lost.
+        Raises TlaunchError if the run cannot start, or the coordinator is lost.
         """
         try:
             self.channel.send(messages.Ready(master_port, self._shares_files, program or {}, meeting))
@@ -164,9 +162,7 @@ def join(
 
     `on_delay` gets reasons of a delay. `whom` is the coordinator's name in messages. `tokens` returns the tokens to
     try; the default is the endpoint's token.
-
-    Raises:
-        TlaunchError: there is no answer in time, or the coordinator refuses this machine.
+    Raises TlaunchError if there is no answer in time, or the coordinator refuses this machine.
     """
     reported: set[str] = set()
     former = None

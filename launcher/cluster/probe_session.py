@@ -147,9 +147,7 @@ class ProbeSession:
 
         `on_missing` is called once with the missing servers. Blocks for at most --join-timeout, plus `MIN_ALONE_S`
         for each `MAX_ENGINES` servers that are started once more.
-
-        Raises:
-            UnreadableError: the engine cannot be started.
+        Raises UnreadableError if the engine cannot be started.
         """
         spare_bystanders()
         become_subreaper()  # to end the engines' remaining processes

@@ -9,7 +9,6 @@ from typing import Any
 
 from launcher.cluster.engine_output import listed
 from launcher.core.env import PYTHONSAFEPATH
-from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.engines.assemble import Request
@@ -55,11 +54,6 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
         f"{shown}{differ}",
         "copy the program to every server, or start the run with --allow-different-program",
     )
-
-
-def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> RefusedLayoutError | None:
-    odd = odd_programs(programs, servers)
-    return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
 
 
 def question(words: Sequence[str], request: Request) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from launcher.cluster.agent_connection import (
 from launcher.cluster.job import Plan
 from launcher.cluster.lost_agents import LostAgents, longest_s
 from launcher.cluster.meeting_check import unresolved
-from launcher.cluster.program_check import refusal
+from launcher.cluster.program_check import odd_programs
 from launcher.cluster.stack_requests import StacksRelay
 from launcher.control import messages
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
@@ -77,7 +77,8 @@ class Registration:
         """Return an error if the servers have different programs. All must be ready."""
         if not self._plan.same_program:
             return None
-        return refusal({index: ready.program for index, ready in self._ready.items()}, self._servers)
+        odd = odd_programs({index: ready.program for index, ready in self._ready.items()}, self._servers)
+        return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
 
     def unresolved(self, first: int) -> TlaunchError | None:
         """Return an error if ranks on some servers could not reach `first`, the server of rank 0. All must be ready."""

@@ -129,7 +129,6 @@ def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) 
 
 
 def _word(channel: Channel, kind: type[Word], patience_s: float) -> Word:
-    message: messages.Message
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message

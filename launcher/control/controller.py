@@ -33,7 +33,6 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 
 from launcher.control import events, orders
-from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.control.evidence_collection import EvidenceCollection
 from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, StopRequest
@@ -55,7 +54,7 @@ class Phase(Enum):
 
 
 class RunController:
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: events.Setup) -> None:
         self._setup = setup
         self._orders: list[orders.Order] = []
         self._there = set(range(len(setup.server_ids)))  # connected servers
@@ -170,12 +169,12 @@ class RunController:
         is_forwarded = number in self._setup.supervision.forward_signals
         if events.ends_run(number, self._setup.supervision):
             self._stop(StopRequest(Cause.STOPPED, number, by_server))
-        if number == KILLS_AT_ONCE or is_forwarded:
+        if number == events.KILLS_AT_ONCE or is_forwarded:
             self._orders.append(orders.ForwardSignal(number))
         if is_forwarded:
             self.outcome.record(Forwarded(number))
-        if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
-            self._paused = number == PAUSES
+        if number in {events.PAUSES, events.CONTINUES} and self._paused != (number == events.PAUSES):
+            self._paused = number == events.PAUSES
             self._orders.append(orders.ForwardSignal(number))
             self.outcome.record(Paused() if self._paused else Continued())
 
@@ -217,7 +216,7 @@ class RunController:
         self._inquiry = EvidenceCollection(self._setup, first_server)
         self._orders.append(orders.BeginAttempt(self.attempt, self.master_port, allotment))
         if self._paused:
-            self._orders.append(orders.ForwardSignal(PAUSES))
+            self._orders.append(orders.ForwardSignal(events.PAUSES))
         self.phase = Phase.RUNNING
 
     @property

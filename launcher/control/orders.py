@@ -38,8 +38,6 @@ class CollectEvidence:
 
 @frozen
 class Apart:
-    """Two servers that cannot reach each other."""
-
     pair: Pair
     ports: Pair  # the port tried on each server, in addition to ports of ranks
     why: str  # the error of the connection; empty if connections work

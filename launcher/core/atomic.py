@@ -31,12 +31,8 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
                 _claim(path, aside)
             aside.replace(path)  # does nothing after `_claim` made a hard link, because both names are one file
     finally:
-        _remove_aside(aside)
-
-
-def _remove_aside(aside: Path) -> None:
-    with suppress(OSError):  # an earlier error is more useful
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # an earlier error is more useful
+            aside.unlink(missing_ok=True)
 
 
 def _claim(path: Path, aside: Path) -> None:
@@ -130,4 +126,5 @@ def point_link(link: Path, target: str) -> None:
             aside.symlink_to(target)
             aside.replace(link)
     finally:
-        _remove_aside(aside)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)

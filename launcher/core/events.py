@@ -38,8 +38,6 @@ class Cause(str, Enum):
 
 @frozen
 class AgentStarted:
-    """The first event of a server."""
-
     agent: ProcessId
     head: ProcessId | None  # the launcher that started the agent
     rank_count: int  # ranks on this server

@@ -144,9 +144,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
     """Return the spec of the run `name`: every rank with its command and the environment that tlaunch adds.
 
     `own_table`: name of the table in the run directory that ranks read in any case, if there is a table.
-
-    Raises:
-        RefusedLayoutError: `request.bind` needs more cores than this machine has, now or in a later attempt.
+    Raises RefusedLayoutError if `request.bind` needs more cores than this machine has, now or in a later attempt.
     """
     servers = request.cluster.servers
     here = 0 if len(servers) == 1 else request.here

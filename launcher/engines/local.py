@@ -102,9 +102,7 @@ def start_agent(
     `first`: as `Agent`. `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and
     `members`; this process closes them. This process becomes a subreaper, so that no process is lost even if the agent
     is killed.
-
-    Raises:
-        OSError: a process or pipe could not be created.
+    Raises OSError if a process or pipe could not be created.
     """
 
     def supervise(head: LauncherLink) -> int:

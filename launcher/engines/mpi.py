@@ -174,7 +174,6 @@ def mpi_command(
     everything.
     options: the user's options, one word each. They replace equal options of tlaunch.
     directory: where to write mpirun's hostfile, unless mpirun could not read it there.
-
     Raises UsageError if a server's name or the hostfile cannot be written, or a word of `agent` would end its command.
     """
     if ":" in agent:

@@ -47,9 +47,7 @@ def check_library(
     If a program cannot be read and mpi4py is installed, it is assumed to use mpi4py, because its user asked for MPI
     ranks. Programs in other languages are not checked. `mentioned`: look for mpi4py only in the program's own file,
     which is cheap enough for each of many ranks.
-
-    Raises:
-        RefusedError: its MPI cannot join this engine's job. Unknown cases are accepted.
+    Raises RefusedError if its MPI cannot join this engine's job. Unknown cases are accepted.
     """
     found = _library(argv, environment, cwd, mentioned=mentioned)
     if found is None:

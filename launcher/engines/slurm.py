@@ -52,9 +52,7 @@ def slurm_command(
     also MPI processes, of the MPI that the cluster's default or an option --mpi chooses. `options`: the user's, one
     word each; the last of two equal options counts. `host`: this machine, with the addresses that it resolves for the
     servers; determined if None. Blocks while resolving if the table's names differ from Slurm's.
-
-    Raises:
-        RefusedLayoutError: a server is not a node of the allocation, or matches several.
+    Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
     """
     nodes = nodes_of(allocation, servers, host)
     tasks = [node for node, count in zip(nodes, counts or [1] * len(nodes), strict=True) for _ in range(count)]
@@ -86,9 +84,7 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
     """Return the node of the allocation for each server, by names and addresses. Blocks while resolving if names differ.
 
     A server may occur several times, if ranks are assigned to servers in turn.
-
-    Raises:
-        RefusedLayoutError: a server is not a node of the allocation, or matches several.
+    Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
     """
     distinct = tuple(dict.fromkeys(servers))
     by_names = []  # without resolving names

@@ -28,8 +28,7 @@ def seconds_of(text: str) -> int | None:
     >>> seconds_of("90"), seconds_of("2:30"), seconds_of("36:00:00"), seconds_of("1-12"), seconds_of("UNLIMITED")
     (5400, 150, 129600, 129600, None)
 
-    Raises:
-        ValueError: `text` is not a time in this format.
+    Raises ValueError if `text` is not a time in this format.
     """
     if text.upper() in _NO_LIMIT:
         return None

@@ -84,11 +84,7 @@ _HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of anot
 
 
 def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the rank given by the innermost engine that started this process, or None. `pid` is this process's pid.
-
-    Raises:
-        UsageError: a variable is not a whole number or out of range, or two engines contradict each other.
-    """
+    """Return the rank of this process `pid` by its innermost engine, or None; raise UsageError for odd variables."""
     if (task := read_task(environment, pid)) is not None:
         return task  # started directly by srun; variables of other engines are inherited
     slurm = _slurm_rank(environment)

@@ -50,8 +50,6 @@ class Claim:
 
 @frozen
 class SecretVariable:
-    """A variable whose value comes from a Kubernetes Secret."""
-
     variable: str
     secret: str
     key: str

@@ -41,9 +41,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
     """Return the nodes for a job of `cluster` whose ranks are on `used`.
 
     pinned: always request the table's own servers. chosen_by_hand: an option for sbatch already names nodes.
-
-    Raises:
-        UsageError: nodes must be requested by name, but their Slurm names are unknown.
+    Raises UsageError if nodes must be requested by name, but their Slurm names are unknown.
     """
     if cluster.source is None:
         if pinned:
