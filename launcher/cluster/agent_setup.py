@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from launcher.cluster.job import EXAMINATION, Job, from_text
+from launcher.cluster.job import Job, from_text
 from launcher.cluster.join import Endpoint, RunOverError, Session, take_place
 from launcher.cluster.meeting_check import resolved_meeting
 from launcher.control.messages import JoinAccepted, Waiting
@@ -60,11 +60,6 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
             hint="use `tlaunch run`, which starts agents itself",
         )
     return Endpoint(addresses, token)
-
-
-def is_examination(membership: Session) -> bool:
-    """Return True if the coordinator examines this server and starts no ranks."""
-    return membership.welcome.job == EXAMINATION
 
 
 def received_job(membership: Session) -> Job:

@@ -182,6 +182,7 @@ class ServerEvidence:
             return False
 
     def _named_pairs(self) -> Iterator[Pair]:
+        """Yield pairs of a server and another server whose address is in the first one's failure messages."""
         places = {name: index for index, server in enumerate(self.servers) for name in names_of(server)}
         for index, report in self._reports.items():
             texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
