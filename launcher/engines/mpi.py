@@ -138,14 +138,17 @@ def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpir
     except OSError as error:
         raise UnreadableError(f"{escaped(found)} cannot be started: {error.strerror}", hint=HINT_INSTALL) from None
     said = done.stdout or done.stderr
-    known = _version_of(said)
-    if known is None:
-        first = escaped(said.strip().partition("\n")[0][:80]) or "nothing"
-        raise UnreadableError(
-            f"{escaped(found)} --version prints {first!r}, which is not Open MPI, MPICH or Intel MPI", hint=HINT_INSTALL
-        )
-    dialect, version = known
-    return Mpirun(found, dialect, version)
+    if match := re.search(r"\(Open MPI\) ((\d+)\S*)", said):
+        dialect = Dialect.OPEN_MPI_4 if int(match[2]) < 5 else Dialect.OPEN_MPI_5
+        return Mpirun(found, dialect, f"Open MPI {match[1]}")
+    if match := re.search(r"Intel\(R\) MPI Library.*Version (\S+)", said):
+        return Mpirun(found, Dialect.HYDRA, f"Intel MPI {match[1]}")
+    if match := re.search(r"HYDRA build details:\s+Version:\s+(\S+)", said):
+        return Mpirun(found, Dialect.HYDRA, f"MPICH {match[1]}")
+    first = escaped(said.strip().partition("\n")[0][:80]) or "nothing"
+    raise UnreadableError(
+        f"{escaped(found)} --version prints {first!r}, which is not Open MPI, MPICH or Intel MPI", hint=HINT_INSTALL
+    )
 
 
 def mpi_command(
@@ -202,16 +205,6 @@ def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)
     return {**_SPEAKS, **({} if is_chosen else {_LOCAL_DIRECTORY: str(directory)})}
-
-
-def _version_of(said: str) -> tuple[Dialect, str] | None:
-    if match := re.search(r"\(Open MPI\) ((\d+)\S*)", said):
-        return Dialect.OPEN_MPI_4 if int(match[2]) < 5 else Dialect.OPEN_MPI_5, f"Open MPI {match[1]}"
-    if match := re.search(r"Intel\(R\) MPI Library.*Version (\S+)", said):
-        return Dialect.HYDRA, f"Intel MPI {match[1]}"
-    if match := re.search(r"HYDRA build details:\s+Version:\s+(\S+)", said):
-        return Dialect.HYDRA, f"MPICH {match[1]}"
-    return None
 
 
 def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequence[str]) -> Iterator[str]:
