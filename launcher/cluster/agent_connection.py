@@ -9,18 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from launcher.control.messages import (
-    MAX_FIRST_LINE_BYTES,
-    PROTOCOL,
-    AgentEvent,
-    Challenge,
-    Hello,
-    Message,
-    Ping,
-    Pong,
-    Ready,
-    to_line,
-)
+from launcher.control import messages
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.machine.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Server
@@ -82,20 +71,15 @@ class PingHistory:
 
     @property
     def unanswered_ns(self) -> int | None:
-        """The send time of the first unanswered ping, or None."""
         return self._unanswered[0] if self._unanswered else None
 
-    def next_ping(self) -> Ping:
-        """Return a ping with the monotonic time, which the answer repeats."""
+    def next_ping(self) -> messages.Ping:
         now_ns = time.monotonic_ns()
         self._unanswered.append(now_ns)
-        return Ping(now_ns)
+        return messages.Ping(now_ns)
 
-    def take(self, pong: Pong) -> bool:
-        """Process an answer; return True if the next ping should be sent at once.
-
-        Early pings are sent one by one for accurate times.
-        """
+    def take(self, pong: messages.Pong) -> bool:
+        """Process an answer; return True to send the next ping at once, as early ones are for accurate times."""
         now_ns = time.time_ns()  # read first: a delay between the two clocks then only increases the round trip
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns
@@ -112,22 +96,22 @@ class AgentConnection:
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
         """Send a challenge. Connections add themselves to `noticed` when they are lost or have data to send."""
         self._noticed = set() if noticed is None else noticed
-        self.channel = Channel(connection, MAX_FIRST_LINE_BYTES)
+        self.channel = Channel(connection, messages.MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
         self.address = self.channel.peer
         self.since = time.monotonic()
-        self.hello: Hello | None = None
+        self.hello: messages.Hello | None = None
         self.server_index: int | None = None  # set by the registration
-        self.ready: Ready | None = None
+        self.ready: messages.Ready | None = None
         self.has_begun = False  # an attempt has started on it
         self.over = False  # no process of the current attempt is left on it
         self.done = False  # it has sent its last message
         self.given_up = False  # it ends its ranks and leaves the run
         self.pings = PingHistory()
         self.disk_silent_s = 0.0  # how long its disk has not answered, from its last pong
-        self._mute: str | None = None  # why nothing can be sent; last messages may still be readable
+        self.mute: str | None = None  # why nothing can be sent; `take` marks it as lost after its last messages
         self.lost: str | None = None  # why the connection is lost
-        self.send(Challenge(PROTOCOL, self.nonce))
+        self.send(messages.Challenge(messages.PROTOCOL, self.nonce))
 
     def fileno(self) -> int:
         return self.channel.fileno()
@@ -136,26 +120,19 @@ class AgentConnection:
     def silent_s(self) -> float:
         return time.monotonic() - self.channel.heard_at
 
-    def send(self, message: Message) -> None:
-        self.send_line(to_line(message))
+    def send(self, message: messages.Message) -> None:
+        self.send_line(messages.to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """Send an encoded message."""
-        if self.lost is None and self._mute is None:
+        if self.lost is None and self.mute is None:
             try:
                 self.channel.send_line(line)
             except ChannelClosedError as error:
-                self._mute = str(error)
-            if self.is_mute or self.channel.wants_write:
+                self.mute = str(error)
+            if self.mute is not None or self.channel.wants_write:
                 self._noticed.add(self)
 
-    @property
-    def is_mute(self) -> bool:
-        """True if nothing can be sent to it. `take` returns its last messages and then marks it as lost."""
-        return self._mute is not None
-
     def lose(self, why: str) -> None:
-        """Mark this connection as lost. The first reason is kept."""
         self.lost = self.lost or why
         self._noticed.add(self)
 
@@ -163,42 +140,34 @@ class AgentConnection:
         """Send a ping. Can be called from any thread. `disk_stalls`: see `Ping`."""
         self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[messages.Message]:
         """Return the received messages, except answers to `ask` and events of other servers."""
-        taken: list[Message] = []
+        taken: list[messages.Message] = []
         try:
             for message in self.channel.receive():
-                if isinstance(message, Pong):
+                if isinstance(message, messages.Pong):
                     self.disk_silent_s = message.disk_silent_s
                     if self.pings.take(message):
                         self.ask()
-                elif (
-                    self.server_index is None
-                    or not isinstance(message, AgentEvent)
-                    or message.server == self.server_index
-                ):
+                elif not isinstance(message, messages.AgentEvent) or self.server_index in {None, message.server}:
                     taken.append(message)
-            if self._mute is None:
+            if self.mute is None:
                 self.channel.flush()
         except ChannelClosedError as error:
             self.lose(str(error))
-        if self._mute is not None:
-            self.lose(self._mute)
+        if self.mute is not None:
+            self.lose(self.mute)
         return taken
 
     def close(self, patience_s: float = 0.0) -> None:
         """Close the connection; first wait at most `patience_s` seconds for pending messages to be sent."""
-        if self.lost is None and self._mute is None:
+        if self.lost is None and self.mute is None:
             self.channel.drain(time.monotonic() + patience_s)
         self.channel.close()
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Return a non-blocking socket that listens for agents on every address of this machine.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Return a non-blocking socket that listens on all addresses; raise OSError if the port is in use."""
     if socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     else:
@@ -207,13 +176,11 @@ def listen(port: int = 0) -> socket.socket:
     return listener
 
 
-def server_of(hello: Hello, register: ServerIndex) -> int:
+def server_of(hello: messages.Hello, register: ServerIndex) -> int:
     """Return the index of the server in the rank table that sent `hello`.
 
     It is identified by --server, then by its addresses and hostname, then by its index among the engine's processes.
-
-    Raises:
-        UsageError, RefusedLayoutError: no server matches, or several do.
+    Raises UsageError or RefusedLayoutError if no server matches, or several do.
     """
     if hello.said is not None:
         if hello.said not in register.places:
@@ -258,13 +225,13 @@ def _of_others(addresses: Iterable[str]) -> list[str]:
     return [text for text, address in known if address and not (address.is_loopback or address.is_link_local)]
 
 
-def described(hello: Hello) -> str:
+def described(hello: messages.Hello) -> str:
     found = addresses_of(hello.addresses)
     outer = sorted(str(one) for one in found if one.version == 4 and not one.is_loopback)
     return f"{hello.host} ({outer[0]})" if outer else hello.host
 
 
-def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
+def differences(hello: messages.Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
     """Return an error if the settings of a manually started server differ from the first server's, else None."""
     if hello.agreement is None:  # the engine started it, and it gets its job from the coordinator
         return None
@@ -274,11 +241,8 @@ def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> T
             # Digests are not shown: values could be guessed from them.
             there, here = (one.rpartition(" (")[0] or one if one.endswith(")") else one for one in (theirs, ours))
             shown = f"{there} there, {here} on the first server" if there != here else f"{there}, with different values"
-            return RefusedLayoutError(
-                f"server {server_id} was started with a different {what}: {shown}",
-                hint=_HINTS.get(what, "start the same command with the same options on every server"),
-            )
+            hint = "start the same command with the same options on every server"
+            if what == RANK_TABLE:
+                hint = "copy the same table to every server; `tlaunch table diff` shows the differences"
+            return RefusedLayoutError(f"server {server_id} was started with a different {what}: {shown}", hint=hint)
     return None
-
-
-_HINTS = {RANK_TABLE: "copy the same table to every server; `tlaunch table diff` shows the differences"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from launcher.cluster.job import EXAMINATION, Job, from_text
+from launcher.cluster.job import Job, from_text
 from launcher.cluster.join import Endpoint, RunOverError, Session, take_place
 from launcher.cluster.meeting_check import resolved_meeting
 from launcher.control.messages import JoinAccepted, Waiting
@@ -45,17 +45,9 @@ class AgentSetup:
     request: Request  # adapted to this machine
     meeting: tuple[str, ...] | None = None  # addresses of MASTER_ADDR here; see launcher.cluster.meeting_check
 
-    @property
-    def master_port(self) -> int | None:
-        return None if self.port is None else self.port.number
-
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
-    """Return the coordinator's endpoint from the environment of an agent that an engine started.
-
-    Raises:
-        UsageError: the environment has no endpoint.
-    """
+    """Return the coordinator's endpoint from the environment of an engine's agent; raise UsageError if it has none."""
     token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
     addresses = tuple(
         (host.strip("[]"), int(port))
@@ -70,17 +62,8 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
     return Endpoint(addresses, token)
 
 
-def is_examination(membership: Session) -> bool:
-    """Return True if the coordinator examines this server and starts no ranks."""
-    return membership.welcome.job == EXAMINATION
-
-
 def received_job(membership: Session) -> Job:
-    """Return the job that the coordinator sent.
-
-    Raises:
-        UsageError: it sent no job, or one that cannot be parsed.
-    """
+    """Return the job that the coordinator sent; raise UsageError if it sent none, or one that cannot be parsed."""
     try:
         return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
     except ValueError as error:
@@ -88,11 +71,7 @@ def received_job(membership: Session) -> Job:
 
 
 def check_table(job: Job) -> None:
-    """Raise if the rank table at the same path on this machine has different content.
-
-    Raises:
-        RefusedTableError: the tables differ.
-    """
+    """Raise RefusedTableError if the rank table at the same path on this machine has different content."""
     source = job.request.cluster.source
     if source is None or job.table_text is None:
         return
@@ -114,12 +93,9 @@ def get_ready(
     chosen_port: int | None,
     check: Callable[[], Mapping[str, str]] | None = None,
 ) -> AgentSetup:
-    """Prepare the run directory, its files and the port. Report a failure to the coordinator, including one of `check`.
+    """Prepare the run directory, its files and the port. Report a TlaunchError to the coordinator and raise it.
 
-    `check` returns the environment variables that the ranks' MPI needs.
-
-    Raises:
-        TlaunchError: this server cannot be prepared.
+    `check` returns the environment variables that the ranks' MPI needs, or raises.
     """
     server_index = membership.welcome.server_index
     try:
@@ -157,7 +133,8 @@ def awaited_begin(
 ) -> BeginAttempt:
     """Wait for the start like `Session.wait_for_start`. If it fails, record the reason in the run directory."""
     try:
-        return membership.wait_for_start(part.master_port, on_waiting, part.program, part.meeting)
+        master_port = None if part.port is None else part.port.number
+        return membership.wait_for_start(master_port, on_waiting, part.program, part.meeting)
     except RunOverError:
         membership.forget_endpoint(RunDir(part.spec.run_dir, part.server_index))
         raise
@@ -173,13 +150,9 @@ def start(
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
-    """Fork the agent. Call it inside `signals_held_back`.
+    """Fork the agent inside `signals_held_back`, or raise OSError.
 
-    `members` are the placeholders, if the engine started a process for each rank. `specify` is given for an elastic
-    run.
-
-    Raises:
-        OSError: the process cannot be created.
+    `members` are the placeholders, if the engine started a process for each rank. `specify`: of an elastic run.
     """
     spec = replace(part.spec, master_port=begin.master_port)
     port = part.port or HeldPort(begin.master_port)

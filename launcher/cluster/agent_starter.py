@@ -37,7 +37,6 @@ class JoinBarrier:
 
     @property
     def next_look_s(self) -> float:
-        """The monotonic time of the next check."""
         moments = (self._ends, self._next_report, self._engine_last)
         return min(moment for moment in moments if moment is not None)
 
@@ -46,7 +45,6 @@ class JoinBarrier:
         return time.monotonic() - self._since
 
     def hurry(self) -> None:
-        """Schedule a report of missing servers now, since a server that had joined is gone."""
         self._next_report = time.monotonic()
 
     def missing(self) -> tuple[str, ...]:
@@ -65,28 +63,21 @@ class JoinBarrier:
         brought_by = engine if self._plan.brings_all else None
         own_is_missing = self._plan.brings_all or not self._registration.is_ready(self._first_server)
         now = time.monotonic()
-        if engine is not None and engine.ended and own_is_missing and self._engine_last is None:
-            self._engine_last = now + ENGINE_LAST_S
-        if engine is not None and engine.ended and own_is_missing and now >= (self._engine_last or now):
-            if brought_by is None:
-                return own_agent_ended(engine)
-            why = f"{engine.name} ended with exit code {engine.exit_code}"
-            return not_come(brought_by, why, self._registration.missing)
+        if engine is not None and engine.ended and own_is_missing:
+            self._engine_last = self._engine_last or now + ENGINE_LAST_S
+            if now >= self._engine_last:
+                if brought_by is None:
+                    return own_agent_ended(engine)
+                why = f"{engine.name} ended with exit code {engine.exit_code}"
+                return not_come(brought_by, why, self._registration.missing)
         if now < self._ends:
             return None
-        return not_come(
-            brought_by,
-            f"after {self._plan.join_timeout_s:g} s (--join-timeout)",
-            self._registration.missing,
-            self._registration.mistaken,
-        )
+        why = f"after {self._plan.join_timeout_s:g} s (--join-timeout)"
+        return not_come(brought_by, why, self._registration.missing, self._registration.mistaken)
 
 
 class AgentStarter:
-    """The engine that starts agents, and the wait for them.
-
-    The engine is started again if an attempt needs new agents.
-    """
+    """The engine that starts agents, again if an attempt needs new ones, and the wait for them."""
 
     def __init__(
         self, spec: RunSpec, plan: Plan, servers: Sequence[Server], first_server: int, registration: Registration
@@ -102,16 +93,11 @@ class AgentStarter:
         self.barrier = JoinBarrier(plan, registration, first_server)
 
     def start(self) -> None:
-        """Start the engine and the wait for all agents, including manually started ones.
-
-        Raises:
-            UnreadableError: the engine cannot be started.
-        """
+        """Start the engine and the wait for all agents; raise UnreadableError if the engine cannot be started."""
         self.barrier = JoinBarrier(self._plan, self._registration, self._first_server)
-        environment = dict(os.environ)
         limit_to(self._usual_files)  # the engine's processes keep the user's limit
         engine_log = RunDir(self._spec.run_dir).engine_log
-        self.engine = EngineProcess(self._plan.engine, environment, self._spec.cwd, engine_log)
+        self.engine = EngineProcess(self._plan.engine, os.environ, self._spec.cwd, engine_log)
         make_room_for_servers(len(self._servers))
 
     def note_begin(self) -> None:
@@ -121,10 +107,7 @@ class AgentStarter:
             self.engine.forget_words()
 
     def turned_back(self, server_index: int, why: str) -> TlaunchError | None:
-        """Return the error for a server that was lost before the start.
-
-        None if the user can start its agent again by hand.
-        """
+        """Return the error for a server that was lost before the start; None if the user can start its agent again."""
         if not self._plan.brings_all:
             self.barrier.hurry()
             return None
@@ -133,11 +116,9 @@ class AgentStarter:
         return turned_back(self.engine, server_index, why, names, absent)
 
     def killed(self) -> Verdict | None:
-        """Return the verdict if the engine was killed and had started all agents, else None."""
         return killed(self.engine) if self._plan.brings_all else None
 
     def exited(self) -> EngineExited | None:
-        """Return the event for an engine that ended by itself, or None if there is no engine."""
         if self.engine is None:
             return None
         found = gave_up(self.engine, self._servers, self._names)

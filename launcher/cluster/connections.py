@@ -33,7 +33,6 @@ class Connections:
         on_words: Callable[[AgentConnection], None],
         on_loss: Callable[[int, AgentConnection], None],
     ) -> None:
-        """`silence_s`: a server that is silent for this time is lost."""
         self._registration = registration
         self._selector = selector
         self._silence_s = silence_s
@@ -48,7 +47,6 @@ class Connections:
         self._stand_in: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread that pings servers while the loop is blocked. It runs until `close`."""
         self._stand_in = start_thread(self._ask_instead, "pings")
 
     def close(self) -> None:
@@ -82,7 +80,6 @@ class Connections:
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
 
     def _last_still(self) -> tuple[float, float]:
-        """Return the duration and the end of the last suspension of this process."""
         now_s = time.monotonic()
         still_s = now_s - self._turned_s
         return (still_s, now_s) if still_s > 2 * self._pause_s else self._still
@@ -101,7 +98,7 @@ class Connections:
         for connection in self._registration.dismiss():
             self.forget(connection)
         for peer in list(self._registration.noticed):
-            if peer.is_mute and peer.lost is None:
+            if peer.mute is not None and peer.lost is None:
                 self._on_words(peer)  # its last messages
             if peer.lost is None:
                 self._hear(peer)
@@ -114,14 +111,12 @@ class Connections:
                     self._on_loss(index, peer)
 
     def send_all(self, message: Message, *, ready: bool = False) -> None:
-        """Send a message to all registered servers, or with `ready` only to the ones that are ready."""
         line = to_line(message)
         for peer in self._registration.peers.values():
             if peer.ready is not None or not ready:
                 peer.send_line(line)
 
     def forget(self, peer: AgentConnection) -> None:
-        """Close a connection, after a last attempt to send pending data."""
         with suppress(KeyError, ValueError):
             self._selector.unregister(peer)
         self._registration.noticed.discard(peer)
@@ -133,7 +128,6 @@ class Connections:
         self._registration.peers.clear()
 
     def _hear(self, peer: AgentConnection) -> None:
-        """Register a connection for reading, and for writing if it has data to send."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.channel.wants_write else 0)
         try:
             if self._selector.get_key(peer).events != wanted:

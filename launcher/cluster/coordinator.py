@@ -22,17 +22,15 @@ from dataclasses import replace
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.agent_starter import AgentStarter
 from launcher.cluster.connections import BEATS, Connections
-from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
+from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_marks
 from launcher.cluster.disk_watch import DiskWatch
-from launcher.cluster.file_writer import FileWriter
 from launcher.cluster.job import Plan
-from launcher.cluster.recorder import ServersRecorder
+from launcher.cluster.recorder import FileWriter, ServersRecorder
 from launcher.cluster.registration import DuplicateServerError, Registration
 from launcher.cluster.server_evidence import ServerEvidence
 from launcher.cluster.shutdown import Shutdown
 from launcher.control import events, messages, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, Awaiting, Cause, DevicesChanged, Trouble
 from launcher.core.machine.proc import identify
@@ -56,7 +54,7 @@ class Coordinator:
         self._servers = servers_with_agents(spec.cluster, spec.layout, spec.supervision).servers
         first_server = next(rank.server_index for rank in spec.ranks if rank.global_rank == 0)
         self._controller = RunController(
-            Setup(
+            events.Setup(
                 tuple(server.server_id for server in self._servers),
                 spec.supervision,
                 first_server=first_server,
@@ -70,9 +68,9 @@ class Coordinator:
         self._recorder = ServersRecorder(spec, head, self._disks.disk)
         self._evidence = self._no_evidence(self._servers)  # of the current attempt
         elastic = spec.supervision.elastic
-        self._exclusions: WatchedExclusions | None = None
-        if elastic is not None:
-            self._exclusions = WatchedExclusions(spec, elastic, self._disks.disk, self._recorder.record)
+        self._exclusions = (
+            None if elastic is None else WatchedExclusions(spec, elastic, self._disks.disk, self._recorder.record)
+        )
         self._registration = Registration(plan, self._servers, spec.name, leave_mark(self._recorder.run_dir))
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileWriter(spec, self._disks.disk)
@@ -100,7 +98,7 @@ class Coordinator:
             self._step()
         finish = self._controller.outcome.finish
         assert finish is not None, "it is over"
-        remove_mark(self._recorder.run_dir, self._registration.mark)
+        remove_marks(self._recorder.run_dir)
         remove_endpoint(self._recorder.run_dir)
         self._connections.close()
         self._recorder.close(finish.cause, finish.exit_code)
@@ -113,7 +111,6 @@ class Coordinator:
     # --- events ---
 
     def _listen(self) -> None:
-        """Sleep until the next event or deadline, and process pending events."""
         self._connections.beat()
         self._connections.look()
         if news := self._disks.look(self._registration.peers):
@@ -284,7 +281,12 @@ class Coordinator:
                 if isinstance(event, DevicesChanged) and self._exclusions is not None:
                     self._exclusions.note(event)
             case orders.BeginAttempt():
-                self._begin_attempt(order)
+                self._starter.note_begin()
+                self._evidence = self._no_evidence(servers_of_attempt(self._servers, order.allotment))
+                self._registration.note_begin()
+                self._recorder.record(order.event)
+                # A server that is still joining would take it for its own start.
+                self._connections.send_all(order, ready=True)
             case orders.CollectEvidence(server=server):
                 self._registration.peers[server].send(order)
                 self._registration.peers[server].ask()  # an answer proves that it was alive after the failure
@@ -337,15 +339,6 @@ class Coordinator:
             limit_s = self._plan.join_timeout_s
             self._recorder.record(Awaiting(missing, self._starter.barrier.seconds, limit_s))
             self._connections.send_all(messages.Waiting(missing, limit_s))
-
-    def _begin_attempt(self, order: orders.BeginAttempt) -> None:
-        self._starter.note_begin()
-        self._evidence = self._no_evidence(servers_of_attempt(self._servers, order.allotment))
-        self._registration.has_begun = True
-        for peer in self._registration.peers.values():
-            peer.over, peer.has_begun = False, peer.ready is not None
-        self._recorder.record(order.event)
-        self._connections.send_all(order, ready=True)  # a server that is still joining would take it for its own start
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
         """Return empty evidence for a new attempt. `servers` have their ranks in that attempt."""

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from launcher.core import atomic
-from launcher.core.codec import json_text, read_json
+from launcher.core.codec import decode, encode, json_text, read_json
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir
 
@@ -23,18 +23,15 @@ class ControlEndpoint:
 
 def write_endpoint(run_dir: RunDir, endpoint: ControlEndpoint) -> None:
     """Write the endpoint file. Errors are ignored, since a run does not need it."""
-    fields = {"addresses": [list(address) for address in endpoint.addresses], "key": endpoint.key}
     with suppress(OSError):
-        atomic.write_text(run_dir.endpoint, json_text(fields), mode=0o600)
+        atomic.write_text(run_dir.endpoint, json_text(encode(endpoint)), mode=0o600)
 
 
 def read_endpoint(run_dir: RunDir) -> ControlEndpoint | None:
     """Return the run's endpoint; None if the run is on one server, is over, or belongs to another user."""
     try:
-        fields = read_json(run_dir.endpoint, MAX_ENDPOINT_BYTES)
-        addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])
-        return ControlEndpoint(addresses, str(fields["key"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        return decode(ControlEndpoint, read_json(run_dir.endpoint, MAX_ENDPOINT_BYTES))
+    except (OSError, ValueError):
         return None
 
 
@@ -49,7 +46,6 @@ AGAIN_S = 0.1  # a network file system may serve stale data for a moment
 
 
 def leave_mark(run_dir: RunDir) -> str | None:
-    """Create a mark file with a random name; return the name, or None if the directory is not writable."""
     mark = f"{_MARK}{secrets.token_hex(16)}"
     with suppress(OSError):
         (run_dir.root / mark).touch(exist_ok=False)
@@ -58,16 +54,10 @@ def leave_mark(run_dir: RunDir) -> str | None:
 
 
 def remove_marks(run_dir: RunDir) -> None:
-    """Remove the marks that a killed coordinator left."""
+    """Remove the coordinator's mark, and those of killed ones."""
     for path in run_dir.root.glob(f"{_MARK}*"):
         with suppress(OSError):
             path.unlink()
-
-
-def remove_mark(run_dir: RunDir, mark: str | None) -> None:
-    if mark is not None:
-        with suppress(OSError):
-            (run_dir.root / mark).unlink()
 
 
 def sees_mark(run_dir: RunDir, mark: str) -> bool:

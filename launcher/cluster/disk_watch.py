@@ -17,8 +17,6 @@ from launcher.supervise.disk import Disk
 
 
 class DiskWatch:
-    """A watch over the coordinator's own `disk` and the agents' disks."""
-
     def __init__(self, run_dir: Path, servers: Sequence[Server]) -> None:
         self.disk = Disk(RunDir(run_dir).events)
         self.stalled: set[int] = set()  # servers whose disks did not answer at the last check

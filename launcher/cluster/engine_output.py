@@ -80,7 +80,6 @@ def turned_back(
 
 
 def own_agent_ended(engine: EngineProcess) -> TlaunchError:
-    """Return the error for this server's own agent if the others are started by hand."""
     why = f"{engine.name} ended with exit code {engine.exit_code} before the ranks were started"
     return TlaunchError(why + _quoted(engine.last_lines()), hint=f"see its output in {engine.log}")
 
@@ -99,10 +98,7 @@ def killed(engine: EngineProcess | None) -> Verdict | None:
 
 
 def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int, Sequence[str]]) -> Verdict | None:
-    """Return the verdict if the engine ended the agents by itself; None if it succeeded without output.
-
-    `names`: the names of servers, by server_index.
-    """
+    """Return the verdict if the engine ended the agents by itself, or None. `names`: of servers, by server_index."""
     said = engine.last_lines()
     if not said and not engine.exit_code:
         return None

@@ -65,28 +65,14 @@ def unreachable(
     # On one line, since csh does not allow line breaks in quotes.
     program = f'import base64; exec(base64.b64decode("{base64.b64encode(_WAY_BACK.encode()).decode()}"))'
     command = shlex.join([sys.executable, "-c", program, *endpoints]) if endpoints else "true"
-    asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MAX_ASKED]}
-    return {server_id: why for server_id, process in asked.items() if process and (why := _answer(process, ends))}
-
-
-def _ask(
-    shell: Sequence[str], server_id: str, command: str, environment: Mapping[str, str]
-) -> subprocess.Popen[str] | None:
-    if server_id.startswith("-"):
-        return None
-    try:
-        return subprocess.Popen(
-            [*shell, server_id, command],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError:
-        return None
+    asked: dict[str, subprocess.Popen[str]] = {}
+    for server_id in (one for one in server_ids[:MAX_ASKED] if not one.startswith("-")):
+        with suppress(OSError):
+            asked[server_id] = subprocess.Popen(
+                [*shell, server_id, command], env=dict(environment), stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+            )  # fmt: skip
+    return {server_id: why for server_id, process in asked.items() if (why := _answer(process, ends))}
 
 
 def _answer(process: subprocess.Popen[str], ends: float) -> str:
@@ -116,11 +102,7 @@ class EngineProcess:
     """An engine's process. Its output goes to a file, so that it never blocks the coordinator."""
 
     def __init__(self, command: EngineCommand, environment: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """Start the engine.
-
-        Raises:
-            UnreadableError: the engine cannot be started, or its files cannot be written.
-        """
+        """Start the engine; raise UnreadableError if it cannot be started, or its files cannot be written."""
         self.name = command.engine
         self._command = command
         self._environment = overlaid(environment, command.env)
@@ -162,7 +144,6 @@ class EngineProcess:
         return self._process.poll() == -signal.SIGKILL
 
     def signal(self, number: int) -> None:
-        """Send a signal to the engine's process group."""
         with suppress(OSError):
             os.killpg(self._process.pid, number)
 
@@ -179,10 +160,7 @@ class EngineProcess:
                     path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
-        """Return the servers that the engine's remote shell cannot reach, or that cannot reach back, with the reason.
-
-        Blocks for some seconds.
-        """
+        """Return the reasons that the remote shell cannot reach servers, or they this machine. Blocks for seconds."""
         if not self._command.shell:
             return {}
         endpoints = [endpoint for endpoint in self._environment.get(env.TLAUNCH_COORDINATOR, "").split(",") if endpoint]

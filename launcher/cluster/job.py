@@ -8,7 +8,7 @@ import socket
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from launcher.core.codec import decode, encode
@@ -58,29 +58,17 @@ class Job:
 
 def to_text(job: Job) -> str:
     """Return a job as one line, the same for every agent. It has values of --env, so never write it to a file."""
-    request = {
-        field.name: encode(getattr(job.request, field.name))
-        for field in fields(job.request)
-        if field.name not in _OF_THIS_MACHINE
-    }
-    plain = {
-        "files": encode(job.files),
-        "table_text": job.table_text,
-        "table_format": job.table_format,
-        "master_port": job.master_port,
-    }
-    data = json.dumps({**plain, "request": request}).encode()
+    record = encode(job)
+    for name in _OF_THIS_MACHINE:
+        del record["request"][name]
+    data = json.dumps(record).encode()
     # It has the table up to three times, at distances beyond zlib's window, and is sent to every agent.
     packed = zlib.compress(data) if lzma is None else lzma.compress(data, preset=PRESET)
     return base64.b64encode(packed).decode()
 
 
 def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
-    """Parse a job for this `machine` with the environment `inherited`.
-
-    Raises:
-        ValueError: the text is not a job of this version.
-    """
+    """Parse a job for this `machine` and the environment `inherited`; raise ValueError if it is not of this version."""
     try:
         record: dict[str, Any] = json.loads(_unpacked(base64.b64decode(text)))
         record["request"] |= {"inherited_env": {}, "machine": encode(machine), "here": None, "interfaces": {}}

@@ -13,21 +13,7 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.cluster.coordinator_files import ControlEndpoint, remove_endpoint, sees_mark, write_endpoint
-from launcher.control.messages import (
-    PROTOCOL,
-    Challenge,
-    Hello,
-    JoinAccepted,
-    Message,
-    Ping,
-    Pong,
-    Ready,
-    Refused,
-    Waiting,
-    Welcome,
-    is_proof,
-    proof_of,
-)
+from launcher.control import messages
 from launcher.control.orders import BeginAttempt, Finish
 from launcher.core import atomic
 from launcher.core.errors import EXIT_OK, RefusedLayoutError, TlaunchError, UnreadableError
@@ -61,15 +47,13 @@ class RunOverError(TlaunchError):
 
 @frozen
 class Endpoint:
-    """The addresses of the coordinator, and the token for mutual authentication."""
-
     addresses: tuple[tuple[str, int], ...]  # tried in order
     token: str
 
 
 @frozen
 class AgentInfo:
-    """This machine's description for the coordinator."""
+    """The part of a `Hello` that describes this machine."""
 
     host: str
     addresses: tuple[str, ...]
@@ -81,26 +65,22 @@ class AgentInfo:
 class Session:
     """An authenticated connection to the coordinator. Close it, or pass it on with `link`."""
 
-    def __init__(self, channel: Channel, welcome: Welcome, nonce: str = "") -> None:
-        """`nonce`: identifies this agent to the coordinator."""
+    def __init__(self, channel: Channel, welcome: messages.Welcome, nonce: str = "") -> None:
         self.welcome = welcome
         self.nonce = nonce
         self.address = channel.peer_address  # the coordinator's address
-        self._channel = channel
+        self.channel = channel
         self._shares_files = True
         self._has_joined = False  # it has joined a run that already runs
 
     def refuse(self, error: TlaunchError) -> None:
         """Report why this server cannot take part. This ends the run on all servers."""
         with suppress(ChannelClosedError):
-            self._channel.send(Refused(error.message, error.hint, error.exit_code))
-            self._channel.drain(time.monotonic() + CONNECT_S)
+            self.channel.send(messages.Refused(error.message, error.hint, error.exit_code))
+            self.channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Return True if the coordinator's run directory is shared with this server. Call it before `wait_for_start`.
-
-        If it is not shared, this writes the coordinator's endpoint to the local run directory.
-        """
+        """Return True if this server shares the coordinator's run directory; else write the endpoint to its own."""
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
             write_endpoint(run_dir, ControlEndpoint((self.address,), self.welcome.key))
@@ -114,7 +94,7 @@ class Session:
     def wait_for_start(
         self,
         master_port: int | None,
-        on_waiting: Callable[[Waiting | JoinAccepted], None],
+        on_waiting: Callable[[messages.Waiting | messages.JoinAccepted], None],
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
     ) -> BeginAttempt:
@@ -122,16 +102,14 @@ class Session:
 
         `program` has digests of the program's files, which must be the same on all servers. `meeting` has the
         addresses of MASTER_ADDR on this server.
-
-        Raises:
-            TlaunchError: the run cannot start, or the coordinator is lost.
+        Raises TlaunchError if the run cannot start, or the coordinator is lost.
         """
         try:
-            self._channel.send(Ready(master_port, self._shares_files, program or {}, meeting))
-            silence = Silence(self._channel, self.welcome.silence_s)  # nothing was received during the preparation
+            self.channel.send(messages.Ready(master_port, self._shares_files, program or {}, meeting))
+            silence = Silence(self.channel, self.welcome.silence_s)  # nothing was received during the preparation
             while not silence.is_too_long():
                 with suppress(TimeoutError):
-                    for message in self._channel.wait_for(time.monotonic() + silence.timeout_s):
+                    for message in self.channel.wait_for(time.monotonic() + silence.timeout_s):
                         if (begin := self._on_message(message, on_waiting)) is not None:
                             return begin
                         break  # restart the silence timeout after each message
@@ -142,42 +120,32 @@ class Session:
         )
 
     def link(self) -> Link:
-        """Return an agent's link to the coordinator, which takes over this connection."""
         by_hand = self.welcome.job is None
-        return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
-
-    def channel(self) -> Channel:
-        """Return the channel of this connection, which an examination takes over."""
-        return self._channel
+        return Link(self.channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
 
     def close(self) -> None:
-        self._channel.close()
+        self.channel.close()
 
     def _on_message(
-        self, message: Message, on_waiting: Callable[[Waiting | JoinAccepted], None]
+        self, message: messages.Message, on_waiting: Callable[[messages.Waiting | messages.JoinAccepted], None]
     ) -> BeginAttempt | None:
         match message:
-            case Ping():
-                self._channel.send(Pong(message.sent_ns, time.time_ns()))
+            case messages.Ping():
+                self.channel.send(messages.Pong(message.sent_ns, time.time_ns()))
             case BeginAttempt():
                 return message
-            case Waiting() | JoinAccepted():
-                self._has_joined = isinstance(message, JoinAccepted)
+            case messages.Waiting() | messages.JoinAccepted():
+                self._has_joined = isinstance(message, messages.JoinAccepted)
                 on_waiting(message)
-            case Refused():
-                raise _error_of(message)
-            case Finish() if self._has_joined or message.exit_code == EXIT_OK:
+            case messages.Refused():
+                raise TlaunchError(message.message, hint=message.hint, exit_code=message.exit_code)
+            case Finish(exit_code=code) if self._has_joined or code == EXIT_OK:
                 why = f": {message.reason}" if message.reason else ""
-                over = RunOverError(f"the run ended before ranks started on this server{why}")
-                over.exit_code = message.exit_code
-                raise over
-            case Finish():
+                raise RunOverError(f"the run ended before ranks started on this server{why}", exit_code=code)
+            case Finish(exit_code=code):
                 reason = message.reason or "see the launcher's output on the first server"
-                ended = TlaunchError(f"the run ended before ranks started on this server: {reason}", hint=message.hint)
-                ended.exit_code = message.exit_code
-                raise ended
-            case _:
-                pass
+                why = f"the run ended before ranks started on this server: {reason}"
+                raise TlaunchError(why, hint=message.hint, exit_code=code)
         return None
 
 
@@ -194,9 +162,7 @@ def join(
 
     `on_delay` gets reasons of a delay. `whom` is the coordinator's name in messages. `tokens` returns the tokens to
     try; the default is the endpoint's token.
-
-    Raises:
-        TlaunchError: there is no answer in time, or the coordinator refuses this machine.
+    Raises TlaunchError if there is no answer in time, or the coordinator refuses this machine.
     """
     reported: set[str] = set()
     former = None
@@ -231,9 +197,7 @@ def join(
 def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> None:
     """Create the run directory with this server's files, unless it exists on a shared file system.
 
-    Raises:
-        UnreadableError: the ranks' working directory is missing, or the run directory cannot be created or written.
-        UsageError: the run directory belongs to another user.
+    Raises UnreadableError if that fails or the working directory is missing, UsageError for another user's directory.
     """
     if not spec.cwd.is_dir():
         raise UnreadableError(
@@ -277,29 +241,25 @@ def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float
 
 def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
     nonce = os.urandom(16).hex()
-    challenge = _first_message(channel, Challenge)
+    challenge = _first_message(channel, messages.Challenge)
     channel.send(
-        Hello(
-            proof=proof_of(token, challenge.nonce, nonce),
+        messages.Hello(
+            proof=messages.proof_of(token, challenge.nonce, nonce),
             nonce=nonce,
             version=__version__,
             code=fingerprint(),
             python=platform.python_version(),
-            host=member.host,
-            addresses=member.addresses,
-            said=member.said,
-            index=member.index,
-            agreement=member.agreement,
+            **vars(member),
         )
     )
-    if challenge.protocol != PROTOCOL:
+    if challenge.protocol != messages.PROTOCOL:
         with suppress(ChannelClosedError, TimeoutError):  # wait until it has read this version
-            _first_message(channel, Welcome)
+            _first_message(channel, messages.Welcome)
         raise RefusedLayoutError(
             "the run's coordinator has another version of tlaunch", hint="install the same version on every server"
         )
     try:
-        welcome = _first_message(channel, Welcome, WELCOME_S)
+        welcome = _first_message(channel, messages.Welcome, WELCOME_S)
     except ChannelClosedError as error:
         if str(error) != CLOSED:
             raise
@@ -307,7 +267,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
         raise ChannelClosedError(
             "another tlaunch run, or this one with another token, listens there and closed the connection"
         ) from error
-    if not is_proof(welcome.proof, token, nonce, challenge.nonce):
+    if not messages.is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("the process at this address does not know this run")
     if not is_run_name(welcome.run_name):
         raise ChannelClosedError(
@@ -317,25 +277,13 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
 
 
 def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
-    """Return the next message, which must be of this kind.
-
-    Raises:
-        TlaunchError: the coordinator refused this machine.
-        PassingRefusalError: the coordinator refused it for now.
-        ChannelClosedError: the message is of another kind.
-    """
+    """Return the next message; raise TlaunchError for a refusal, or ChannelClosedError for another kind."""
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message
-        if isinstance(message, Refused) and message.passing:
+        if isinstance(message, messages.Refused) and message.passing:
             raise PassingRefusalError(message.message, hint="use a longer --join-timeout")
-        if isinstance(message, Refused):
-            raise _error_of(message)
+        if isinstance(message, messages.Refused):
+            raise TlaunchError(message.message, hint=message.hint, exit_code=message.exit_code)
         raise ChannelClosedError("the process at this address is not a coordinator")
     raise TimeoutError
-
-
-def _error_of(refused: Refused) -> TlaunchError:
-    error = TlaunchError(refused.message, hint=refused.hint)
-    error.exit_code = refused.exit_code
-    return error

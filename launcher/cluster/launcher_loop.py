@@ -113,10 +113,7 @@ class Observer(Protocol):
         """Handle a signal that was forwarded to the run; `at_once` if it ends the run without grace."""
 
     def tick(self) -> bool:
-        """Do periodic work, about every TICK_S seconds.
-
-        Return True to be called again at once. Events wait meanwhile.
-        """
+        """Do periodic work, every TICK_S seconds or so. Return True to be called again at once; events wait."""
 
 
 class _Shelter:
@@ -169,7 +166,6 @@ class _Shelter:
         return again
 
     def close(self) -> None:
-        """Wait for a running tick, and end the thread."""
         if self._is_ticking:
             self.tick(None)
         if self._thread is not None:
@@ -191,13 +187,9 @@ class _Shelter:
 
 
 class LauncherLoop:
-    """The loop that attends a local agent or a coordinator.
-
-    Create it inside `signals_held_back`, right after `start_agent`.
-    """
+    """The loop that attends a local agent or a coordinator. Create it in `signals_held_back`, after `start_agent`."""
 
     def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer, server_index: int | None = None) -> None:
-        """`server_index`: this machine's, if the run has several servers and the loop attends its agent."""
         self._server_index = server_index
         self._spec = spec
         self._agent = agent
@@ -260,7 +252,6 @@ class LauncherLoop:
         return self._ended.exit_code
 
     def restore_signals(self, numbers: Collection[int] | None = None) -> None:
-        """Restore the signal handlers from before the run, for `numbers` or for all."""
         for number in self._former.keys() if numbers is None else self._former.keys() & numbers:
             signal.signal(number, self._former[number])
 

@@ -32,8 +32,6 @@ def longest_s(silence_s: float, grace_s: float) -> float:
 
 
 class LostAgents:
-    """The lost agents that may still have running ranks."""
-
     def __init__(self) -> None:
         self._until: dict[str, float] = {}  # monotonic time, by agent: the nonce of its Hello
         self._freed: set[str] = set()  # agents that reported the end of their ranks
@@ -44,15 +42,11 @@ class LostAgents:
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
-        """Record a lost agent, whose ranks end within `seconds`."""
         if agent not in self._freed:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Record that an agent's ranks have ended; return True if its proof is valid.
-
-        `drawn`: the coordinator's nonce.
-        """
+        """Record that an agent's ranks have ended, if its proof is valid: return that. `drawn`: our nonce."""
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)
@@ -64,10 +58,7 @@ class LostAgents:
 
 
 def report_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
-    """Report to the coordinator that this server's ranks have ended; return True if it received the report.
-
-    Blocks until the coordinator can be reached, at most `seconds`.
-    """
+    """Try for `seconds` to tell the coordinator that this server's ranks have ended; return True on success."""
     deadline = time.monotonic() + seconds
     while True:
         try:

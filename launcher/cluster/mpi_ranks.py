@@ -35,18 +35,11 @@ ABORT_S = 2.0
 _AT_ONCE = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)  # signals that do not end a run
 
 
-@frozen
-class Stretch:
-    """Consecutive global ranks on one server."""
-
-    server_index: int
-    count: int
+Stretch = tuple[int, int]  # the server index and the number of consecutive global ranks on it
 
 
 @frozen
 class ProcessPlace:
-    """The rank and server of one of the engine's processes."""
-
     global_rank: int
     server_index: int
     global_ranks: frozenset[int]  # all ranks of its server
@@ -58,25 +51,18 @@ class ProcessPlace:
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """Return the ranges of ranks on the same server in order.
-
-    A server has several if ranks alternate between servers.
-    """
+    """Return the ranges of ranks on the same server, in order: several for one server if ranks alternate."""
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
-    return tuple(Stretch(index, sum(1 for _ in same)) for index, same in found)
+    return tuple((index, sum(1 for _ in same)) for index, same in found)
 
 
 def members_text(stretches: Sequence[Stretch]) -> str:
-    return ",".join(f"{stretch.server_index}x{stretch.count}" for stretch in stretches)
+    return ",".join(f"{index}x{count}" for index, count in stretches)
 
 
 def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> ProcessPlace | None:
-    """Return this placeholder's rank and server; None if the engine starts only one agent on each server.
-
-    Raises:
-        UsageError: no engine started this process, or it started a wrong number of processes.
-    """
+    """Return this placeholder's rank and server, None for one agent per server; raise UsageError if they do not fit."""
     text = environment.get(env.TLAUNCH_MEMBERS, "")
     if not text:
         return None
@@ -89,17 +75,13 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
     servers = [index for index, count in counted for _ in range(count)]  # by global rank
     if engine_rank is None:
         raise UsageError("mpirun or srun has not set the rank of this process", hint="use --no-mpi-ranks")
+    needs = f", but the run needs {len(servers)}"
+    hint = "leave the number of processes out of --engine-option"
     if engine_rank.world_size not in {None, len(servers)}:
-        raise UsageError(
-            f"{engine_rank.engine} started {engine_rank.world_size} processes, but the run needs {len(servers)}",
-            hint="leave the number of processes out of --engine-option",
-        )
+        raise UsageError(f"{engine_rank.engine} started {engine_rank.world_size} processes{needs}", hint=hint)
     if engine_rank.global_rank >= len(servers):  # some engines do not set the world size
-        raise UsageError(
-            f"{engine_rank.engine} started a process {engine_rank.global_rank}, but the run needs {len(servers)}, "
-            "counted from 0",
-            hint="leave the number of processes out of --engine-option",
-        )
+        found = f"{engine_rank.engine} started a process {engine_rank.global_rank}"
+        raise UsageError(f"{found}{needs}, counted from 0", hint=hint)
     here = servers[engine_rank.global_rank]
     mates = frozenset(global_rank for global_rank, index in enumerate(servers) if index == here)
     return ProcessPlace(engine_rank.global_rank, here, mates)
@@ -109,13 +91,7 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
 
 
 def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], guard: int | None) -> None:
-    """Hand over this process's MPI identity to its server's agent, and block until the run has ended.
-
-    `guard`: the pid of the agent's guard, if it is a child of this process. The engine's signals are passed on to it.
-
-    Raises:
-        TlaunchError: no agent listened in time.
-    """
+    """Hand over this process's MPI identity to its agent, or raise TlaunchError. Block until the run has ended."""
 
     def pass_on(number: int) -> None:
         if number not in _AT_ONCE:
@@ -124,16 +100,14 @@ def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], g
             with suppress(OSError):  # it has ended
                 os.kill(guard, number)
 
-    hand_over(_name(place, token), environment, place.global_rank, pass_on=None if guard is None else pass_on)
+    name = meeting_name(token, str(place.server_index))
+    hand_over(name, environment, place.global_rank, pass_on=None if guard is None else pass_on)
     if guard is not None:
         os.waitpid(guard, 0)
 
 
 def fork_guard() -> int:
-    """Fork the agent's guard in a new session, out of the engine's reach.
-
-    Return 0 in the guard, and its pid in the parent.
-    """
+    """Fork the agent's guard out of the engine's reach. Return 0 in the guard, and its pid in the parent."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -144,13 +118,9 @@ def fork_guard() -> int:
 
 
 def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
-    """Open the socket to which this server's placeholders connect.
-
-    Raises:
-        TlaunchError: another agent of this run and server is running.
-    """
+    """Open the socket of this server's placeholders; raise TlaunchError if another agent of it is running."""
     try:
-        return MpiProxies(_name(place, token), place.global_ranks)
+        return MpiProxies(meeting_name(token, str(place.server_index)), place.global_ranks)
     except OSError as error:
         raise TlaunchError(
             f"another agent of this run serves the ranks of this server: {error.strerror}",
@@ -159,11 +129,7 @@ def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
 
 
 def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
-    """Block until every placeholder of this server has connected and sent its identity.
-
-    Raises:
-        TlaunchError: a placeholder did not connect in time, or has ended.
-    """
+    """Block until all placeholders of this server have connected; raise TlaunchError if one is late or has ended."""
     deadline = time.monotonic() + patience_s
     poll = select.poll()
     poll.register(members, select.POLLIN)
@@ -179,19 +145,10 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
 
 
 def check_server(place: ProcessPlace, server_index: int, servers: Sequence[Server]) -> None:
-    """Raise if the engine placed a process on the wrong server.
-
-    Raises:
-        RefusedLayoutError: the engine uses another order of servers.
-    """
+    """Raise RefusedLayoutError if the engine placed a process on the wrong server."""
     if server_index != place.server_index:
         raise RefusedLayoutError(
             f"the engine's process of rank {place.global_rank} is on server {servers[server_index].server_id}, "
-            "but that "
-            f"rank belongs to {servers[place.server_index].server_id}",
+            f"but that rank belongs to {servers[place.server_index].server_id}",
             hint="leave options for process placement out of --engine-option",
         )
-
-
-def _name(place: ProcessPlace, token: str) -> bytes:
-    return meeting_name(token, str(place.server_index))

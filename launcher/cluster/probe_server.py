@@ -20,18 +20,14 @@ from launcher.control.messages import Ping, Pong, ProbeAnswer, ProbeQuestion
 from launcher.control.orders import Finish
 from launcher.core.errors import TlaunchError
 from launcher.doctor.probe_handler import ProbeHandler
-from launcher.supervise.channel import Channel, ChannelClosedError, Silence
+from launcher.supervise.channel import ChannelClosedError, Silence
 
 # Takes a question, and a function that returns True if the next one is waiting. None: the ProbeHandler must answer.
 Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] | None]
 
 
 def serve_probes(membership: Session, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Block and answer questions until the coordinator finishes; return its last message. `also` may answer first.
-
-    Raises:
-        TlaunchError: the coordinator is lost.
-    """
+    """Answer questions until the coordinator finishes; return its last message, or raise TlaunchError if it is lost."""
     server = _ProbeServer(membership, also)
     try:
         return server.run()
@@ -43,7 +39,7 @@ def serve_probes(membership: Session, also: Answering = lambda _message, _is_ove
 
 class _ProbeServer:
     def __init__(self, membership: Session, also: Answering) -> None:
-        self._channel: Channel = membership.channel()
+        self._channel = membership.channel
         self._silence = Silence(self._channel, membership.welcome.silence_s)
         self._also = also
         self._handler = ProbeHandler()

@@ -30,14 +30,7 @@ from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.machine.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import Server
-from launcher.doctor.join_failure import (
-    JoinFailure,
-    connection_lost,
-    diagnose_output,
-    engine_hangs,
-    join_timed_out,
-    no_answer,
-)
+from launcher.doctor import join_failure
 from launcher.engines.engine_command import EngineCommand
 from launcher.supervise.spawn import become_subreaper
 from launcher.supervise.tree import Ending, something_left, spare_bystanders
@@ -51,7 +44,6 @@ class ProbeEngines:
     """Engines by the index of their server; None is the engine for all servers. Call `close` at the end."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory`: for the engines' output."""
         self._directory = directory
         self._engines: dict[int | None, EngineProcess] = {}
         self._ended_at: dict[int | None, float] = {}
@@ -62,10 +54,7 @@ class ProbeEngines:
 
     @contextmanager
     def usual_limits(self) -> Iterator[None]:
-        """Restore the user's limit of open files in the context, to start processes.
-
-        This process has a higher limit.
-        """
+        """Restore the user's limit of open files, which is lower than this process's, to start processes."""
         own = own_limit()
         limit_to(self._usual_files)
         try:
@@ -74,11 +63,7 @@ class ProbeEngines:
             limit_to(own)
 
     def start(self, index: int | None, command: EngineCommand) -> None:
-        """Start an engine.
-
-        Raises:
-            UnreadableError: the engine cannot be started.
-        """
+        """Start an engine, or raise UnreadableError."""
         log = self._directory / f"engine{'' if index is None else index}.log"
         with self.usual_limits():
             self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
@@ -89,25 +74,21 @@ class ProbeEngines:
             return False
         return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
 
-    def failure(self, index: int | None) -> JoinFailure:
-        """Return the reason that an ended engine did not start an agent."""
+    def failure(self, index: int | None) -> join_failure.JoinFailure:
         engine = self._engines[index]
-        return diagnose_output(
+        return join_failure.diagnose_output(
             engine.last_lines(MAX_OUTPUT_LINES), f"{engine.name} ended with exit code {engine.exit_code}"
         )
 
-    def give_up(self, index: int, seconds: float) -> JoinFailure:
+    def give_up(self, index: int, seconds: float) -> join_failure.JoinFailure:
         """End an engine that has not started an agent within `seconds`; return the failure."""
         engine = self._engines[index]
-        failure = engine_hangs(engine.name, round(seconds, 1), engine.last_lines(MAX_OUTPUT_LINES))
+        failure = join_failure.engine_hangs(engine.name, round(seconds, 1), engine.last_lines(MAX_OUTPUT_LINES))
         engine.signal(signal.SIGTERM)
         return failure
 
     def close(self, patience_s: float) -> None:
-        """Wait up to `patience_s` for engines to end, then end them and all their remaining processes. Blocks.
-
-        Engines start ssh in separate process groups, which survive them if a server does not answer.
-        """
+        """Wait up to `patience_s` for engines; end the rest, such as ssh in its own process group. Blocks."""
         deadline = time.monotonic() + patience_s
         while any(self._running()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -141,7 +122,7 @@ class ProbeSession:
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
         """`alone` is None if servers are started by hand. `directory`: for the engines' output."""
-        self.join_failures: dict[int, JoinFailure] = {}
+        self.join_failures: dict[int, join_failure.JoinFailure] = {}
         self.objections: list[tuple[int | None, TlaunchError]] = []  # errors of servers that joined but do not fit
         self._plan = plan
         self._servers = servers
@@ -166,9 +147,7 @@ class ProbeSession:
 
         `on_missing` is called once with the missing servers. Blocks for at most --join-timeout, plus `MIN_ALONE_S`
         for each `MAX_ENGINES` servers that are started once more.
-
-        Raises:
-            UnreadableError: the engine cannot be started.
+        Raises UnreadableError if the engine cannot be started.
         """
         spare_bystanders()
         become_subreaper()  # to end the engines' remaining processes
@@ -184,7 +163,9 @@ class ProbeSession:
             self._gather_alone(self._alone, deadline)
         for index in self.missing:
             why = self._left.get(index)
-            self.join_failures[index] = connection_lost(why) if why else join_timed_out(self._plan.join_timeout_s)
+            self.join_failures[index] = (
+                join_failure.connection_lost(why) if why else join_failure.join_timed_out(self._plan.join_timeout_s)
+            )
         self._has_gathered = True
 
     def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
@@ -195,14 +176,11 @@ class ProbeSession:
         while time.monotonic() < deadline and self._awaited(asked):
             self.step(deadline)
         for index in self._awaited(asked):
-            self.join_failures.setdefault(index, no_answer(patience_s))
+            self.join_failures.setdefault(index, join_failure.no_answer(patience_s))
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
-        """Send all questions without waiting; return the servers that were asked.
-
-        Servers that failed before are left out.
-        """
+        """Send all questions without waiting; return the servers that were asked, without those that failed before."""
         self._number += 1
         self._answers = {}
         asked = [index for index in messages if index in self._registration.peers and index not in self.join_failures]
@@ -284,7 +262,7 @@ class ProbeSession:
                     self._engines.start(index, alone(index, patience_s / 2))
                     running[index] = time.monotonic() + patience_s, patience_s
                 except TlaunchError as error:
-                    self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
+                    self.join_failures[index] = join_failure.JoinFailure("did-not-come", error.message, error.hint)
             self.step(min((until for until, _ in running.values()), default=0.0))
             for index, (until, patience_s) in list(running.items()):
                 if index in self.missing and self._engines.has_ended(index):
@@ -308,7 +286,7 @@ class ProbeSession:
             if index is not None and index in self._engines:
                 continue  # this session started it twice
             if index is not None and index not in self._registration.peers:
-                self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
+                self.join_failures[index] = join_failure.JoinFailure("refused", error.message, error.hint)
             else:
                 self.objections.append((index, error))
         for connection in self._registration.dismiss():
@@ -319,11 +297,11 @@ class ProbeSession:
             if isinstance(message, ProbeAnswer) and message.number == self._number:
                 self._answers[index] = message.content
             elif isinstance(message, Refused):
-                self.join_failures[index] = JoinFailure("refused", message.message, message.hint)
+                self.join_failures[index] = join_failure.JoinFailure("refused", message.message, message.hint)
         if peer.lost is not None:
             self._left[index] = peer.lost
             if self._has_gathered:  # earlier it could join again
-                self.join_failures.setdefault(index, connection_lost(peer.lost))
+                self.join_failures.setdefault(index, join_failure.connection_lost(peer.lost))
             peer.close()
             del self._registration.peers[index]
 

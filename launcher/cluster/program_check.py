@@ -9,7 +9,6 @@ from typing import Any
 
 from launcher.cluster.engine_output import listed
 from launcher.core.env import PYTHONSAFEPATH
-from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.engines.assemble import Request
@@ -57,16 +56,8 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
     )
 
 
-def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> RefusedLayoutError | None:
-    odd = odd_programs(programs, servers)
-    return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
-
-
 def question(words: Sequence[str], request: Request) -> dict[str, Any]:
-    """Return the question for digests of the program that `words` start.
-
-    Of the user's variables only PATH, PYTHONPATH and PYTHONSAFEPATH are sent.
-    """
+    """Return the question for digests of the program `words`. Of the user's variables only paths of Python are sent."""
     variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
     return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
 

@@ -5,32 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.cluster.agent_connection import AgentConnection
 from launcher.control.messages import ChunkAck, Done, FileChunk, FileSnapshot
-from launcher.core.events import (
-    COORDINATOR,
-    AgentEnded,
-    AgentStarted,
-    Cause,
-    Hung,
-    Killing,
-    Leftovers,
-    NotExiting,
-    Preloaded,
-    Preloading,
-    RankEnded,
-    RankStarted,
-    SchedulerEnded,
-    SchedulerStarted,
-    Slow,
-    TimestampedEvent,
-    Trouble,
-    Unkillable,
-    from_line,
-)
+from launcher.core import events
 from launcher.core.records import RankSpec, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
@@ -44,8 +28,9 @@ SECRET = frozenset({"env.log"})  # has the same mode as on its own server
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # The coordinator itself records attempts, verdicts and ends.
 _PASSED_ON = (
-    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, NotExiting, Leftovers,
-    Killing, Unkillable,
+    events.AgentStarted, events.Preloading, events.Preloaded, events.RankStarted, events.RankEnded,
+    events.SchedulerStarted, events.SchedulerEnded, events.Slow, events.Hung, events.NotExiting, events.Leftovers,
+    events.Killing, events.Unkillable,
 )  # fmt: skip
 
 
@@ -54,29 +39,29 @@ class ServersRecorder(RunRecorder):
 
     def __init__(self, spec: RunSpec, head: LauncherLink, disk: Disk) -> None:
         run_dir = RunDir(spec.run_dir)
-        event_log = EventLog(run_dir.events, COORDINATOR, head.events_fd, disk=disk)
-        super().__init__(spec.name, COORDINATOR, run_dir, event_log)
+        event_log = EventLog(run_dir.events, events.COORDINATOR, head.events_fd, disk=disk)
+        super().__init__(spec.name, events.COORDINATOR, run_dir, event_log)
         self._head = head
         self._unkillable: set[int] = set()
         self._events_lost = 0  # events that servers could not record
         self.progress = Progress(len(spec.ranks))
 
-    def keep(self, stamped: TimestampedEvent) -> None:
+    def keep(self, stamped: events.TimestampedEvent) -> None:
         self.progress.take(stamped)
         super().keep(stamped)
 
-    def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[RankEnded]:
+    def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[events.RankEnded]:
         """Record an agent's event with the coordinator's time; return a list with it if it is the end of a rank."""
         kept = list(passed_on(line, ahead_ns, server, server_index))
         for stamped in kept:
             self.keep(stamped)
-        return [stamped.event for stamped in kept if isinstance(stamped.event, RankEnded)]
+        return [stamped.event for stamped in kept if isinstance(stamped.event, events.RankEnded)]
 
     def note_end(self, done: Done) -> None:
         self._unkillable.update(done.unkillable)
         self._events_lost += done.events_lost
 
-    def close(self, cause: Cause, exit_code: int) -> None:
+    def close(self, cause: events.Cause, exit_code: int) -> None:
         """Write the report and the last event, and wait until the launcher has read all events."""
         self.write_report(
             cause,
@@ -86,32 +71,28 @@ class ServersRecorder(RunRecorder):
             unkillable=tuple(sorted(self._unkillable)),
             events_lost=self._events_lost,
         )
-        self.record(AgentEnded(cause, exit_code))
+        self.record(events.AgentEnded(cause, exit_code))
         self.event_log.close(self._head.death_fd)
 
 
-def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[TimestampedEvent]:
+def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[events.TimestampedEvent]:
     """Yield the event of an agent's line with the coordinator's time, if it belongs in the run's record.
 
     `ahead_ns`: how far the server's clock is ahead. Invalid lines and events of other servers' ranks are dropped.
     """
     try:
-        stamped = from_line(line)
+        stamped = events.from_line(line)
     except ValueError:
         return
     if stamped is None:
         return
     own = {device.global_rank for device in server.devices}
-    match stamped.event:
-        case RankStarted(global_rank=rank) | RankEnded(global_rank=rank) | Slow(global_rank=rank) if rank not in own:
-            return
-        case NotExiting(global_rank=rank) if rank not in own:
-            return
-        case Hung(global_ranks=ranks) if not own.issuperset(ranks):
-            return
+    named = {getattr(stamped.event, "global_rank", None), *getattr(stamped.event, "global_ranks", ())}
+    if not own.issuperset(named - {None}):
+        return
     stamped = replace(stamped, time_ns=stamped.time_ns - ahead_ns, server_index=server_index)
-    if isinstance(stamped.event, Trouble):
-        yield replace(stamped, event=Trouble(f"server {server.server_id}: {stamped.event.message}"))
+    if isinstance(stamped.event, events.Trouble):
+        yield replace(stamped, event=events.Trouble(f"server {server.server_id}: {stamped.event.message}"))
     elif isinstance(stamped.event, _PASSED_ON):
         yield stamped
 
@@ -135,17 +116,12 @@ class FileReceiver:
         self._run_dir = run_dir
         self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
         self._ends: dict[tuple[str, int], int] = {}  # received length of each file, by kind and rank
-        self._left: dict[
-            tuple[str, int], tuple[int, ...]
-        ] = {}  # the size, or `_state`, of each file after our last write
+        self._left: dict[tuple[str, int], tuple[int, ...]] = {}  # size, or `_state`, of files after our last write
         self._report = report
         self._reported: set[str] = set()
 
     def take(self, server_index: int, message: FileChunk | FileSnapshot, ahead_ns: int) -> ChunkAck | None:
-        """Write the message's data and return the answer; None if the message is invalid.
-
-        `ahead_ns`: how far that server's clock is ahead of the coordinator's.
-        """
+        """Write the data and return the answer; None if it is invalid. `ahead_ns`: of that server's clock."""
         if self._server_of.get(message.global_rank) != server_index:
             return None
         kinds = GROWING if isinstance(message, FileChunk) else REWRITTEN
@@ -212,6 +188,62 @@ class FileReceiver:
             self._reported.add(reason)
             self._report(f"cannot write files of other servers' ranks, will retry: {path}: {reason}")
         return True
+
+
+class FileWriter:
+    """A writer of agents' files in a disk's thread: a stalled disk does not block the coordinator.
+
+    `fileno` is readable when `answer` has something to send.
+    """
+
+    def __init__(self, spec: RunSpec, disk: Disk) -> None:
+        self._spec = spec
+        self._disk = disk
+        self._done: deque[tuple[int, AgentConnection, ChunkAck] | str] = deque()  # answers, or messages
+        self._receiver = FileReceiver(RunDir(spec.run_dir), spec.ranks, self._put)
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ringer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._bell.fileno()
+
+    def write(self, server_index: int, message: FileChunk | FileSnapshot, peer: AgentConnection) -> None:
+        ahead_ns = peer.pings.clock.ahead_ns
+
+        def write() -> None:  # in the disk's thread
+            if (ack := self._receiver.take(server_index, message, ahead_ns)) is not None:
+                self._put((server_index, peer, ack))
+
+        self._disk.do(write)
+
+    def answer(self) -> Iterator[str]:
+        """Send agents the new answers; yield messages about files that were not written, or that are shared."""
+        with suppress(OSError):
+            while self._bell.recv(4096):
+                pass
+        while self._done:
+            done = self._done.popleft()
+            if isinstance(done, str):
+                yield done
+                continue
+            server_index, peer, ack = done
+            peer.send(ack)
+            if ack.shares and peer.ready is not None and not peer.ready.shares_files:
+                peer.ready = replace(peer.ready, shares_files=True)
+                which = f"server {self._spec.cluster.servers[server_index].server_id}"
+                shares = f"shares the run directory {self._spec.run_dir}, which it could not see at first"
+                yield f"{which} {shares}: its files are no longer copied"
+
+    def close(self) -> None:
+        self._bell.close()
+        self._ringer.close()
+
+    def _put(self, done: tuple[int, AgentConnection, ChunkAck] | str) -> None:
+        """Pass an answer or a message from the disk's thread to the coordinator's."""
+        self._done.append(done)
+        with suppress(OSError):  # a full socket is readable anyway
+            self._ringer.send(b"1")
 
 
 def _state(path: Path) -> tuple[int, ...] | None:

@@ -19,20 +19,9 @@ from launcher.cluster.agent_connection import (
 from launcher.cluster.job import Plan
 from launcher.cluster.lost_agents import LostAgents, longest_s
 from launcher.cluster.meeting_check import unresolved
-from launcher.cluster.program_check import refusal
+from launcher.cluster.program_check import odd_programs
 from launcher.cluster.stack_requests import StacksRelay
-from launcher.control.messages import (
-    MAX_LINE_BYTES,
-    AskStacks,
-    Freed,
-    Hello,
-    Message,
-    Ready,
-    Refused,
-    Welcome,
-    is_proof,
-    proof_of,
-)
+from launcher.control import messages
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.machine.interfaces import addresses_of
 from launcher.core.records import Server
@@ -55,8 +44,7 @@ class Registration:
     """The connections of a run and the registered agents, `peers`. Agents that do not fit are refused with a reason."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
-        """`mark`: see launcher/cluster/coordinator_files.py."""
-        self.refused: list[tuple[Hello, TlaunchError]] = []
+        self.refused: list[tuple[messages.Hello, TlaunchError]] = []
         self._plan = plan
         self.mark = mark
         self._servers = servers
@@ -78,51 +66,46 @@ class Registration:
 
     @property
     def complete(self) -> bool:
-        """True once all servers are ready."""
         return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
 
     @property
     def has_agents_left(self) -> bool:
-        """True while an agent has not sent its last message.
-
-        Servers that are just joining a started run do not count.
-        """
+        """True while an agent has not sent its last message, except servers that are just joining a started run."""
         return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
         """Return an error if the servers have different programs. All must be ready."""
         if not self._plan.same_program:
             return None
-        programs = {index: peer.ready.program for index, peer in self.peers.items() if peer.ready is not None}
-        return refusal(programs, self._servers)
+        odd = odd_programs({index: ready.program for index, ready in self._ready.items()}, self._servers)
+        return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
 
     def unresolved(self, first: int) -> TlaunchError | None:
         """Return an error if ranks on some servers could not reach `first`, the server of rank 0. All must be ready."""
-        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
-        found = {index: one.meeting for index, one in ready.items() if one.meeting is not None}
+        found = {index: ready.meeting for index, ready in self._ready.items() if ready.meeting is not None}
         hosts = {index: peer.hello.host for index, peer in self.peers.items() if peer.hello is not None}
         return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
 
     def unshared(self) -> TlaunchError | None:
         """Return an error if a ready server does not share the run directory, as elastic runs require."""
-        for index, peer in self.peers.items():
-            if peer.ready is not None and not peer.ready.shares_files:
+        for index, ready in self._ready.items():
+            if not ready.shares_files:
                 return UsageError(
                     f"server {self._servers[index].server_id} does not see the run directory of {self._run_name}, "
-                    "which elastic "
-                    "runs must share",
+                    "which elastic runs must share",
                     hint="set --runs-dir to a directory that all servers share",
                 )
         return None
 
     @property
     def held_ports(self) -> dict[int, int]:
-        """The rendezvous port that each server has reserved, by server index."""
-        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
-        return {index: one.master_port for index, one in ready.items() if one.master_port is not None}
+        return {index: ready.master_port for index, ready in self._ready.items() if ready.master_port is not None}
+
+    @property
+    def _ready(self) -> dict[int, messages.Ready]:
+        return {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
 
     def addresses_of(self, server_index: int) -> tuple[str, ...]:
-        """Return this server's addresses for other servers; see `addresses_to_try`."""
         return addresses_to_try(self._servers[server_index], self.peers.get(server_index), self._resolved)
 
     def is_ready(self, server_index: int) -> bool:
@@ -130,14 +113,10 @@ class Registration:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The servers that have not joined, or are not ready."""
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def hears_others(self, silence_s: float) -> bool:
-        """Return True if an agent on another machine was heard recently, so that this machine's network works.
-
-        `silence_s`: seconds of silence after which an agent counts as lost.
-        """
+        """Return True if an agent on another machine was heard in half of `silence_s`: the network here works."""
         return any(
             one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
             for one in self.peers.values()
@@ -158,26 +137,25 @@ class Registration:
             peer.lose("too many unauthenticated connections")  # the oldest, since agents authenticate at once
 
     def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
-        """Process messages of an unauthenticated connection.
-
-        Return an error if an agent with the run's token does not fit.
-
-        `joining`: the run is waiting for servers.
-        """
+        """Process messages of an unauthenticated connection; return the error of an agent that does not fit."""
         for message in peer.take():
-            if peer.lost is not None and isinstance(message, Hello):
+            if peer.lost is not None and isinstance(message, messages.Hello):
                 continue  # the agent connects again
-            if isinstance(message, AskStacks) and self.stacks_relay.begin(message, peer, running=not joining):
+            if isinstance(message, messages.AskStacks) and self.stacks_relay.begin(message, peer, running=not joining):
                 continue
-            if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
+            if isinstance(message, messages.Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
                 continue
             # If the engine starts all agents, manually started ones are refused: `shared_token` is no protection then.
             if (
-                not isinstance(message, Hello)
+                not isinstance(message, messages.Hello)
                 or (message.agreement is not None and self._plan.brings_all)
-                or not is_proof(message.proof, self._token_of(message), peer.nonce, message.nonce)
+                or not messages.is_proof(message.proof, self._token_of(message), peer.nonce, message.nonce)
             ):
-                if isinstance(message, Hello) and message.agreement is not None and len(self.mistaken) < MAX_MISTAKEN:
+                if (
+                    isinstance(message, messages.Hello)
+                    and message.agreement is not None
+                    and len(self.mistaken) < MAX_MISTAKEN
+                ):
                     self.mistaken.add(peer.channel.peer_address[0])
                 peer.lose("it did not authenticate")
                 continue
@@ -185,7 +163,7 @@ class Registration:
                 self._take_in(message, peer, joining=joining)
             except TlaunchError as error:
                 passing = isinstance(error, NotYetError)
-                peer.send(Refused(error.message, error.hint, error.exit_code, passing))
+                peer.send(messages.Refused(error.message, error.hint, error.exit_code, passing))
                 peer.lose("refused")
                 if passing:
                     continue
@@ -193,49 +171,45 @@ class Registration:
                 return error
         return None
 
-    def take_first_words(self, peer: AgentConnection, pass_on: Callable[[Message], object]) -> TlaunchError | None:
-        """Process the first messages of a registered agent; return its error, or None.
-
-        `pass_on` gets other messages.
-        """
+    def take_first_words(
+        self, peer: AgentConnection, pass_on: Callable[[messages.Message], object]
+    ) -> TlaunchError | None:
+        """Process a registered agent's first messages; return its error, or None. `pass_on` gets other messages."""
         assert peer.server_index is not None, "it has been welcomed"
         for message in peer.take():
-            if isinstance(message, Ready):
+            if isinstance(message, messages.Ready):
                 peer.ready = message
-            elif isinstance(message, Refused):
+            elif isinstance(message, messages.Refused):
                 kind = RefusedError if message.exit_code == RefusedError.exit_code else TlaunchError
                 server_id = self._servers[peer.server_index].server_id
                 where = peer.hello.host if peer.hello else peer.address
-                error = kind(f"server {server_id} ({where}): {message.message}", hint=message.hint)
-                error.exit_code = message.exit_code
-                return error
+                why = f"server {server_id} ({where}): {message.message}"
+                return kind(why, hint=message.hint, exit_code=message.exit_code)
             else:
                 pass_on(message)
         return None
 
+    def note_begin(self) -> None:
+        """Record that an attempt starts on all ready servers."""
+        self.has_begun = True
+        for peer in self.peers.values():
+            peer.over, peer.has_begun = False, peer.ready is not None
+
     def take_back(self, peer: AgentConnection) -> TlaunchError | None:
-        """Process the first messages of a server that joins an elastic run again; return the error, or None."""
         error = self.take_first_words(peer, lambda _message: None)
         if error is None and peer.ready is not None:
             error = self.unlike() or self.unshared()
             if error is not None:
-                peer.send(Refused(error.message, error.hint, error.exit_code))
+                peer.send(messages.Refused(error.message, error.hint, error.exit_code))
                 peer.ready = None  # it has not joined, and cannot be lost
         return error
 
-    def place_of(self, hello: Hello) -> int:
-        """Return the index of the server that sent `hello`.
-
-        Raises:
-            UsageError, RefusedLayoutError: the server is unknown or ambiguous; see `server_of`.
-        """
+    def place_of(self, hello: messages.Hello) -> int:
+        """Return the index of the server that sent `hello`, or raise as `server_of`."""
         return server_of(hello, self._register)
 
     def note_lost(self, lost: AgentConnection, grace_s: float) -> None:
-        """Record that an agent was lost before its attempt was over. `grace_s` is the grace period of its ranks.
-
-        The ranks may still be running: a connection can be reset while both ends are alive.
-        """
+        """Record the loss of an agent, whose ranks may go on for `grace_s`: a broken connection ends no process."""
         if not lost.over:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
@@ -247,11 +221,11 @@ class Registration:
         staying = set(self.unauthenticated)
         yield from (peer for peer in unknown if peer not in staying)
 
-    def _token_of(self, hello: Hello) -> str:
+    def _token_of(self, hello: messages.Hello) -> str:
         """Return the token for an agent. A manually started agent has its own job, and only gets the run's name."""
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
-    def _take_in(self, hello: Hello, peer: AgentConnection, *, joining: bool) -> None:
+    def _take_in(self, hello: messages.Hello, peer: AgentConnection, *, joining: bool) -> None:
         if self.refusal is not None:
             raise self.refusal
         _check_version(hello, self._code)
@@ -268,9 +242,8 @@ class Registration:
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(
                 f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-                hint="set a different --server on one of them, and start each machine only once; to replace a "
-                "lost agent, "
-                "wait for --lost-after",
+                hint="set a different --server on one of them, and start each machine only once; to replace a lost "
+                "agent, wait for --lost-after",
             )
         if not joining and not self.takes_back:
             raise UsageError(
@@ -279,30 +252,25 @@ class Registration:
                 hint="wait until the run is over, then start the command on every server",
             )
         peer.hello, peer.server_index = hello, index
-        peer.channel.longest_line_bytes = MAX_LINE_BYTES
+        peer.channel.longest_line_bytes = messages.MAX_LINE_BYTES
         self.peers[index] = peer
-        proof = proof_of(self._token_of(hello), hello.nonce, peer.nonce)
+        proof = messages.proof_of(self._token_of(hello), hello.nonce, peer.nonce)
         job = None if hello.agreement is not None else self._plan.job
-        peer.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self.mark, self._plan.key))
+        peer.send(messages.Welcome(proof, index, self._run_name, self._plan.silence_s, job, self.mark, self._plan.key))
         peer.ask()
 
 
-def _check_version(hello: Hello, code: str) -> None:
+def _check_version(hello: messages.Hello, code: str) -> None:
+    python = platform.python_version()
     if hello.version != __version__:
-        raise RefusedLayoutError(
-            f"{described(hello)} has tlaunch {hello.version}, and this machine has {__version__}",
-            hint="install the same version on every server",
-        )
-    if hello.code != code:
-        raise RefusedLayoutError(
-            f"{described(hello)} has different code of tlaunch {__version__} than this machine",
-            hint="install the same build on every server, or check out the same commit",
-        )
-    ours = ".".join(platform.python_version_tuple()[:2])
-    theirs = ".".join(hello.python.split(".")[:2])
-    if ours != theirs:
-        raise RefusedLayoutError(
-            f"{described(hello)} runs tlaunch with Python {hello.python}, and this machine with "
-            f"{platform.python_version()}",
-            hint="use the same Python version on every server",
-        )
+        found = f"has tlaunch {hello.version}, and this machine has {__version__}"
+        hint = "install the same version on every server"
+    elif hello.code != code:
+        found = f"has different code of tlaunch {__version__} than this machine"
+        hint = "install the same build on every server, or check out the same commit"
+    elif hello.python.split(".")[:2] != python.split(".")[:2]:
+        found = f"runs tlaunch with Python {hello.python}, and this machine with {python}"
+        hint = "use the same Python version on every server"
+    else:
+        return
+    raise RefusedLayoutError(f"{described(hello)} {found}", hint=hint)

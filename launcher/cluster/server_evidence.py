@@ -136,10 +136,7 @@ class ServerEvidence:
         )
 
     def note_finished(self, server_index: int, exits: Mapping[int, RankExit]) -> None:
-        """Record that a server left after all its ranks had succeeded.
-
-        Their exits, by the coordinator's clock, are its evidence.
-        """
+        """Record that a server left after all its ranks had succeeded; their exits are its evidence."""
         ranks = self._ranks_of([server_index])
         self._reports[server_index] = Evidence(
             tuple(
@@ -148,7 +145,6 @@ class ServerEvidence:
         )
 
     def awaited(self, server_indices: Collection[int]) -> list[int]:
-        """Return the servers that have not reported and are not lost."""
         return [index for index in server_indices if index not in self._reports and index not in self.lost]
 
     def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:
@@ -170,15 +166,10 @@ class ServerEvidence:
             more = f" and {len(late) - 1} more were" if len(late) > 1 else " was"
             doubted = replace(verdict, confidence=Confidence.LIKELY)
             verdict = with_remark(doubted, f"{self._described(late[0])}{more} not heard in time")
+        cause = Cause.HUNG if evidence.hung and not verdict.is_loss else Cause.FAILED
         asks_reach = self._asks_reach(evidence)
-        hung = bool(evidence.hung) and not verdict.is_loss
-        return Diagnosed(
-            verdict,
-            Cause.HUNG if hung else Cause.FAILED,
-            evidence.highest_step,
-            asks_reach,
-            tuple(self._named_pairs()) if asks_reach else (),
-        )
+        named = tuple(self._named_pairs()) if asks_reach else ()
+        return Diagnosed(verdict, cause, evidence.highest_step, asks_reach, named)
 
     def _asks_reach(self, evidence: Evidence) -> bool:
         """Return True if no rank failed by itself, so that a network partition may be the cause."""
@@ -200,10 +191,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict for servers that cannot reach each other.
-
-        It blames no rank, unless the culprit is stopped.
-        """
+        """Return the verdict for servers that are apart. It blames no rank, unless the culprit is stopped."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]

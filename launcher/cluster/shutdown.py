@@ -29,12 +29,10 @@ class Shutdown:
         self.due_s = time.monotonic() + FAREWELL_S  # the latest time of the next step
 
     def extend(self) -> None:
-        """Extend the wait for agents, since one of them is still sending data."""
         if self._engine_due_s is None:
             self.due_s = time.monotonic() + FAREWELL_S
 
     def step(self) -> bool:
-        """Do the next step; return True if the shutdown is complete."""
         now_s = time.monotonic()
         if self._registration.has_agents_left and now_s < self.due_s:
             return False

@@ -12,17 +12,7 @@ from typing import Any, TypeVar
 
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.coordinator_files import ControlEndpoint
-from launcher.control.messages import (
-    PROTOCOL,
-    AllStacks,
-    AskStacks,
-    Challenge,
-    Message,
-    Stacks,
-    TakeStacks,
-    is_proof,
-    proof_of,
-)
+from launcher.control import messages
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
 from launcher.supervise.channel import Channel, ChannelClosedError
@@ -46,22 +36,16 @@ class StacksRelay:
     """A relay for requests of clients that know the run's key. Nothing blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
-        """`key` is empty if requests are not allowed.
-
-        `peers` is the live mapping of connected agents by server index.
-        """
+        """`key` is empty if requests are not allowed. `peers`: the live mapping of agents by server index."""
         self._key = key
         self._servers = servers
         self._peers = peers
         self._open: dict[int, _Request] = {}
         self._number = 0
 
-    def begin(self, asked: AskStacks, client: AgentConnection, *, running: bool) -> bool:
-        """Send a request to all servers; return False if the client's proof is invalid.
-
-        `running`: agents have been ordered to start ranks.
-        """
-        if not self._key or not is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
+    def begin(self, asked: messages.AskStacks, client: AgentConnection, *, running: bool) -> bool:
+        """Ask all servers, if `running` ranks; return False if the client's proof is invalid."""
+        if not self._key or not messages.is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
             return False
         self._number += 1
         request = _Request(client, asked.nonce, time.monotonic() + ANSWER_LIMIT_S, set())
@@ -70,7 +54,7 @@ class StacksRelay:
                 break
             if index in self._peers and self._peers[index].has_begun:
                 request.awaited.add(index)
-                self._peers[index].send(TakeStacks(self._number, asked.ranks))
+                self._peers[index].send(messages.TakeStacks(self._number, asked.ranks))
             elif index in self._peers:
                 request.silent[server.server_id] = "it has joined, but has no ranks yet"
             else:
@@ -79,8 +63,7 @@ class StacksRelay:
         self.step()
         return True
 
-    def take(self, server_index: int, found: Stacks) -> None:
-        """Add a server's stacks to its request, unless the request is over."""
+    def take(self, server_index: int, found: messages.Stacks) -> None:
         request = self._open.get(found.number)
         if request is not None and server_index in request.awaited:
             request.awaited.discard(server_index)
@@ -88,7 +71,6 @@ class StacksRelay:
             self.step()
 
     def step(self) -> None:
-        """Answer the requests that are complete or timed out."""
         now = time.monotonic()
         for number, request in list(self._open.items()):
             for index in request.awaited - self._peers.keys():
@@ -97,8 +79,8 @@ class StacksRelay:
                 continue
             for index in sorted(request.awaited):
                 self._miss(request, index, f"it did not answer within {ANSWER_LIMIT_S:g} s")
-            proof = proof_of(self._key, PURPOSE, request.nonce, request.client.nonce)
-            request.client.send(AllStacks(proof, tuple(request.content), request.silent))
+            proof = messages.proof_of(self._key, PURPOSE, request.nonce, request.client.nonce)
+            request.client.send(messages.AllStacks(proof, tuple(request.content), request.silent))
             del self._open[number]
 
     def _miss(self, request: _Request, index: int, why: str) -> None:
@@ -120,10 +102,8 @@ def ask_stacks(
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
     """Return the stacks of every server's ranks, and the reasons of servers without an answer by server id.
 
-    Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer.
-
-    Raises:
-        CoordinatorUnreachableError: the coordinator cannot be reached, or does not answer.
+    Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer. Raises
+    CoordinatorUnreachableError.
     """
     reasons = []
     for host, port in endpoint.addresses:
@@ -136,20 +116,19 @@ def ask_stacks(
     raise CoordinatorUnreachableError(f"the run's coordinator cannot be reached: {'; '.join(reasons)}")
 
 
-def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> AllStacks:
-    challenge = _word(channel, Challenge, CONNECT_S)
-    if challenge.protocol != PROTOCOL:
+def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> messages.AllStacks:
+    challenge = _word(channel, messages.Challenge, CONNECT_S)
+    if challenge.protocol != messages.PROTOCOL:
         raise ChannelClosedError("it has another version of tlaunch")
     nonce = os.urandom(16).hex()
-    channel.send(AskStacks(proof_of(key, PURPOSE, challenge.nonce, nonce), nonce, ranks))
-    answer = _word(channel, AllStacks, ANSWER_S)
-    if not is_proof(answer.proof, key, PURPOSE, nonce, challenge.nonce):
+    channel.send(messages.AskStacks(messages.proof_of(key, PURPOSE, challenge.nonce, nonce), nonce, ranks))
+    answer = _word(channel, messages.AllStacks, ANSWER_S)
+    if not messages.is_proof(answer.proof, key, PURPOSE, nonce, challenge.nonce):
         raise ChannelClosedError("the process at this address does not know this run")
     return answer
 
 
 def _word(channel: Channel, kind: type[Word], patience_s: float) -> Word:
-    message: Message
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message

@@ -33,7 +33,6 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 
 from launcher.control import events, orders
-from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.control.evidence_collection import EvidenceCollection
 from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, StopRequest
@@ -55,9 +54,7 @@ class Phase(Enum):
 
 
 class RunController:
-    """The state machine of a run. It takes events and returns orders."""
-
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: events.Setup) -> None:
         self._setup = setup
         self._orders: list[orders.Order] = []
         self._there = set(range(len(setup.server_ids)))  # connected servers
@@ -141,21 +138,18 @@ class RunController:
                     self.phase = Phase.ENDING
             case events.AttemptEnded():
                 self._on_attempt_end(event)
-            case events.ServerLost(server=server) if server not in self.outcome.lost or self._has_rejoined(server):
-                self._on_loss(event)
+            case events.ServerLost(server=server):
+                has_rejoined = self._membership is not None and server in self._there
+                if has_rejoined or server not in self.outcome.lost:
+                    self._on_loss(event)
             case events.ServerGone(server=server):
                 self._there.discard(server)
-            case _:
-                pass
-
-    def _has_rejoined(self, server: int) -> bool:
-        return self._membership is not None and server in self._there
 
     def _on_attempt_end(self, ended: events.AttemptEnded) -> None:
         self._running_on.discard(ended.server)
         self.master_port = ended.master_port or self.master_port
         if self._membership is not None and ended.master_port is not None:
-            self._membership.note_ports([(ended.server, ended.master_port)])
+            self._membership.ports[ended.server] = ended.master_port
         if ended.left:
             self.outcome.note_unkillable(ended.server)
 
@@ -175,12 +169,12 @@ class RunController:
         is_forwarded = number in self._setup.supervision.forward_signals
         if events.ends_run(number, self._setup.supervision):
             self._stop(StopRequest(Cause.STOPPED, number, by_server))
-        if number == KILLS_AT_ONCE or is_forwarded:
+        if number == events.KILLS_AT_ONCE or is_forwarded:
             self._orders.append(orders.ForwardSignal(number))
         if is_forwarded:
             self.outcome.record(Forwarded(number))
-        if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
-            self._paused = number == PAUSES
+        if number in {events.PAUSES, events.CONTINUES} and self._paused != (number == events.PAUSES):
+            self._paused = number == events.PAUSES
             self._orders.append(orders.ForwardSignal(number))
             self.outcome.record(Paused() if self._paused else Continued())
 
@@ -201,7 +195,7 @@ class RunController:
     def _begin_gathered(self, ports: Sequence[tuple[int, int]]) -> None:
         allotment = None
         if self._membership is not None:
-            self._membership.note_ports(ports)
+            self._membership.ports.update(ports)
             allotment = self._membership.next(self._there)
             if allotment is None:
                 self.outcome.refuse(RefusedLayoutError(NO_LAYOUT, hint="exclude fewer devices"))
@@ -210,7 +204,6 @@ class RunController:
         self._begin(allotment)
 
     def _begin(self, allotment: DeviceAssignment | None) -> None:
-        """Start an attempt. `allotment` is its device assignment in an elastic run."""
         self._running_on = set(self._there)
         self._ending_leftovers = set()
         self.outcome.begin_attempt()
@@ -223,7 +216,7 @@ class RunController:
         self._inquiry = EvidenceCollection(self._setup, first_server)
         self._orders.append(orders.BeginAttempt(self.attempt, self.master_port, allotment))
         if self._paused:
-            self._orders.append(orders.ForwardSignal(PAUSES))
+            self._orders.append(orders.ForwardSignal(events.PAUSES))
         self.phase = Phase.RUNNING
 
     @property
@@ -243,8 +236,9 @@ class RunController:
 
     def _on_diagnosis(self, found: events.Diagnosed) -> None:
         wish, self._wish = self._wish, None
-        if self.phase is not Phase.JUDGING:  # for a loss that the engine noticed first
-            self.outcome.judge_loss(found)
+        if self.phase is not Phase.JUDGING:  # the engine noticed a loss first and ended the other agents
+            restarts = self.outcome.budget.decide(found.verdict, found.highest_step)
+            self.outcome.blame(found.verdict, restarts=restarts)
             self._settle()
         elif wish is None and found.asks_reach and not self._inquiry.checks_reach:
             self._orders += self._inquiry.check_reach(found, self._there, self.master_port, self._now_s)
@@ -272,10 +266,7 @@ class RunController:
             self._leave()
 
     def _next_allotment(self, membership: Membership) -> DeviceAssignment | None:
-        """Return the device assignment of the next attempt. If no layout fits, cancel the restart and return None.
-
-        If ranks ended only for a change of devices and no layout fits, they continue on their previous devices.
-        """
+        """Return the next attempt's devices, or the present ones; if none fit, cancel the restart."""
         following = membership.next(self._there)
         if following is None and self.outcome.is_resizing and membership.keeps_present(self._there):
             self.outcome.record(Trouble(f"{NO_LAYOUT}; ranks continue on their previous devices"))
@@ -307,7 +298,7 @@ class RunController:
         self._there.add(joined.server)
         self._running_on.discard(joined.server)  # it has no processes of the current attempt
         if joined.master_port is not None:
-            membership.note_ports([(joined.server, joined.master_port)])
+            membership.ports[joined.server] = joined.master_port
         pause_s = membership.note_return(joined.server, self._now_s)
         self.outcome.record(Joined(self._setup.server_ids[joined.server], pause_s))
 
@@ -319,7 +310,6 @@ class RunController:
             self._resize(membership)
 
     def _resize(self, membership: Membership) -> None:
-        """Restart running ranks if the available devices lead to a different assignment."""
         # A failure leads to a new assignment anyway.
         if self.phase is not Phase.RUNNING or any(self.outcome.exits.values()):
             return

@@ -15,7 +15,6 @@ class DiskStalls:
     """The disk stalls of a run directory, on one or more servers."""
 
     def __init__(self, path: str) -> None:
-        """Initialize without stalls. `path` is the run directory."""
         self._path = path
         self._where = ""
         self._longest_s = 0.0  # of the current stall, or of the last one
@@ -23,11 +22,7 @@ class DiskStalls:
         self.under_way = False
 
     def look(self, silent_s: Mapping[str, float], now_s: float) -> str | None:
-        """Return the message to report now, or None.
-
-        `silent_s` has the seconds without a response of each server's disk, by server name. A single server has an
-        empty name.
-        """
+        """Return the message to report now, or None. `silent_s`: by server; a single server has an empty name."""
         worst_s = max(silent_s.values(), default=0.0)
         if not self.under_way and worst_s >= STALLED_S:
             self.under_way, self._longest_s, self._ended_s = True, worst_s, None

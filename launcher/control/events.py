@@ -42,16 +42,12 @@ class Setup:
 
 @frozen
 class ServersReady:
-    """All servers are ready for an attempt."""
-
     master_port: int
     ports: tuple[tuple[int, int], ...] = ()  # in an elastic run: server and its rendezvous port, if rank 0 runs there
 
 
 @frozen
 class CannotBegin:
-    """The next attempt cannot start on any server."""
-
     error: TlaunchError
 
 
@@ -64,8 +60,6 @@ class RankFailed:
 
 @frozen
 class EvidenceReport:
-    """The evidence of one server about a failed attempt."""
-
     server: int
     attempt: int
     evidence: Any = None  # see launcher.supervise.diagnosis.servers; None: the driver has it already
@@ -96,8 +90,6 @@ class Diagnosed:
 
 @frozen
 class EndingLeftovers:
-    """Every rank of a server has succeeded, and their leftover processes are being ended."""
-
     server: int
 
 
@@ -145,8 +137,6 @@ class EndWanted:
 
 @frozen
 class ExclusionsChanged:
-    """The user has changed which devices an elastic run excludes."""
-
     excluded: frozenset[int]  # their ranks in the full rank table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 
 from launcher.control.events import ServerLost
 from launcher.core.events import DevicesChanged
@@ -27,7 +27,7 @@ class Membership:
         self._losses: dict[int, list[float]] = {}  # by server: times of recent losses
         self._returned: dict[int, float] = {}  # by returned server: time of the restart to include it
         self.present: DeviceAssignment | None = None  # of the running attempt
-        self._ports: dict[int, int] = {}  # by server: port reserved for the rendezvous, if rank 0 will be on it
+        self.ports: dict[int, int] = {}  # by server: port reserved for the next rendezvous, if rank 0 will be on it
 
     def next(self, servers: Collection[int]) -> DeviceAssignment | None:
         """Return the assignment of the next attempt on these servers' devices; None if no layout fits them."""
@@ -42,24 +42,13 @@ class Membership:
         return DeviceAssignment(tuple(free[: layout.world_size]), layout, spare=tuple(free[layout.world_size :]))
 
     def keeps_present(self, servers: Collection[int]) -> bool:
-        """Return True if these servers have all devices of the current attempt."""
         return self.present is not None and all(self.server_of(device) in servers for device in self.present.devices)
 
     def has_ranks(self, server: int) -> bool:
-        """Return True if the current attempt has ranks on this server."""
         return self.present is not None and any(self.server_of(device) == server for device in self.present.devices)
 
     def server_of(self, device: int) -> int:
         return self._elastic.servers[device]
-
-    @property
-    def ports(self) -> Mapping[int, int]:
-        """The rendezvous port that each server has reserved. Servers without one are missing."""
-        return self._ports
-
-    def note_ports(self, ports: Iterable[tuple[int, int]]) -> None:
-        """Record the ports that servers have reserved for the next attempt."""
-        self._ports.update(ports)
 
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
         """Record the failed ranks of an attempt. Return the change if their devices are now excluded.
@@ -80,10 +69,7 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
 
     def note_loss(self, loss: ServerLost, name: str, servers: Collection[int], now_s: float) -> DevicesChanged | None:
-        """Record the loss of the server `name`. Return the change if its devices are now excluded.
-
-        They are not excluded if no layout fits the other devices. `servers` are the connected servers.
-        """
+        """Record the loss of the server `name`; return the change if its devices are excluded."""
         server = loss.server
         self._returned.pop(server, None)
         if loss.finished or loss.is_own_fault:

@@ -61,8 +61,6 @@ MAX_FIRST_LINE_BYTES = 1 << 20  # until the sender has proved that it knows the 
 
 @frozen
 class Challenge:
-    """The coordinator's first message. The agent responds with a proof that it knows the run's token."""
-
     protocol: int
     nonce: str
 
@@ -112,8 +110,6 @@ class Ready:
 
 @frozen
 class Waiting:
-    """A notice that not all servers have joined yet."""
-
     missing: tuple[str, ...]  # server ids
     limit_s: float | None = None  # total waiting time allowed
 
@@ -130,8 +126,6 @@ class EventReport:
 
 @frozen
 class FileChunk:
-    """New bytes of a growing file."""
-
     kind: str  # see launcher.supervise.file_upload
     global_rank: int
     offset: int
@@ -143,8 +137,6 @@ class FileChunk:
 
 @frozen
 class FileSnapshot:
-    """The current content of a file that is rewritten."""
-
     kind: str  # as above
     global_rank: int
     data: str | None  # base64; None: the file was removed
@@ -164,8 +156,6 @@ class ChunkAck:
 
 @frozen
 class AgentFailed:
-    """A notice that this server's part of the run cannot continue; its ranks are being ended."""
-
     reason: str
 
 
@@ -250,11 +240,7 @@ def to_line(message: Message) -> bytes:
 
 
 def from_line(line: bytes) -> Message:
-    """Parse a line that `to_line` wrote.
-
-    Raises:
-        ValueError: the line is not a message of this version.
-    """
+    """Parse a line that `to_line` wrote; raise ValueError if it is not a message of this version."""
     try:
         name, value = json.loads(line)
         kind = _KINDS[name]
@@ -266,9 +252,8 @@ def from_line(line: bytes) -> Message:
 
 def proof_of(token: str, *nonces: str) -> str:
     """Return a proof that the sender knows `token`: an HMAC of the nonces of both sides."""
-    secret, drawn = (
-        text.encode(errors="surrogatepass") for text in (token, ":".join(nonces))
-    )  # a nonce from an unauthenticated sender may hold surrogates
+    # A nonce from an unauthenticated sender may hold surrogates.
+    secret, drawn = (text.encode(errors="surrogatepass") for text in (token, ":".join(nonces)))
     return hmac.new(secret, drawn, hashlib.sha256).hexdigest()
 
 

@@ -15,8 +15,6 @@ from launcher.core.verdict import Verdict
 
 @frozen
 class Record:
-    """Write an event to the run's event log."""
-
     event: events.Event
 
 
@@ -30,21 +28,16 @@ class BeginAttempt:
 
     @property
     def event(self) -> events.AttemptStarted:
-        """The event to record when this order is carried out."""
         return events.AttemptStarted(self.number, self.master_port, self.allotment)
 
 
 @frozen
 class CollectEvidence:
-    """Ask a server to collect and report evidence."""
-
     server: int
 
 
 @frozen
 class Apart:
-    """Two servers that cannot reach each other."""
-
     pair: Pair
     ports: Pair  # the port tried on each server, in addition to ports of ranks
     why: str  # the error of the connection; empty if connections work
@@ -67,10 +60,7 @@ class ProbeTarget:
 
 @frozen
 class ProbeReach:
-    """Ask a server to connect to all targets at the same time and report the result.
-
-    The server sends no data to ports that may belong to ranks.
-    """
+    """Ask a server to connect to all targets at once and report; it sends no data to ports that may belong to ranks."""
 
     server: int
     number: int

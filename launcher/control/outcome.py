@@ -31,7 +31,6 @@ class Restarts:
         self._last_signature = None
 
     def note_step(self, step: int | None) -> None:
-        """Record the highest step that any rank reported in an attempt; None if no rank reported a step."""
         if step is not None:
             self._highest_step = max(step, self._highest_step)
 
@@ -78,7 +77,6 @@ class Outcome:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """Reset everything that was decided for the previous attempt."""
         self.forget_end()
         self.stopped_by_server = False
         self.lost: set[int] = set()  # lost servers
@@ -97,7 +95,6 @@ class Outcome:
 
     @property
     def restarts_on_same_agents(self) -> bool:
-        """True if the same agents restart the ranks."""
         lacks_agents = self.lost and self._setup.supervision.elastic is None
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
@@ -120,7 +117,6 @@ class Outcome:
         self.finish = Finish(found.cause, exit_code(found.cause))
 
     def resize(self) -> EndRanks:
-        """Decide to restart the ranks on other devices; return the order to end them."""
         self.restarts = True
         self._record_stopping(Cause.RESIZED)
         self.finish = Finish(Cause.FAILED, EXIT_FAILURE)  # used if they cannot be restarted
@@ -133,10 +129,6 @@ class Outcome:
         self._verdict = verdict
         self.record(Judged(verdict))
         self.finish = Finish(Cause.FAILED, EXIT_FAILURE)
-
-    def judge_loss(self, found: Diagnosed) -> None:
-        """Record the verdict on a lost server, after the engine noticed the loss first and ended the other agents."""
-        self.blame(found.verdict, restarts=self.budget.decide(found.verdict, found.highest_step))
 
     def note_loss(self, loss: ServerLost) -> None:
         self.lost.add(loss.server)
@@ -198,14 +190,12 @@ class Outcome:
             self.finish = Finish(Cause.FAILED, code)
 
     def is_by_engine(self, by_server: int | None) -> bool:
-        """Return True if the stop request on this server may come from an engine."""
         return by_server is not None and self._setup.brings_all
 
     def record(self, event: Event) -> None:
         self._orders.append(Record(event))
 
     def refuse_restart(self, reason: str) -> None:
-        """Cancel the restart of the ranks and record the reason."""
         self.restarts = False
         self.record(NotRestarting(reason))
 

@@ -19,11 +19,7 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`. Rename it to `path` on success, remove it on failure.
 
     Data are synced to disk before the rename. Only for single files. Without `replace`, an existing `path` is kept and
-    FileExistsError is raised.
-
-    Raises:
-        FileExistsError: `path` exists, and `replace` is false.
-        OSError: the directory is not writable, the disk is full, ...
+    FileExistsError is raised; else OSError if the directory is not writable, the disk is full, ...
     """
     aside = _aside_of(path)
     try:
@@ -35,12 +31,8 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
                 _claim(path, aside)
             aside.replace(path)  # does nothing after `_claim` made a hard link, because both names are one file
     finally:
-        _remove_aside(aside)
-
-
-def _remove_aside(aside: Path) -> None:
-    with suppress(OSError):  # an earlier error is more useful
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # an earlier error is more useful
+            aside.unlink(missing_ok=True)
 
 
 def _claim(path: Path, aside: Path) -> None:
@@ -59,11 +51,8 @@ def _claim(path: Path, aside: Path) -> None:
 def new_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary directory next to `path` to fill. Rename it to `path` on success, remove it on failure.
 
-    Creates parent directories and never replaces an existing path. Files and their names are synced to disk before the
-    rename.
-
-    Raises:
-        OSError: `path` exists, its parent is not writable, the disk is full, ...
+    Creates parent directories. Files and their names are synced to disk before the rename. Raises OSError if `path`
+    exists, its parent is not writable, the disk is full, ...
     """
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
@@ -81,13 +70,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def name_directory(aside: Path, path: Path) -> None:
-    """Rename the directory `aside` to `path`, and sync the names in it before and the new name after.
-
-    Its files must be synced already.
-
-    Raises:
-        OSError: `path` exists, its parent is not writable, ...
-    """
+    """Rename the directory `aside`, whose files are synced, to `path`, and sync the names; or raise OSError."""
     _sync_names(aside)
     aside.rename(path)
     _sync_names(path.parent)
@@ -130,23 +113,18 @@ def _aside_of(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True) -> None:
-    """Replace the content of `path` by `text` (UTF-8) atomically, with permissions `mode`.
-
-    Raises:
-        FileExistsError: `path` exists, and `replace` is false.
-        OSError: the directory is not writable, the disk is full, ...
-    """
+    """Replace the content of `path` by `text` (UTF-8) atomically, with permissions `mode`. Raises as `replacing`."""
     with replacing(path, replace=replace) as aside:
         aside.touch(mode=mode)
         aside.write_text(text, encoding="utf-8")
 
 
 def point_link(link: Path, target: str) -> None:
-    """Make the symbolic link `link` point to `target` (relative to the link) atomically."""
     aside = _aside_of(link)
     try:
         with renamed_error(link, aside):
             aside.symlink_to(target)
             aside.replace(link)
     finally:
-        _remove_aside(aside)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)

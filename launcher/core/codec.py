@@ -49,11 +49,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Convert the output of `encode` back to a record of class `kind`.
-
-    Raises:
-        ValueError: `value` does not fit `kind`, or a number in it exceeds 64 bits.
-    """
+    """Convert the output of `encode` back to a `kind`; raise ValueError if it does not fit, or exceeds 64 bits."""
     try:
         return cast("T", _converter(cast("Any", kind))(value))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -61,11 +57,7 @@ def decode(kind: type[T], value: Any) -> T:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse untrusted JSON.
-
-    Raises:
-        ValueError: `text` is not JSON, is nested too deeply, or has more than `MAX_JSON_VALUES` values.
-    """
+    """Parse untrusted JSON; raise ValueError for other text, deep nesting, or more than `MAX_JSON_VALUES` values."""
     if len(text) > MAX_JSON_VALUES:
         text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
         if sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
@@ -77,12 +69,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Parse a JSON file that may be untrusted. Does not block.
-
-    Raises:
-        OSError: the file is not a regular file, is larger than `max_bytes`, or cannot be read.
-        ValueError: as `parse_json`.
-    """
+    """Parse an untrusted JSON file; raise OSError as `read_regular`, ValueError as `parse_json`. Does not block."""
     return parse_json(read_regular(path, max_bytes))
 
 
@@ -131,11 +118,7 @@ def digest_of_meaning(content: bytes) -> str:
 
 
 def digest_of_file(path: str | Path) -> str:
-    """Return the `digest_of_meaning` of a regular file. Does not block.
-
-    Raises:
-        OSError: the file cannot be read, is not a regular file, or is larger than 1 GiB.
-    """
+    """Return the `digest_of_meaning` of a regular file up to 1 GiB, or raise OSError. Does not block."""
     return digest_of_meaning(read_regular(path, MAX_DIGESTED_BYTES))
 
 

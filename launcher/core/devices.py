@@ -21,11 +21,7 @@ def device_name(global_rank: int, servers: Sequence[Server]) -> str:
 
 
 def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
-    """Resolve a device or server name to ranks in the rank table.
-
-    Raises:
-        UsageError: no device has this name.
-    """
+    """Return the ranks in the table of a device or a server; raise UsageError if nothing has this name."""
     for server in servers:
         named = {f"{server.server_id}/{device.device_id}": device.global_rank for device in server.devices}
         if name in named:
@@ -34,11 +30,6 @@ def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
             return frozenset(named.values())
         if len(servers) == 1 and f"{server.server_id}/{name}" in named:
             return frozenset({named[f"{server.server_id}/{name}"]})
-    raise UsageError(f"there is no device {name!r}", hint=_what_is_valid(name, servers))
-
-
-def _what_is_valid(name: str, servers: Sequence[Server]) -> str:
-    """Return a hint that lists the device ids of the server in `name`, or all servers if `name` has no known server."""
     forms = "DEVICE_ID or SERVER/DEVICE_ID" if len(servers) == 1 else "SERVER/DEVICE_ID"
     meant = [server for server in servers if len(servers) == 1 or name.startswith(f"{server.server_id}/")]
     if meant:
@@ -46,4 +37,5 @@ def _what_is_valid(name: str, servers: Sequence[Server]) -> str:
         there = f"server {meant[0].server_id} has device ids {ids}"
     else:
         there = f"the servers are {some_of([server.server_id for server in servers], MAX_NAMES)}"
-    return f"use {forms}, or SERVER for all its devices; {there}"
+    hint = f"use {forms}, or SERVER for all its devices; {there}"
+    raise UsageError(f"there is no device {name!r}", hint=hint)

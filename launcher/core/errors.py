@@ -31,13 +31,14 @@ class TlaunchError(Exception):
     is_reported = False  # True if another process has printed it
     has_lines = False  # True if message and hint may have several lines; otherwise line breaks are escaped
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, exit_code: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if exit_code is not None:
+            self.exit_code = exit_code
 
     def __str__(self) -> str:
-        """Return the message, then each hint on its own line. Control characters are escaped."""
         message = self.message if self.has_lines else printable(self.message)
         hints = () if self.hint is None else self.hint.split("\n") if self.has_lines else (self.hint,)
         return "\n".join((message, *(f"hint: {printable(hint)}" for hint in hints)))

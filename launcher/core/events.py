@@ -38,8 +38,6 @@ class Cause(str, Enum):
 
 @frozen
 class AgentStarted:
-    """The first event of a server."""
-
     agent: ProcessId
     head: ProcessId | None  # the launcher that started the agent
     rank_count: int  # ranks on this server
@@ -68,8 +66,6 @@ class NotBegun:
 
 @frozen
 class Preloading:
-    """A fork server imports modules once; ranks are forked from it."""
-
     pid: int
     modules: tuple[str, ...]
 
@@ -90,8 +86,6 @@ class AttemptStarted:
 
 @frozen
 class Joined:
-    """A server has joined an elastic run that was running without it."""
-
     server: str
     pause_s: float = 0.0  # delay until ranks are restarted to include it
 
@@ -277,11 +271,7 @@ def to_line(stamped: TimestampedEvent) -> str:
 
 
 def from_line(line: str | bytes) -> TimestampedEvent | None:
-    """Parse a line that `to_line` wrote. Return None for an event that only later versions know.
-
-    Raises:
-        ValueError: the line is not an event, or has another schema.
-    """
+    """Parse a line of `to_line`; return None for an event of later versions; raise ValueError for anything else."""
     try:
         fields: dict[str, Any] = parse_json(line)
         schema, name = fields.pop("schema"), fields.pop("event")

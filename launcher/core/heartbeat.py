@@ -64,10 +64,7 @@ class Heartbeat:
 
 
 def beat(environment: Mapping[str, str], values: Beat) -> None:
-    """Rewrite this rank's heartbeat file, if it has one. Never raises and never blocks for long.
-
-    Numbers of other libraries (such as a tensor with one element) are converted. Other values are left out.
-    """
+    """Rewrite this rank's heartbeat file, if it has one, with all values that are numbers. Never raises or blocks."""
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
         return
@@ -102,10 +99,7 @@ def touch(environment: Mapping[str, str]) -> None:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the last beat, or None before the first one. Values that are not numbers are left out.
-
-    Anything except a regular file counts as no beat. Never blocks, even on a pipe without a writer.
-    """
+    """Return the last beat, or None before the first one. Never blocks: only a regular file has a beat."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             beat, pid = _read(file)

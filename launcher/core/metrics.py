@@ -84,8 +84,6 @@ class StageShares:
 
 @frozen
 class Saved:
-    """A record that a file of the training was saved."""
-
     time_ns: int
     attempt: int
     step: int
@@ -96,7 +94,6 @@ Record = StepMetrics | Validation | StageShares | Saved
 
 
 def to_line(record: Record) -> bytes:
-    """Return a record as a JSON line with its newline. NaN and infinities become null."""
     return _line({"schema": SCHEMA, **vars(record)})
 
 
@@ -105,20 +102,11 @@ def _line(fields: Mapping[str, object]) -> bytes:
 
 
 def append(path: Path, record: Record) -> None:
-    """Append a record. See `append_fields`.
-
-    Raises:
-        OSError: the directory does not exist, the disk is full, ...
-    """
     append_fields(path, {"schema": SCHEMA, **vars(record)})
 
 
 def append_fields(path: Path, fields: Mapping[str, object]) -> None:
-    """Append a line in one write; terminate an incomplete line before it. Creates the file but not its directory.
-
-    Raises:
-        OSError: the directory does not exist, the disk is full, ...
-    """
+    """Append a line in one write, after ending an incomplete one; raise OSError if it cannot be written whole."""
     line = _line(fields)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:

@@ -81,7 +81,6 @@ class Layout:
         return self.dp * self.mp * self.pp
 
     def __str__(self) -> str:
-        """Return the layout as text, for example `dp=2 mp=2 pp=2`."""
         return f"dp={self.dp} mp={self.mp} pp={self.pp}"
 
 
@@ -143,10 +142,7 @@ class Supervision:
         return self.max_restarts > 0 or self.elastic is not None
 
     def grace_from(self, now_s: float) -> float:
-        """Return the grace period for a shutdown that starts at `now_s` (wall clock), within the batch system's limit.
-
-        A `killed_at_s` in the past is ignored: the batch system has extended the job's time limit.
-        """
+        """Return the grace period for a shutdown at `now_s` (wall clock). A `killed_at_s` in the past was extended."""
         if self.killed_at_s is None or self.killed_at_s <= now_s:
             return self.grace_s
         return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))

@@ -13,11 +13,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def open_regular(path: str | Path) -> int:
-    """Open a regular file for reading and return its descriptor. Never blocks, and never opens a pipe or a device.
-
-    Raises:
-        OSError: the file cannot be opened, or is not a regular file.
-    """
+    """Return a descriptor of a regular file, or raise OSError. Never blocks, and never opens a pipe or a device."""
     try:
         _check_regular(os.stat(path))  # noqa: PTH116 - checked first, because opening a device may have an effect
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -39,11 +35,7 @@ def _check_regular(found: os.stat_result) -> None:
 
 
 def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
-    """Return the content of a regular file. Never blocks. `check` gets the open file's status and may raise.
-
-    Raises:
-        OSError: the file cannot be read, is not a regular file, or has more than `max_bytes`.
-    """
+    """Return the content of a regular file, or raise OSError. Never blocks. `check` gets its status and may raise."""
     descriptor = open_regular(path)
     try:
         check(os.fstat(descriptor))

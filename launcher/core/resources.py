@@ -31,16 +31,11 @@ def data_dir(name: str) -> Path:
 
 
 def stand_in_note(name: str, kind: str, packaged: Path) -> str:
-    """Return the note that the file `name` is missing and the packaged file is used."""
     return f"note: {name} not found; using the packaged {kind} {packaged}"
 
 
 def at_home(path: str) -> str:
-    """Return `path` with a leading `~` expanded. Shells do not expand it in `--runs-dir=~/runs`.
-
-    Raises:
-        UsageError: the home directory is unknown.
-    """
+    """Return `path` with a leading `~` expanded, which shells do not in `--runs-dir=~/runs`; or raise UsageError."""
     found = os.path.expanduser(path) if path.startswith("~") else path  # noqa: PTH111 - as in `state_dir`
     if found == "~" or found.startswith("~/"):
         raise UsageError(f"{path}: the home directory is unknown", hint="set HOME, or write an absolute path")
@@ -48,7 +43,6 @@ def at_home(path: str) -> str:
 
 
 def usual_runs_dir() -> Path:
-    """Return the default directory of runs: $TLAUNCH_RUNS_DIR, or else `runs`."""
     return Path(at_home(os.environ.get(env.TLAUNCH_RUNS_DIR) or "") or DEFAULT_RUNS_DIR)
 
 
@@ -67,11 +61,7 @@ def state_dir() -> Path | None:
 
 
 def writable_dir(preferred: Path) -> Path:
-    """Return `preferred`, or the cache directory if `preferred` is not writable. Create the cache directory if needed.
-
-    Raises:
-        OSError: the directory cannot be created.
-    """
+    """Return `preferred` if it is writable, else the cache directory after creating it, or raise OSError."""
     directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
     return directory

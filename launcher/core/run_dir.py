@@ -38,6 +38,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from launcher.core.frozen import frozen
@@ -48,7 +49,6 @@ MAX_NAME_BYTES = 255  # of a directory's name
 
 
 def can_be_in_name(text: str) -> bool:
-    """Return True if `text` can be part of a directory's name."""
     return bool(text) and "/" not in text and text.isprintable()
 
 
@@ -69,6 +69,11 @@ class _Named:
         if self._is_servers and run_dir.server_index is not None:
             return run_dir.root / f"server{run_dir.server_index}" / self._name
         return run_dir.root / self._name
+
+
+def _of_rank(name: str) -> Callable[[RunDir, int], Path]:
+    """Return a method from a rank to the path of its file. It joins once, since it is called for thousands."""
+    return lambda run_dir, global_rank: run_dir.root / f"device{global_rank}/{name}"
 
 
 @frozen
@@ -98,39 +103,21 @@ class RunDir:
     def scheduler_log(self) -> Path:
         return self.scheduler / "scheduler.log"
 
-    def device(self, global_rank: int) -> Path:
-        return self.root / f"device{global_rank}"
-
-    def train_log(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "train.log"
-
-    def arrivals(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "arrivals"
-
-    def env_log(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "env.log"
-
-    def process(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "process.json"
-
-    def heartbeat(self, global_rank: int) -> Path:
-        return self.root / f"device{global_rank}/heartbeat"  # one join only: called for thousands of ranks
-
-    def failure(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "failure.json"
-
-    def profile(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "profile.json"
+    device = _of_rank("")
+    train_log = _of_rank("train.log")
+    arrivals = _of_rank("arrivals")
+    env_log = _of_rank("env.log")
+    process = _of_rank("process.json")
+    heartbeat = _of_rank("heartbeat")
+    failure = _of_rank("failure.json")
+    profile = _of_rank("profile.json")
+    stacks_log = _of_rank("stacks.log")
 
     def strategy_of(self, global_rank: int) -> Path:
         return self.strategy / strategy_name(global_rank)
 
-    def stacks_log(self, global_rank: int) -> Path:
-        return self.device(global_rank) / "stacks.log"
-
 
 def strategy_name(global_rank: int) -> str:
-    """Return the file name of a rank's strategy report."""
     return f"rank{global_rank}.json"
 
 

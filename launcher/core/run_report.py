@@ -31,8 +31,6 @@ class RankExit:
 
 @frozen
 class Attempt:
-    """One attempt, from the start of all ranks to their end. Times are in nanoseconds since 1970."""
-
     number: int
     master_port: int
     started_ns: int
@@ -46,8 +44,6 @@ class Attempt:
 
 @frozen
 class Report:
-    """The report of a run on one server. Times are in nanoseconds since 1970."""
-
     run: str
     server_index: int
     cause: Cause
@@ -69,11 +65,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Report:
-        """Parse the output of `to_json`.
-
-        Raises:
-            ValueError: the text is not a report that this version supports.
-        """
+        """Parse the output of `to_json`; raise ValueError if this version does not support it."""
         fields = parse_json(text)
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")

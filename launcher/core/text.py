@@ -66,7 +66,6 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, for example "1 rank" or "3 ranks"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -113,7 +112,6 @@ def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, .
 
 
 def did_you_mean(words: Iterable[str]) -> str | None:
-    """Return a question that suggests `words`, or None if `words` is empty."""
     offered = list(words)
     return f"did you mean {' or '.join(offered)}?" if offered else None
 

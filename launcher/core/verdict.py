@@ -34,8 +34,6 @@ class Failure:
 
 @frozen
 class StackGroup:
-    """Ranks that were found at the same position in the code."""
-
     global_ranks: tuple[int, ...]
     doing: str  # "in all_reduce (distributed_c10d.py:2935), called at train.py:40", "stopped (SIGSTOP)"
     frames: tuple[str, ...] = ()  # of the main thread, innermost first: "train.py:40 in step"
@@ -63,7 +61,6 @@ class Verdict:
 
     @property
     def causes(self) -> tuple[Failure, ...]:
-        """The failures that caused others, the culprit's first."""
         found = [failure for failure in self.failures if failure.role is Role.CAUSE]
         return tuple(sorted(found, key=lambda failure: failure.global_rank != self.culprit))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import chain
 from pathlib import Path
 
 from launcher.core.frozen import frozen
 from launcher.core.records import (
     Cluster,
     Console,
+    Device,
     DeviceAssignment,
     Layout,
     RankSpec,
@@ -55,9 +57,7 @@ class Request:
     here: int | None = None  # index of `machine` among several servers; None: not one of them, or only one server
     # By server index, as far as known here: the network interface through which its ranks reach other servers.
     interfaces: Mapping[int, str] = field(default_factory=dict)
-    mpi_variables: Mapping[str, str] = field(
-        default_factory=dict
-    )  # variables that the ranks' MPI needs under this mpirun
+    mpi_variables: Mapping[str, str] = field(default_factory=dict)  # that the ranks' MPI needs under this mpirun
     continues: ResumedFrom | None = None
     progress_regex: str | None = None
 
@@ -72,12 +72,7 @@ class Draft:
 
 
 def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
-    """Return the cluster cut to ranks below `world_size`, without servers that have none of them."""
-    kept = (
-        replace(server, devices=tuple(device for device in server.devices if device.global_rank < world_size))
-        for server in cluster.servers
-    )
-    return replace(cluster, servers=tuple(server for server in kept if server.devices))
+    return allotted_cluster(cluster, range(world_size))
 
 
 def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool:
@@ -93,18 +88,14 @@ def servers_with_agents(cluster: Cluster, layout: Layout, supervision: Supervisi
 def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
     """Return the cluster cut to the devices of these ranks (ascending order), renumbered from rank 0."""
     rank_of = {device: rank for rank, device in enumerate(devices)}
-    kept = (
-        replace(
-            server,
-            devices=tuple(
-                replace(device, global_rank=rank_of[device.global_rank])
-                for device in server.devices
-                if device.global_rank in rank_of
-            ),
-        )
-        for server in cluster.servers
-    )
-    return replace(cluster, servers=tuple(server for server in kept if server.devices))
+
+    def kept(server: Server) -> Iterator[Device]:
+        for device in server.devices:
+            if (rank := rank_of.get(device.global_rank)) is not None:
+                yield device if rank == device.global_rank else replace(device, global_rank=rank)
+
+    servers = (replace(server, devices=tuple(kept(server))) for server in cluster.servers)
+    return replace(cluster, servers=tuple(server for server in servers if server.devices))
 
 
 def servers_of_attempt(servers: Sequence[Server], allotment: DeviceAssignment | None) -> tuple[Server, ...]:
@@ -117,7 +108,6 @@ def servers_of_attempt(servers: Sequence[Server], allotment: DeviceAssignment | 
 
 
 def attempt_table(number: int) -> str:
-    """Return the name of the rank table for an attempt on other devices."""
     return f"rank_table.{number}.json"
 
 
@@ -138,11 +128,7 @@ def attempt_request(request: Request, allotment: DeviceAssignment) -> Request:
 def assemble_attempt(
     request: Request, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
 ) -> RunSpec:
-    """Return the spec of one attempt of an elastic run on the devices of `allotment`; servers keep their indices.
-
-    Raises:
-        RefusedLayoutError: as `assemble`.
-    """
+    """Return the spec of one attempt of an elastic run; servers keep their indices. Raises as `assemble`."""
     part = attempt_request(request, allotment)
     kept = _indices(part.cluster, request.cluster)
     spec = assemble(part, name=name, master_port=master_port, own_table=attempt_table(number))
@@ -150,7 +136,6 @@ def assemble_attempt(
 
 
 def _indices(part: Cluster, whole: Cluster) -> list[int]:
-    """Return the index in the whole cluster of each server of `part`."""
     index_of = {server.server_id: index for index, server in enumerate(whole.servers)}
     return [index_of[server.server_id] for server in part.servers]
 
@@ -159,12 +144,13 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
     """Return the spec of the run `name`: every rank with its command and the environment that tlaunch adds.
 
     `own_table`: name of the table in the run directory that ranks read in any case, if there is a table.
-
-    Raises:
-        RefusedLayoutError: `request.bind` needs more cores than this machine has, now or in a later attempt.
+    Raises RefusedLayoutError if `request.bind` needs more cores than this machine has, now or in a later attempt.
     """
-    if request.supervision.elastic is not None:
-        _check_binding(request)
+    servers = request.cluster.servers
+    here = 0 if len(servers) == 1 else request.here
+    if request.supervision.elastic is not None and here is not None:
+        # Raise if the binding fails for as many ranks as later attempts may start on this machine.
+        shares_of(min(len(servers[here].devices), request.layout.world_size), request.bind, request.machine)
     taking_part = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     index_of = {server.server_id: index for index, server in enumerate(taking_part)}
     drafts = draft(request, name=name, master_port=master_port, own_table=own_table)
@@ -186,11 +172,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
 
 
 def draft(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> tuple[Draft, ...]:
-    """Return every rank of the run in order, with the origins of its variables. `own_table`: as in `assemble`.
-
-    Raises:
-        RefusedLayoutError: as `assemble`.
-    """
+    """Return every rank in order, with the origins of its variables. `own_table` and errors: as in `assemble`."""
     request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes on every access
     used, run_dir = _used(request), request.runs_dir / name
     master = _master_addr(used), master_port
@@ -210,12 +192,8 @@ def draft(request: Request, *, name: str, master_port: int, own_table: str | Non
         within_engine=request.engine is not None or request.mpi_ranks,
     )
     shared = (*foreign, *ours)
-    drafts = (
-        one
-        for server_index in range(len(used.servers))
-        for one in _drafts_of(server_index, used, request, run_dir, shared)
-    )
-    return tuple(sorted(drafts, key=lambda one: one.rank.global_rank))
+    drafts = (_drafts_of(server_index, used, request, run_dir, shared) for server_index in range(len(used.servers)))
+    return tuple(sorted(chain.from_iterable(drafts), key=lambda one: one.rank.global_rank))
 
 
 def _drafts_of(
@@ -245,14 +223,6 @@ def _drafts_of(
             cpus=share.cpus,
         )
         yield Draft(rank, variables, share)
-
-
-def _check_binding(request: Request) -> None:
-    """Raise if the binding fails for as many ranks as later attempts may start on this machine."""
-    servers = request.cluster.servers
-    here = 0 if len(servers) == 1 else request.here
-    if here is not None:
-        shares_of(min(len(servers[here].devices), request.layout.world_size), request.bind, request.machine)
 
 
 def _used(request: Request) -> Cluster:

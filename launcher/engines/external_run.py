@@ -19,11 +19,7 @@ HINT_RUN_ID = "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)"
 
 
 def check_size(rank: EngineRank, layout: Layout) -> None:
-    """Check that the engine started as many ranks as the layout has.
-
-    Raises:
-        RefusedLayoutError: it did not, or this rank is outside the layout.
-    """
+    """Raise RefusedLayoutError if the engine did not start as many ranks as the layout has."""
     wanted = layout.world_size
     if rank.world_size is not None and rank.world_size != wanted:
         raise RefusedLayoutError(
@@ -38,11 +34,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
-    """Return the run's name: TLAUNCH_RUN_ID unchanged, else --name or the program's name followed by the engine's job ID.
-
-    Raises:
-        UsageError: the engine has no job ID and the user gives no name.
-    """
+    """Return TLAUNCH_RUN_ID unchanged, else --name or the program's and the engine's job ID; or raise UsageError."""
     if given := _given_name(inherited):
         return _checked(given)
     if rank.job:
@@ -56,10 +48,7 @@ def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited:
 
 
 def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
-    """Return --master-port, or a port derived from the job; it is the same on all ranks.
-
-    MASTER_PORT of the environment is ignored: ranks on the server of mpirun inherit it, other servers never get it.
-    """
+    """Return --master-port, or a port derived from the job. Not MASTER_PORT: only some ranks inherit it."""
     if chosen is not None:
         return chosen
     digest = hashlib.sha256((rank.job or name).encode(errors="surrogateescape")).digest()

@@ -31,13 +31,10 @@ SHOWN = 4  # servers listed in a hint
 
 @frozen
 class Host:
-    """Facts about this machine."""
-
     name: str
     addresses: frozenset[Address]  # of its network interfaces
-    resolved: tuple[
-        tuple[str, frozenset[Address]], ...
-    ] = ()  # addresses that this machine resolves for server names, as far as requested
+    # Addresses that this machine resolves for server names, as far as requested.
+    resolved: tuple[tuple[str, frozenset[Address]], ...] = ()
     other_names: tuple[str, ...] = ()  # other names for it: Slurm's name of a node can differ from the host name
 
 
@@ -70,7 +67,6 @@ class ServerIndex:
     """The servers of one table, indexed by all their names and addresses: thousands of machines are looked up."""
 
     def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
-        """Index `servers`. `resolved`: addresses of their names, as far as resolved."""
         self.servers = tuple(servers)
         self._resolved = dict(resolved)
         self._by_address: dict[Address, set[int]] = {}
@@ -157,10 +153,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
                 hint=f"its servers are {some_of([server.server_id for server in used.servers], SHOWN)}",
             )
         if said != rank.server_id:
-            raise RefusedLayoutError(
-                f"rank {rank.global_rank} is on server {said} (--server), and {_wanted(server)}",
-                hint=_hint_order(used),
-            )
+            raise _elsewhere(rank, f"server {said} (--server)", used)
         return None
     here = server in local_servers(used.servers, host)
     if len(used.servers) == 1:
@@ -175,10 +168,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
             )
         return doubt(server, host)
     if not here:
-        raise RefusedLayoutError(
-            f"rank {rank.global_rank} is on {_described(used, host)}, and {_wanted(server)}",
-            hint=_hint_order(used),
-        )
+        raise _elsewhere(rank, _described(used, host), used)
     return None
 
 
@@ -197,16 +187,15 @@ def _called(host: Host) -> str:
     return host.name if other is None else f"{other} ({host.name})"
 
 
-def _wanted(server: Server) -> str:
+def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
+    server = used.servers[rank.server_index]
     which = ranges(device.global_rank for device in server.devices)
-    return f"the rank table has rank{'s' * (len(server.devices) > 1)} {which} on server {server.server_id}"
-
-
-def _hint_order(used: Cluster) -> str:
+    wanted = f"the rank table has rank{'s' * (len(server.devices) > 1)} {which} on server {server.server_id}"
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
-    return (
-        f"list the hosts in the order of the table, each with as many ranks as devices: {some_of(slots, SHOWN)}; "
-        "on a machine with another name, set --server or TLAUNCH_SERVER"
+    return RefusedLayoutError(
+        f"rank {rank.global_rank} is on {where}, and {wanted}",
+        hint=f"list the hosts in the order of the table, each with as many ranks as devices: {some_of(slots, SHOWN)}; "
+        "on a machine with another name, set --server or TLAUNCH_SERVER",
     )
 
 
@@ -224,7 +213,6 @@ def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
 
 
 def _among(own: Iterable[str], name: str) -> tuple[str, ...]:
-    """Return the machine's own names that match `name`."""
     return tuple(one for one in own if _same_name(name, one))
 
 

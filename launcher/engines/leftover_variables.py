@@ -25,8 +25,6 @@ MAX_VALUE = 40  # characters of a value in a note
 
 
 class Fate(str, Enum):
-    """What happens to a variable on its way to a rank."""
-
     REPLACED = "replaced"  # a rank gets this run's value
     REMOVED = "taken away"
     KEPT = "kept"
@@ -41,8 +39,6 @@ class Found:
 
 @frozen
 class Conflict:
-    """The variables of another launcher that conflict with this run."""
-
     family: str  # the launcher: "torchrun", "Slurm", ...
     found: tuple[Found, ...]  # Invariant: not empty
     danger: str  # the consequence in a rank that reads it: a sentence without a full stop
@@ -122,8 +118,6 @@ _FAMILIES = (
 
 @frozen
 class Leftovers:
-    """The variables of one launcher, as a rendered script removes them."""
-
     names: tuple[str, ...]  # * is a wildcard
     signs: tuple[str, ...]  # if none of these is set, the others do not identify a process; empty: always remove
 
@@ -154,7 +148,6 @@ def conflicts(
 
 
 def notes(found: Iterable[Conflict]) -> Iterator[str]:
-    """Yield a line for each conflict, for the console."""
     for conflict in found:
         kept, replaced, removed = (
             [one for one in conflict.found if one.fate is fate] for fate in (Fate.KEPT, Fate.REPLACED, Fate.REMOVED)

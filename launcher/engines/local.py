@@ -53,7 +53,6 @@ class LocalAgent:
         self._watcher = watcher
 
     def fileno(self) -> int:
-        """Readable when events are available, and at their end."""
         return self._events_fd
 
     def read(self) -> list[TimestampedEvent] | None:
@@ -76,7 +75,6 @@ class LocalAgent:
                 os.kill(self.pid, signal.SIGCONT)  # a stopped agent cannot handle it, nor can stopped ranks
 
     def wait(self) -> int:
-        """Wait for the agent to end and close the pipes; return its exit code as a shell reports it."""
         self._gone = True  # set before it is reaped, since a signal handler may run in between
         _, status = os.waitpid(self.pid, 0)
         os.close(self._events_fd)
@@ -84,7 +82,6 @@ class LocalAgent:
         return exit_code_of(os.waitstatus_to_exitcode(status))
 
     def forget(self) -> None:
-        """Release the resources of an agent that has been waited for and has left no process."""
         self.group.remove()
         if self._watcher is not None:
             self._watcher.dismiss()
@@ -105,9 +102,7 @@ def start_agent(
     `first`: as `Agent`. `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and
     `members`; this process closes them. This process becomes a subreaper, so that no process is lost even if the agent
     is killed.
-
-    Raises:
-        OSError: a process or pipe could not be created.
+    Raises OSError if a process or pipe could not be created.
     """
 
     def supervise(head: LauncherLink) -> int:
@@ -137,11 +132,7 @@ def start_agent(
 
 
 def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:
-    """Fork a process that does `work` and exits with what that returns. Conditions as of `start_agent`.
-
-    Raises:
-        OSError: no process or pipe could be made.
-    """
+    """Fork a process that does `work` and exits with its result. Conditions and errors as of `start_agent`."""
     spare_bystanders()
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored from the start, it would leave no child to wait for
@@ -165,7 +156,6 @@ def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: W
 def _be_child(
     work: Callable[[LauncherLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
 ) -> NoReturn:
-    """Do the child's work. Never returns into the launcher's code."""
     exit_code = EXIT_FAILURE
     try:
         os.setsid()  # Ctrl-C in a terminal is for the launcher only

@@ -63,6 +63,10 @@ class Mpirun:
     dialect: Dialect
     version: str  # for people: "Open MPI 4.1.4"
 
+    @property
+    def is_open_mpi_4(self) -> bool:
+        return self.dialect is Dialect.OPEN_MPI_4
+
 
 @frozen
 class _Words:
@@ -90,9 +94,7 @@ _WORDS: Mapping[Dialect, _Words] = {
     ),
     Dialect.OPEN_MPI_5: _Words(
         options=(
-            ("--map-by", "seq:oversubscribe"),
-            ("--bind-to", "none"),
-            ("--stdin", "none"),
+            ("--map-by", "seq:oversubscribe"), ("--bind-to", "none"), ("--stdin", "none"),
             ("--runtime-options", "error-nonzero-status=0,recoverable"),
         ),
         hostfile="--hostfile",
@@ -119,11 +121,7 @@ _SAME_OPTION = {"machinefile": "hostfile", "f": "hostfile", "rtos": "runtime-opt
 
 
 def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpirun:
-    """Return the mpirun on the PATH of `environment`, or the one with the given name or path. Runs it to get its version.
-
-    Raises:
-        UnreadableError: it is missing, or its options are unknown.
-    """
+    """Return the mpirun on PATH, or at `path`, with the version that it prints; or raise UnreadableError."""
     wanted = path or "mpirun"
     found = shutil.which(wanted, path=environment.get("PATH"))
     if found is None:
@@ -140,14 +138,17 @@ def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpir
     except OSError as error:
         raise UnreadableError(f"{escaped(found)} cannot be started: {error.strerror}", hint=HINT_INSTALL) from None
     said = done.stdout or done.stderr
-    known = _version_of(said)
-    if known is None:
-        first = escaped(said.strip().partition("\n")[0][:80]) or "nothing"
-        raise UnreadableError(
-            f"{escaped(found)} --version prints {first!r}, which is not Open MPI, MPICH or Intel MPI", hint=HINT_INSTALL
-        )
-    dialect, version = known
-    return Mpirun(found, dialect, version)
+    if match := re.search(r"\(Open MPI\) ((\d+)\S*)", said):
+        dialect = Dialect.OPEN_MPI_4 if int(match[2]) < 5 else Dialect.OPEN_MPI_5
+        return Mpirun(found, dialect, f"Open MPI {match[1]}")
+    if match := re.search(r"Intel\(R\) MPI Library.*Version (\S+)", said):
+        return Mpirun(found, Dialect.HYDRA, f"Intel MPI {match[1]}")
+    if match := re.search(r"HYDRA build details:\s+Version:\s+(\S+)", said):
+        return Mpirun(found, Dialect.HYDRA, f"MPICH {match[1]}")
+    first = escaped(said.strip().partition("\n")[0][:80]) or "nothing"
+    raise UnreadableError(
+        f"{escaped(found)} --version prints {first!r}, which is not Open MPI, MPICH or Intel MPI", hint=HINT_INSTALL
+    )
 
 
 def mpi_command(
@@ -176,46 +177,34 @@ def mpi_command(
     everything.
     options: the user's options, one word each. They replace equal options of tlaunch.
     directory: where to write mpirun's hostfile, unless mpirun could not read it there.
-
-    Raises:
-        UsageError: a server's name cannot be written to a hostfile, no hostfile can be written, or a word of `agent`
-            would end its command.
+    Raises UsageError if a server's name or the hostfile cannot be written, or a word of `agent` would end its command.
     """
     if ":" in agent:
         raise UsageError("an agent's command has the argument ':', where mpirun would start another program")
     hostfile = _hostfile_path(directory)
     ours = _options_not_given(mpirun, hostfile, cwd, options)
-    exports = () if mpirun.dialect is Dialect.HYDRA else _exports(handed_on, options)
+    # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first. Hydra passes everything.
+    own = {value.partition("=")[0] for option, value in pairwise(options) if option in {"-x", "--x"}}
+    passed_on = () if mpirun.dialect is Dialect.HYDRA else [name for name in handed_on if name not in own]
+    exports = [word for name in passed_on for word in ("-x", name)]
     processes = sum(counts) if counts is not None else len(servers)
+    reach = _reach(_WORDS[mpirun.dialect], environment, options)
+    shells = (value for name, value in reach if re.search(r"(?i)agent|exec$", name))
     return EngineCommand(
         engine=mpirun.version,
         argv=(mpirun.path, *ours, *exports, "-n", str(processes), *options, *agent),
         env=dict(_decided(mpirun.dialect, environment, options, as_root=as_root)),
         files={hostfile: _hostfile(mpirun.dialect, servers, counts or [1] * len(servers), host)},
-        shell=_remote_shell(_WORDS[mpirun.dialect], environment, options),
+        shell=tuple(shlex.split(next(filter(None, shells), f"ssh {SSH_OPTIONS}"))),
     )
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables for one of several mpiruns that each start one agent. `engine`: as in `EngineCommand`.
-
-    Concurrent mpiruns of Open MPI 4 remove each other's session directory unless each has its own.
-    """
+    """Return variables for one of several mpiruns: those of Open MPI 4 remove each other's session directory."""
     if not engine.startswith(Dialect.OPEN_MPI_4.value):
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)
     return {**_SPEAKS, **({} if is_chosen else {_LOCAL_DIRECTORY: str(directory)})}
-
-
-def _version_of(said: str) -> tuple[Dialect, str] | None:
-    if match := re.search(r"\(Open MPI\) (?P<major>\d+)\S*", said):
-        dialect = Dialect.OPEN_MPI_4 if int(match["major"]) < 5 else Dialect.OPEN_MPI_5
-        return dialect, match[0].replace("(", "").replace(")", "")
-    if match := re.search(r"Intel\(R\) MPI Library.*Version (\S+)", said):
-        return Dialect.HYDRA, f"Intel MPI {match[1]}"
-    if match := re.search(r"HYDRA build details:\s+Version:\s+(\S+)", said):
-        return Dialect.HYDRA, f"MPICH {match[1]}"
-    return None
 
 
 def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequence[str]) -> Iterator[str]:
@@ -227,20 +216,6 @@ def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequenc
         ours.append(("--noprefix",))
     names = {_plain(word.partition("=")[0]) for word in given if word.startswith("-")}
     yield from (word for option in ours if _plain(option[0]) not in names for word in option)
-
-
-def _exports(handed_on: Sequence[str], given: Sequence[str]) -> Iterator[str]:
-    """Yield the words that make Open MPI pass variables on, without those that the user's options `given` export."""
-    # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first.
-    own = {value.partition("=")[0] for option, value in pairwise(given) if option in {"-x", "--x"}}
-    yield from (word for name in handed_on if name not in own for word in ("-x", name))
-
-
-def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that mpirun uses to reach other servers: the user's setting, or ssh."""
-    agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
-    shell = next(filter(None, agents), None)
-    return tuple(shlex.split(shell)) if shell else ("ssh", *shlex.split(SSH_OPTIONS))
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
@@ -257,10 +232,7 @@ def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int]
 
 
 def _hostfile_path(directory: Path) -> Path:
-    """Return the path for mpirun's hostfile: in `directory`, or in the temporary directory if its path has a comma.
-
-    Open MPI 5 ends a path at a comma. The name in the temporary directory is derived from `directory`.
-    """
+    """Return the hostfile's path: a temporary one if `directory` has a comma, where Open MPI 5 ends a path."""
     if "," not in str(directory):
         return directory / "hosts"
     path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
@@ -276,16 +248,14 @@ def _decided(
 ) -> Iterator[tuple[str, str]]:
     words = _WORDS[dialect]
     yield from ((name, value) for name, value in words.env.items() if name not in environment)
-    shells = (value.partition(" ")[0] for _, value in _reach(words, environment, options))
     # Another remote shell may not know ssh's options; options set by the user are kept.
-    if all(Path(shell).name == "ssh" for shell in shells):
+    if all(Path(value.partition(" ")[0]).name == "ssh" for _, value in _reach(words, environment, options)):
         yield from ((name, SSH_OPTIONS) for name in words.ssh_options)
     if as_root and dialect is not Dialect.HYDRA and not any(name in environment for name in _AS_ROOT):
         yield from ((name, "1") for name in _AS_ROOT)
 
 
 def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the user's parameters for the remote shell with their values, those of the command line first."""
     for option, value in pairwise([*options, ""]):
         if option.lstrip("-") in words.reach:
             yield option.lstrip("-"), value

@@ -14,17 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.core.errors import RefusedError, TlaunchError
-from launcher.core.machine.engine_rank import (
-    OPEN_MPI,
-    SLURM,
-    MpiLibrary,
-    is_of_open_mpi_4,
-    library_called,
-    library_of_python,
-    read_engine_rank,
-    variables_for,
-    why_apart,
-)
+from launcher.core.machine import engine_rank
 from launcher.core.machine.proc import PROC, stat
 from launcher.logs.terminal import escaped
 from launcher.program.elf import needed_libraries
@@ -57,20 +47,17 @@ def check_library(
     If a program cannot be read and mpi4py is installed, it is assumed to use mpi4py, because its user asked for MPI
     ranks. Programs in other languages are not checked. `mentioned`: look for mpi4py only in the program's own file,
     which is cheap enough for each of many ranks.
-
-    Raises:
-        RefusedError: its MPI cannot join this engine's job. Unknown cases are accepted.
+    Raises RefusedError if its MPI cannot join this engine's job. Unknown cases are accepted.
     """
     found = _library(argv, environment, cwd, mentioned=mentioned)
     if found is None:
         return {}
     whose, library = found
-    why = why_apart(library, environment)
+    why = engine_rank.why_apart(library, environment)
     if why is None:
-        by_open_mpi_4 = by_names and is_of_open_mpi_4(environment)
-        return variables_for(library, by_open_mpi_4=by_open_mpi_4)
+        return engine_rank.variables_for(library, by_open_mpi_4=by_names and engine_rank.is_of_open_mpi_4(environment))
     engine = _parent_engine(environment)
-    named = "this step of srun" if engine is None else f"{_named(engine.version, engine.path)}"
+    named = "this step of srun" if engine is None else _named(engine.version, engine.path)
     raise RefusedError(
         f"{whose} {_named(library.name, library.path)}, which does not work with {named}: {why}",
         hint="; ".join(_remedies(library, engine, environment)),
@@ -81,25 +68,21 @@ def variables_under(
     mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> Mapping[str, str]:
     """Return the variables of `check_library` for servers given by name, before anything is started."""
-    from launcher.engines.mpi import Dialect  # noqa: PLC0415 - see below
-
-    if mpirun.dialect is not Dialect.OPEN_MPI_4:
-        return {}
-    found = _library(argv, environment, cwd, mentioned=False)
-    return {} if found is None else variables_for(found[1], by_open_mpi_4=True)
+    found = _library(argv, environment, cwd, mentioned=False) if mpirun.is_open_mpi_4 else None
+    return {} if found is None else engine_rank.variables_for(found[1], by_open_mpi_4=True)
 
 
-def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> MpiLibrary | None:
+def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> engine_rank.MpiLibrary | None:
     """Return the MPI library that a compiled program names in its file, preferably a name that shows the family; or None."""
     file = program_file(argv, search_path, cwd)
     names = () if file is None else needed_libraries(file)
-    libraries = [library for name in names if (library := library_called(name)) is not None]
+    libraries = [library for name in names if (library := engine_rank.library_called(name)) is not None]
     return min(libraries, key=lambda library: library.family is None, default=None)
 
 
 def _library(
     argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool
-) -> tuple[str, MpiLibrary] | None:
+) -> tuple[str, engine_rank.MpiLibrary] | None:
     """Return a phrase that says which program loads the MPI, and that MPI; or None."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None:
@@ -109,7 +92,7 @@ def _library(
     if trainer_arguments(python, cwd, environment) is not None or looks(python, cwd, environment) is False:
         return None
     interpreter = (python.interpreter, *python.options)
-    library = library_of_python(interpreter, environment, cwd, first_on_path(python, cwd))
+    library = engine_rank.library_of_python(interpreter, environment, cwd, first_on_path(python, cwd))
     return None if library is None else (f"mpi4py of {escaped(python.interpreter)} loads", library)
 
 
@@ -133,8 +116,8 @@ def _parent_engine(environment: Mapping[str, str]) -> Mpirun | None:
             break
     else:
         with suppress(TlaunchError):
-            rank = read_engine_rank(environment, os.getpid())
-            if rank is not None and rank.engine == SLURM:
+            rank = engine_rank.read_engine_rank(environment, os.getpid())
+            if rank is not None and rank.engine == engine_rank.SLURM:
                 return None
     return Mpirun("", Dialect.HYDRA, "mpirun")  # it has ended, or belongs to another user
 
@@ -149,9 +132,9 @@ def _ancestors() -> Iterator[Path]:
             pid = found.parent
 
 
-def _remedies(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[str, str]) -> Iterator[str]:
+def _remedies(library: engine_rank.MpiLibrary, engine: Mpirun | None, environment: Mapping[str, str]) -> Iterator[str]:
     if engine is None:
-        kinds = "pmix" if library.family == OPEN_MPI else "pmi2"
+        kinds = "pmix" if library.family == engine_rank.OPEN_MPI else "pmi2"
         yield f"use srun --mpi={kinds}, which this MPI supports; with `tlaunch run`: --engine-option --mpi={kinds}"
         yield "or use an MPI that a plugin of `srun --mpi=list` supports"
         return
@@ -163,13 +146,11 @@ def _remedies(library: MpiLibrary, engine: Mpirun | None, environment: Mapping[s
         yield f"or install this mpirun's MPI for that Python: pip install {wheel}"
 
 
-def _mpirun_of(library: MpiLibrary, environment: Mapping[str, str]) -> Mpirun | None:
-    """Return the mpirun in the `bin` next to the library's directory, or next to one of its parents."""
+def _mpirun_of(library: engine_rank.MpiLibrary, environment: Mapping[str, str]) -> Mpirun | None:
     from launcher.engines.mpi import find_mpirun  # noqa: PLC0415 - see above
 
-    own = {
-        name: value for name, value in environment.items() if name != "OPAL_PREFIX"
-    }  # it belongs to another Open MPI
+    # OPAL_PREFIX belongs to another Open MPI.
+    own = {name: value for name, value in environment.items() if name != "OPAL_PREFIX"}
     for directory in Path(library.path).parents[1:4] if library.path.startswith("/") else ():
         with suppress(TlaunchError):
             beside = directory / "bin"  # Intel MPI's mpirun finds its parts on PATH

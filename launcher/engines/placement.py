@@ -51,8 +51,6 @@ class Machine:
 
 @frozen
 class Share:
-    """The cores of one rank."""
-
     cpus: tuple[int, ...] | None  # the only cpus that it may use; None: all of the launcher's
     threads: int  # a suitable OMP_NUM_THREADS
     reason: str  # the reason for this number of threads, in a few words
@@ -85,9 +83,7 @@ def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Shar
     ranks as nodes.
     numa: each rank gets all cores of one node. Nodes get ranks in proportion to their cores, in order.
     auto: numa if there are several nodes, every node gets a rank, and there are as many cores as ranks; else none.
-
-    Raises:
-        RefusedLayoutError: `core`, with fewer cores than ranks.
+    Raises RefusedLayoutError for `core` with fewer cores than ranks.
     """
     # Fewer ranks than nodes would leave nodes idle; more ranks than cores must be free to move.
     fits = 1 < len(machine.nodes) <= local_world_size <= machine.core_count

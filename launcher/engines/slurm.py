@@ -24,6 +24,7 @@ from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import is_host_name
 
 SHOWN = 4  # names listed in a message
+_ALWAYS = ("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--unbuffered", "--export=ALL")
 # Task options of sbatch and salloc that srun would apply to the agents. An agent is one task and needs everything that
 # the job has on its node.
 _OF_TASKS = (
@@ -51,9 +52,7 @@ def slurm_command(
     also MPI processes, of the MPI that the cluster's default or an option --mpi chooses. `options`: the user's, one
     word each; the last of two equal options counts. `host`: this machine, with the addresses that it resolves for the
     servers; determined if None. Blocks while resolving if the table's names differ from Slurm's.
-
-    Raises:
-        RefusedLayoutError: a server is not a node of the allocation, or matches several.
+    Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
     """
     nodes = nodes_of(allocation, servers, host)
     tasks = [node for node, count in zip(nodes, counts or [1] * len(nodes), strict=True) for _ in range(count)]
@@ -71,11 +70,7 @@ def slurm_command(
             *(() if gpus is None else (f"--gres=gpu:{gpus}",)),
             "--cpu-bind=none",
             "--overcommit" if counts else "--mpi=none",  # a job can have fewer cores than devices
-            "--kill-on-bad-exit=0",
-            "--wait=0",
-            "--input=none",
-            "--unbuffered",
-            "--export=ALL",
+            *_ALWAYS,
             f"--chdir={cwd}",
             *options,
             *agent,
@@ -89,9 +84,7 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
     """Return the node of the allocation for each server, by names and addresses. Blocks while resolving if names differ.
 
     A server may occur several times, if ranks are assigned to servers in turn.
-
-    Raises:
-        RefusedLayoutError: a server is not a node of the allocation, or matches several.
+    Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
     """
     distinct = tuple(dict.fromkeys(servers))
     by_names = []  # without resolving names
@@ -125,11 +118,7 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
 
 
 def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return warnings about nodes that have fewer CPUs than ranks. Resolves names as `nodes_of` does.
-
-    Raises:
-        RefusedLayoutError: a server is not a node of the allocation, or matches several.
-    """
+    """Return warnings about nodes that have fewer CPUs than ranks. Resolves names and raises as `nodes_of`."""
     names = [node.name for node in allocation.nodes]
     if len(allocation.cpus_per_node) != len(names):
         return ()
@@ -155,7 +144,6 @@ def _meanings(nodes: Sequence[Node]) -> Mapping[str, Resolved]:
 
 
 def _resolved(allocation: Allocation, meant: Host, meanings: Mapping[str, Resolved]) -> list[tuple[Host, ...]]:
-    """Return the resolved addresses of each name, by node."""
     resolved = []
     for node in allocation.nodes:
         found = addresses_of(text for name in (*_names(node), node.address) for text in meanings[name].addresses)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.machine.engine_rank import counts_per_node
 from launcher.core.records import Cluster
-from launcher.core.text import some_of
+from launcher.core.text import counted, some_of
 from launcher.engines.render.kinds import check_host_name
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
@@ -28,8 +29,6 @@ HINT_ALLOCATE = (
 
 @frozen
 class Node:
-    """A node under its Slurm names."""
-
     name: str
     hostname: str
     address: str  # its address, or a name that resolves to it
@@ -48,12 +47,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """Return the Slurm job of this process. Asks the controller for its nodes.
-
-    Raises:
-        UsageError: this process is not in a job.
-        UnreadableError: Slurm does not answer, or its answer cannot be parsed.
-    """
+    """Return the Slurm job of this process; raise UsageError without one, UnreadableError if Slurm is silent."""
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not job_id or not listed:
         raise UsageError("this is not a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
@@ -66,6 +60,8 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     for name in names:
         check_host_name(name)
     ends_at = environment.get("SLURM_JOB_END_TIME", "")
+    # The components of a heterogeneous job, which was called a pack before Slurm 20.02.
+    groups = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or ""
     return Allocation(
         job_id=job_id,
         nodes=tuple(found.get(name) or Node(name, name, name) for name in names),
@@ -73,18 +69,13 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
         version=f"Slurm {ask(('scontrol', '--version'), environment).split()[-1]}",  # Debian's name is slurm-wlm
-        cpus_per_node=cpus_per_node(environment),
-        groups=_groups(environment),
+        cpus_per_node=counts_per_node(environment, "SLURM_JOB_CPUS_PER_NODE"),
+        groups=int(groups) if re.fullmatch(r"[1-9]\d{0,5}", groups, re.ASCII) else 1,
     )
 
 
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
-    """Return the nodes as servers, each with as many devices as it has GPUs, or as requested.
-
-    Raises:
-        UsageError: the number is not given by Slurm or the user; or the job is heterogeneous, so that nodes would be
-            idle.
-    """
+    """Return the nodes as servers; raise UsageError if their devices are unknown, or the job is heterogeneous."""
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
         raise UsageError(
@@ -102,18 +93,12 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     return counted_cluster([(node.name, number) for node, number in zip(allocation.nodes, counts, strict=True)])
 
 
-def _groups(environment: Mapping[str, str]) -> int:
-    """Return the number of components of a heterogeneous job (called a pack before Slurm 20.02); 1 for other jobs."""
-    given = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or ""
-    return int(given) if re.fullmatch(r"[1-9]\d{0,5}", given, re.ASCII) else 1
-
-
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
     """Return the GPUs per node, in any form of request. In a batch job only the first node knows its own number."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count
-    tasks = [int(count) for count in re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_TASKS_PER_NODE", ""))]
+    tasks = counts_per_node(environment, "SLURM_TASKS_PER_NODE")
     if (per_task := _gpus(environment, "SLURM_GPUS_PER_TASK")) and tasks:
         return per_task * min(tasks)
     whole = _gpus(environment, "SLURM_GPUS")
@@ -124,19 +109,6 @@ def _gpus(environment: Mapping[str, str], name: str) -> int | None:
     """Parse a GPU count: 8, or by type: a100:4,v100:4."""
     parts = [part.rpartition(":")[2] for part in environment.get(name, "").split(",")]
     return sum(map(int, parts)) if all(part.isdecimal() for part in parts) else None
-
-
-def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the CPUs of the job on each of its nodes, in Slurm's order; empty if unknown.
-
-    >>> cpus_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
-    (72, 72, 36)
-    """
-    parts = environment.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")
-    counts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part, re.ASCII) for part in parts]
-    if not all(counts):
-        return ()
-    return tuple(int(count[1]) for count in counts if count for _ in range(int(count[2] or 1)))
 
 
 def shortage_warnings(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
@@ -155,18 +127,14 @@ def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:
     _, name, cpus, ranks = max(short, key=lambda one: one[0])
     others = f", and too few on {len(short) - 1} more" if len(short) > 1 else ""
     note = (
-        f"warning: this Slurm job has {cpus} CPU{'' if cpus == 1 else 's'} on {name} for {ranks} ranks{others}; "
+        f"warning: this Slurm job has {counted(cpus, 'CPU')} on {name} for {ranks} ranks{others}; "
         f"request more from salloc or sbatch: --exclusive, or at least --cpus-per-task={ranks}"
     )
     return (note,)
 
 
 def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Return the stdout of a Slurm command.
-
-    Raises:
-        UnreadableError: it does not answer, or fails.
-    """
+    """Return the stdout of a Slurm command, or raise UnreadableError if it fails."""
     done = answer_of(argv, environment)
     if done.returncode:
         said = escaped(done.stderr.strip().partition("\n")[0][:200])
@@ -179,11 +147,7 @@ def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
 def answer_of(
     argv: tuple[str, ...], environment: Mapping[str, str], text: str = "", *, timeout_s: float = ASK_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Slurm command with `text` on stdin and return its result, with any exit code.
-
-    Raises:
-        UnreadableError: it is not installed, or does not answer.
-    """
+    """Return the result of a Slurm command with `text` on stdin; raise UnreadableError if it does not answer."""
     try:
         return subprocess.run(
             argv, env=dict(environment), input=text, capture_output=True, text=True, errors="surrogateescape",

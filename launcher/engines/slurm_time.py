@@ -28,8 +28,7 @@ def seconds_of(text: str) -> int | None:
     >>> seconds_of("90"), seconds_of("2:30"), seconds_of("36:00:00"), seconds_of("1-12"), seconds_of("UNLIMITED")
     (5400, 150, 129600, 129600, None)
 
-    Raises:
-        ValueError: `text` is not a time in this format.
+    Raises ValueError if `text` is not a time in this format.
     """
     if text.upper() in _NO_LIMIT:
         return None
@@ -45,11 +44,7 @@ def seconds_of(text: str) -> int | None:
 
 
 def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float | None:
-    """Return the seconds until the job's time limit, or None without one. Asks the controller: the limit can change.
-
-    Raises:
-        UnreadableError: Slurm does not answer, and its environment has no end time either.
-    """
+    """Return the seconds until the job's time limit, or None without one; raise UnreadableError if it is unknown."""
     try:
         # The first job of an array also has the array's number, for which Slurm would list all jobs of the array.
         said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)

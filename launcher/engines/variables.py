@@ -83,7 +83,6 @@ def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable
 def rank_variables(
     used: Cluster, server_index: int, local_rank: int, run_dir: Path, *, with_scheduler: bool = False
 ) -> Iterator[Variable]:
-    """Yield the variables of one rank. `with_scheduler`: it meets the others at MindSpore's scheduler."""
     server = used.servers[server_index]
     device, origin = server.devices[local_rank], _from(used)
     rank = str(device.global_rank)

@@ -16,10 +16,7 @@ _MAX_NAME_BYTES = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
-    """Return the library names in the program (DT_NEEDED), such as "libmpi.so.40"; empty if the file is not such a program.
-
-    Dependencies of these libraries are not included.
-    """
+    """Return the libraries that a compiled program names (DT_NEEDED), such as "libmpi.so.40"; else nothing."""
     try:
         with path.open("rb") as file:
             return tuple(_names(file))
@@ -39,10 +36,11 @@ def _names(file: BinaryIO) -> Iterator[str]:
     entry = struct.Struct(order + ("qQ" if wide else "iI"))
     size = min(dynamic[3], _MAX_TABLE_BYTES) // entry.size * entry.size
     tags = list(takewhile(lambda found: found[0] != _END, entry.iter_unpack(_at(file, dynamic[1], size))))
-    strings = next((value for tag, value in tags if tag == _STRINGS), None)
-    if strings is not None:
+    strings = next((value for tag, value in tags if tag == _STRINGS), -1)  # the address of the names when loaded
+    loaded = (offset - start for kind, offset, start, size in segments if kind == _LOAD and 0 <= strings - start < size)
+    if (moved := next(loaded, None)) is not None:
         for needed in (value for tag, value in tags if tag == _NEEDED):
-            name = _at(file, _offset_of(strings, segments) + needed, _MAX_NAME_BYTES, whole=False)
+            name = _at(file, strings + moved + needed, _MAX_NAME_BYTES, whole=False)
             yield name.partition(b"\0")[0].decode(errors="replace")
 
 
@@ -54,18 +52,6 @@ def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, 
     for index in range(count):
         fields = layout.unpack(_at(file, start + index * entry_size, layout.size))
         yield (fields[0], fields[2], fields[3], fields[5]) if wide else (fields[0], fields[1], fields[2], fields[4])
-
-
-def _offset_of(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """Return the file offset of the bytes that are loaded at `address`.
-
-    Raises:
-        ValueError: no segment contains the address.
-    """
-    for kind, offset, start, size in segments:
-        if kind == _LOAD and start <= address < start + size:
-            return address - start + offset
-    raise ValueError("the address is outside the file")
 
 
 def _at(file: BinaryIO, offset: int, size: int, *, whole: bool = True) -> bytes:

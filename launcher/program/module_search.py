@@ -16,13 +16,8 @@ MAX_BYTES = 1_000_000
 # Words in a module that may redirect imports away from the files below it.
 _FINDING = (b"__path__", b"sys.modules", b"meta_path", b"path_hooks")
 _CUSTOMIZING = ("sitecustomize", "usercustomize")  # Python imports these at startup; they may add search paths
-_DECIDING = (
-    "PYTHONHOME",
-    "PYTHONPLATLIBDIR",
-    "PYTHONUSERBASE",
-    "PYTHONNOUSERSITE",
-    "HOME",
-)  # settings of the search path
+# Settings of the search path.
+_DECIDING = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "HOME")
 
 
 def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> str | None:
@@ -68,17 +63,10 @@ def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
             around.append(spec)
             search = list(spec.submodule_search_locations or ())
         name = f"{name}.{part}" if name else part
-        if (spec := _found(name, search)) is None:
+        paths = ((finder, search if "." in name or finder is PathFinder else None) for finder in sys.meta_path)
+        spec = next(filter(None, (finder.find_spec(name, path) for finder, path in paths)), None)
+        if spec is None:
             return _if_own_directory(name, around)
-    return None
-
-
-def _found(name: str, search: list[str]) -> ModuleSpec | None:
-    is_of_package = "." in name
-    for finder in sys.meta_path:
-        path = search if is_of_package or finder is PathFinder else None
-        if (spec := finder.find_spec(name, path)) is not None:
-            return spec
     return None
 
 

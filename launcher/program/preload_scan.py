@@ -138,7 +138,6 @@ def _is_passive(statement: ast.stmt) -> bool:
 
 
 def _sets_variables(node: ast.AST) -> bool:
-    """Return True if the node may set an environment variable."""
     match node:
         case ast.Attribute(attr="putenv" | "unsetenv"):
             return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +17,7 @@ from launcher.core.frozen import frozen
 
 Kind = Literal["script", "module", "code"]
 _PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
-_FLAGS = frozenset(
-    "bBdEIOPqRsStu"
-)  # without a value; -i, -h, -V and -x are unsupported, and so is -v, which prints too much
+_FLAGS = frozenset("bBdEIOPqRsStu")  # without a value; unsupported: -i, -h, -V, -x, and -v, which prints too much
 _LONG_OPTION = "--check-hash-based-pycs"  # the only long option after which a program still runs
 _PROGRAM_KINDS: dict[str, Kind] = {"m": "module", "c": "code"}
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
@@ -38,10 +37,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Parse the command `argv` for the directory `cwd` and PATH `search_path`; return None unless it is supported Python.
-
-    `env python ...` and scripts with a `#!` line for Python count as Python.
-    """
+    """Parse `argv`, also with `env` or a `#!` line, for `cwd` and PATH; None unless it is supported Python."""
     words = _without_env(list(argv))
     if not words:
         return None
@@ -60,10 +56,7 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
 
 
 def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str | None:
-    """Return the missing program that the `#!` line of a script in `cwd` names; None for any other file.
-
-    The name is what the kernel and `env` read: for them a carriage return does not end a line.
-    """
+    """Return the missing program that a script's `#!` line names, as the kernel and `env` read it; or None."""
     line = os.fsdecode(_first_line(script))
     if not line.startswith("#!") or not (words := line[2:].strip(" \t")):
         return None
@@ -82,16 +75,12 @@ def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str
 
 def has_no_shebang(script: Path) -> bool:
     """Return True for a text file without a `#!` line: the kernel starts no interpreter for it."""
-    try:
-        with script.open("rb") as file:
-            beginning = file.read(_MAX_SHEBANG_BYTES)
-    except OSError:
-        return False
-    return not beginning.startswith(b"#!") and b"\0" not in beginning  # machine code of any processor contains zeros
+    beginning = _beginning(script)
+    # Machine code of any processor contains zeros.
+    return beginning is not None and not beginning.startswith(b"#!") and b"\0" not in beginning
 
 
 def is_python(word: str) -> bool:
-    """Return True if a command's first word, without its directory, is a name of Python."""
     return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would normalise it
 
 
@@ -119,13 +108,15 @@ def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
     return None
 
 
+def _beginning(script: Path) -> bytes | None:
+    with suppress(OSError), script.open("rb") as file:
+        return file.read(_MAX_SHEBANG_BYTES)
+    return None
+
+
 def _first_line(script: Path) -> bytes:
     """Return a file's first line; empty if it is unreadable, or longer than a `#!` line may be."""
-    try:
-        with script.open("rb") as file:
-            line = file.read(_MAX_SHEBANG_BYTES).split(b"\n")[0]
-    except OSError:
-        return b""
+    line = (_beginning(script) or b"").split(b"\n")[0]
     return b"" if len(line) == _MAX_SHEBANG_BYTES else line
 
 

@@ -23,10 +23,7 @@ DEFAULT_RECIPE = "transformer"  # catalogue name of the bundled program that TRA
 
 
 def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
-    """Return the command as `python -m launcher.MODULE` if it runs a module of tlaunch; None for any other program.
-
-    A program may have its own package `launcher`.
-    """
+    """Return the command as `python -m launcher.MODULE` if it runs tlaunch, and no other `launcher`; else None."""
     is_start = (command.kind, Path(command.target).name) == ("script", Path(START).name)
     if is_start or (command.kind, command.target) == ("code", START_BY_NAME[1]):
         option, module, arguments = command.arguments[:1], "".join(command.arguments[1:2]), command.arguments[2:]
@@ -39,24 +36,17 @@ def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]
 
 
 def trainer_arguments(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the arguments of the bundled trainer; None for any other program."""
     own = own_module(command, cwd, environment)
     return own.arguments if own is not None and own.target == TRAINER else None
 
 
-def mentions(package: str, command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return True if the program's own file contains the name of the package: a quick test before reading more."""
+def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
     if command.kind == "code":
-        return package in command.target
+        return MPI in command.target
     main = main_file(command, cwd, roots_of(command, cwd, environment))
     with suppress(OSError):
-        return main is not None and package.encode() in read_regular(main, MAX_BYTES)
+        return is_of_mpi4py(command) or (main is not None and MPI.encode() in read_regular(main, MAX_BYTES))
     return False
-
-
-def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return True if the program's own file contains the word mpi4py, or is a module of mpi4py."""
-    return is_of_mpi4py(command) or mentions(MPI, command, cwd, environment)
 
 
 def has_installed(package: str, command: PythonCommand, environment: Mapping[str, str]) -> bool:
@@ -80,7 +70,6 @@ def first_on_path(command: PythonCommand, cwd: Path) -> str:
 
 
 def is_of_mpi4py(command: PythonCommand) -> bool:
-    """Return True for `python -m mpi4py program.py` and other modules of mpi4py."""
     return command.kind == "module" and command.target.partition(".")[0] == MPI
 
 

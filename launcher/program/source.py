@@ -29,15 +29,12 @@ class Import:
         return self.module.partition(".")[0]
 
     def files(self, roots: Iterable[Path]) -> list[SourceFile]:
-        """Return the program's own files that this import runs."""
         whole_name = f"{self.module}.{self.name}" if self.name not in {"", "*"} else self.module
         return [SourceFile(path, package) for path, package in files_of(whole_name, roots)]
 
 
 @frozen
 class SourceFile:
-    """One of the program's own modules."""
-
     path: Path
     package: str  # its parent package
     is_program: bool = False  # True for `__main__`
@@ -48,8 +45,6 @@ class SourceFile:
 
 
 class Source:
-    """Parse the source of a module."""
-
     def __init__(self, text: str | bytes, package: str, *, is_program: bool) -> None:
         with warnings.catch_warnings():  # Python will show the warnings when it runs the program
             warnings.simplefilter("ignore")
@@ -67,7 +62,6 @@ class Source:
         return False
 
     def walk(self) -> Iterator[ast.AST]:
-        """Yield every node that may run, at any depth."""
         waiting: list[ast.AST] = [self.module]
         while waiting:
             node = waiting.pop()
@@ -75,7 +69,6 @@ class Source:
             waiting += node.orelse if isinstance(node, ast.If) and self.is_skipped(node) else ast.iter_child_nodes(node)
 
     def imports(self, node: ast.AST) -> list[Import]:
-        """Return the imports of a node; empty unless it is an import statement."""
         match node:
             case ast.Import(names=aliases):
                 return [Import(alias.name) for alias in aliases]

@@ -11,9 +11,7 @@ from launcher.program.program_command import SHELLS, is_python, program_file
 STDIN_FILES = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 # These read stdin only if no arguments are given: the value of an option may be the program.
 _OTHERS = frozenset({"julia", "lua", "node", "perl", "php", "Rscript", "ruby", "tclsh"})
-_SHELL_VALUES = frozenset(
-    {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
-)  # options that take the next word as their value
+_SHELL_VALUES = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})  # the next word is their value
 _ABOUT_ITSELF = frozenset({"--help", "--help-all", "--help-env", "--help-xoptions", "--version"})
 
 

@@ -9,16 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.program import program_files
 from launcher.program.program_command import PythonCommand
-from launcher.program.program_files import (
-    MINDSPORE,
-    MPI,
-    added_directory,
-    files_of,
-    is_of_mpi4py,
-    roots_of,
-    trainer_arguments,
-)
 from launcher.program.source import MAX_FILES, READ_ERRORS, Import, Source, first_files
 
 _MEETING = frozenset({"init", "init_process_group"})  # functions of MindSpore that connect the ranks
@@ -33,9 +25,9 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
     Importing mpi4py calls MPI_Init, which requires a process that an MPI launcher knows. The bundled trainer uses
     mpi4py only when an engine started it.
     """
-    if trainer_arguments(command, cwd, environment) is not None:
+    if program_files.trainer_arguments(command, cwd, environment) is not None:
         return False
-    if is_of_mpi4py(command):
+    if program_files.is_of_mpi4py(command):
         return True
     program = _WholeProgram(command, cwd, environment)
     if program.imports_mpi():
@@ -51,8 +43,8 @@ def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, 
     `from mindspore.communication import init as ...`.
     """
     program = _WholeProgram(command, cwd, environment)
-    return program.imports(MINDSPORE) and not program.called.isdisjoint(
-        {*_MEETING, *program.aliases_of(MINDSPORE, _MEETING)}
+    return program.imports(program_files.MINDSPORE) and not program.called.isdisjoint(
+        {*_MEETING, *program.aliases_of(program_files.MINDSPORE, _MEETING)}
     )
 
 
@@ -62,13 +54,11 @@ def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str])
 
 
 class _WholeProgram:
-    """Everything that the program may import from its own files."""
-
     def __init__(self, command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> None:
         self.files: set[Path] = set()  # files that were read, and files that could not be
         self.called: set[str] = set()  # names of functions and methods
         self._cwd = cwd
-        self._roots = roots_of(command, cwd, environment)
+        self._roots = program_files.roots_of(command, cwd, environment)
         # Sorted: if there are too many files, all servers drop the same ones.
         self._imports: dict[Import, None] = {}
         self._waiting = deque(first_files(command, cwd, self._roots))
@@ -89,16 +79,14 @@ class _WholeProgram:
 
         mpi4py itself may be on PYTHONPATH, where environment modules of clusters put it.
         """
-        own = [path for path, _ in files_of(MPI, self._roots)]
+        own = [path for path, _ in program_files.files_of(program_files.MPI, self._roots)]
         is_own = any(path.name != "__init__.py" or not any(path.parent.glob("MPI.*")) for path in own)
-        return not is_own and self.imports(MPI)
+        return not is_own and self.imports(program_files.MPI)
 
     def imports(self, package: str) -> bool:
-        """Return True if the program imports anything from a package of this name."""
         return any(found.root == package for found in self._imports)
 
     def aliases_of(self, package: str, names: Collection[str]) -> set[str]:
-        """Return the program's aliases for the given functions of a package."""
         return {found.alias for found in self._imports if found.root == package and found.name in names}
 
     def _note(self, read: Callable[[], Source], path: Path | None) -> None:
@@ -114,9 +102,7 @@ class _WholeProgram:
             match node:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
                     self.called.add(name)
-                case _:
-                    pass
-            added = added_directory(node, path, self._cwd)
+            added = program_files.added_directory(node, path, self._cwd)
             if added is not None and added not in self._roots:
                 self._roots.append(added)
         # A file not found before may be in a directory added just now.

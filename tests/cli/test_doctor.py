@@ -177,7 +177,7 @@ def test_a_stranger_who_joins_is_told_no_values_of_variables(launcher, table, po
     head = launcher.start(*options, "--no-links")
     stranger = AgentInfo(host="x", addresses=(), said=SERVERS[1], agreement={"command": "tlaunch doctor"})
     membership = join(Endpoint(((SERVERS[0], port),), ""), stranger, time.monotonic() + PATIENCE_S, lambda _why: None)
-    channel = membership.channel()
+    channel = membership.channel
     asked = next(one for one in channel.wait_for(time.monotonic() + PATIENCE_S) if isinstance(one, ProbeQuestion))
     channel.close()
     head.terminate()

@@ -115,7 +115,6 @@ class House:
 
 @pytest.fixture
 def house():
-    """Gives a function that opens one."""
     opened = []
 
     def open_house(**options):
@@ -143,7 +142,6 @@ class Agents:
     def join(
         self, house, *, token=None, patience_s=PATIENCE_S, ports=None, on_delay=lambda _why: None, tokens=None, **member
     ):
-        """A future of the membership."""
         who = AgentInfo(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
         token = token or ("token" if who.agreement is None else "shared")
         endpoint = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
@@ -153,13 +151,11 @@ class Agents:
         return self._members[-1]
 
     def join_both(self, house):
-        """The memberships of both servers of a house, once they have come."""
         joined = [self.join(house), self.join(house, host="h2", addresses=("10.0.0.2",))]
         house.attend(lambda: all(future.done() for future in joined))
         return [future.result() for future in joined]
 
     def wait(self, membership, master_port=None, tell=lambda _waiting: None, program=None):
-        """A future of the start."""
         return self._pool.submit(membership.wait_for_start, master_port, tell, program)
 
     def push(self, connection, words):

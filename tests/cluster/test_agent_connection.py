@@ -41,7 +41,6 @@ DRIFTED = [(1000 * number + 105, 10, 1000 * number + 10) for number in range(32)
     ([(5, -100, 900)], 0, 0),  # an answer before its question proves nothing
 ], ids=["none", "slow", "quickest", "drifted", "set", "behind", "impossible"])  # fmt: skip
 def test_the_quickest_of_the_last_answers_says_how_far_a_clock_is_ahead(answers, ahead_ns, error_ns):
-    """Slower answers are worth less, and change nothing, unless they cannot be true together with it."""
     clock = Clock()
     for here_ns, round_trip_ns, now_ns in answers:
         clock.take(here_ns, round_trip_ns=round_trip_ns, now_ns=now_ns)
@@ -53,7 +52,6 @@ def questions(agent):
 
 
 def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeypatch, connected):
-    """After whatever it has just read: the clock is as far ahead as it is, give or take the error that is given."""
     clock = SimpleNamespace(now_ns=0, held_up_ns=0)
 
     def read():
@@ -73,7 +71,6 @@ def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeyp
 
 
 def test_when_a_server_was_there_is_known_by_what_it_has_answered(connected):
-    """By the time of the question, however late the answer was read; and since when it owes one."""
     peer, agent = AgentConnection(connected[0]), Channel(connected[1])
     assert (peer.pings.answered_ns, peer.pings.unanswered_ns) == (None, None)
     peer.ask()
@@ -91,7 +88,6 @@ def test_when_a_server_was_there_is_known_by_what_it_has_answered(connected):
     (hello(index=2), 2), (hello("h2", index=0), 1), (hello(addresses=("10.5.5.5",)), 1),
 ], ids=repr)  # fmt: skip
 def test_a_server_is_known(who, index):
-    """By its own word, else by addresses and name, or their meaning here, else by its place among the processes."""
     assert server_of(who, ServerIndex(SERVERS, [("h2", addresses_of({"10.5.5.5"}))])) == index
 
 
@@ -119,7 +115,6 @@ def test_a_machine_that_is_not_one_server_of_the_table_is_refused(who, message, 
     ({"set of --env variables": "A (4f)"}, "a different set of --env variables: A there, none on the first server"),
 ])  # fmt: skip
 def test_what_differs_is_named_with_both_sides(theirs, differs):
-    """The first that differs, also because one side does not know it; an agent that an engine has brought agrees."""
     ours = {"rank table": "4 devices on 2 servers (1f)", "layout": "dp=2", "set of --env variables": "none (2f)"}
     known = None if theirs is None else {name: value for name, value in {**ours, **theirs}.items() if value}
     error = differences(hello(agreement=known), ours, "h2")
@@ -132,7 +127,6 @@ def test_what_differs_is_named_with_both_sides(theirs, differs):
 
 
 def test_an_endpoint_is_open_to_both_families():
-    """And no second run can listen at the same port."""
     with listen() as listener:
         port = listener.getsockname()[1]
         for address in ("127.0.0.1", "::1"):
@@ -142,7 +136,6 @@ def test_an_endpoint_is_open_to_both_families():
 
 
 def test_an_agent_speaks_for_its_own_server_alone(connected):
-    """What it says of another one, or of none, is left out."""
     agent, peer = Channel(connected[0]), AgentConnection(connected[1])
     peer.server_index = 1
     own = [AttemptEnded(1, 0), EvidenceReport(1, 0, {}), ProbeResult(1, 1, ()), SignalReceived(15, 1)]

@@ -5,15 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cluster import coordinator_files
 from launcher.cluster.agent_setup import AgentSetup, awaited_begin
-from launcher.cluster.coordinator_files import (
-    ControlEndpoint,
-    leave_mark,
-    read_endpoint,
-    remove_mark,
-    sees_mark,
-    write_endpoint,
-)
 from launcher.cluster.join import Session, take_place
 from launcher.control.messages import Refused, Welcome
 from launcher.core.errors import TlaunchError, UsageError
@@ -29,24 +22,22 @@ WELCOME = Welcome("", 1, "a-run", 60.0, mark="a-mark", key="the key")
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
 def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected, is_shared):
-    """Unless it is the coordinator's own, which this server sees."""
     coordinator, channel = map(Channel, connected)
     run_dir = RunDir(spec.run_dir, 1)
     membership = Session(channel, WELCOME)
     if is_shared:
         (run_dir.root / "a-mark").touch()
-        write_endpoint(run_dir, ControlEndpoint((("10.0.0.1", 1),), "the key"))
+        coordinator_files.write_endpoint(run_dir, coordinator_files.ControlEndpoint((("10.0.0.1", 1),), "the key"))
     assert membership.compare_files(run_dir) is is_shared
-    assert read_endpoint(run_dir) is not None
+    assert coordinator_files.read_endpoint(run_dir) is not None
     coordinator.send(Refused("another server lacks the program"))
     with pytest.raises(TlaunchError, match="lacks the program"):
         awaited_begin(AgentSetup(spec, 1, None, {}, REQUEST), membership, lambda _waiting: None)
-    assert (read_endpoint(run_dir) is not None) is is_shared
+    assert (coordinator_files.read_endpoint(run_dir) is not None) is is_shared
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 def test_a_directory_of_another_user_is_not_filled(spec):
-    """Nor is a server's part of it, nor a rank's; one's own link to a directory elsewhere may stand there."""
     run_dir = RunDir(spec.run_dir, 1)
     take_place(spec, 1, {})
     for directory in (run_dir.root, run_dir.report.parent, run_dir.device(spec.ranks[-1].global_rank)):
@@ -63,15 +54,14 @@ def test_a_directory_of_another_user_is_not_filled(spec):
 
 
 def test_a_server_that_sees_the_mark_shares_the_directory(tmp_path):
-    """Another directory of the same name does not have it. Where nothing can be written, there is no mark."""
     ours, others, missing = (RunDir(tmp_path / name) for name in ("ours", "others", "missing"))
     for run_dir in (ours, others):
         run_dir.root.mkdir()
-    mark = leave_mark(ours)
-    assert leave_mark(others) != mark
-    assert [sees_mark(run_dir, mark) for run_dir in (ours, others, missing)] == [True, False, False]
+    mark = coordinator_files.leave_mark(ours)
+    assert coordinator_files.leave_mark(others) != mark
+    assert [coordinator_files.sees_mark(run_dir, mark) for run_dir in (ours, others, missing)] == [True, False, False]
     for _ in range(2):  # also where it is gone already
-        remove_mark(ours, mark)
+        coordinator_files.remove_marks(ours)
     assert list(ours.root.iterdir()) == []
-    assert leave_mark(missing) is None
-    remove_mark(missing, None)
+    assert coordinator_files.leave_mark(missing) is None
+    coordinator_files.remove_marks(missing)

@@ -42,7 +42,6 @@ def test_an_engine_that_gives_up_names_the_server_that_it_has_lost(ended, said, 
 
 
 def test_an_engine_that_was_killed_is_the_cause_whatever_it_had_said(ended):
-    """It takes agents with it, which are not to blame."""
     starter = ended("Warning: setpgid failed", "kill -9 $$")
     assert starter.killed().reason == "sh 1.0 itself was killed, by SIGKILL (signal 9)"
     assert starter.exited().killed == starter.killed()
@@ -56,7 +55,6 @@ def test_an_engine_that_ends_its_agents_without_a_word_has_its_reason(ended, cod
 
 
 def test_an_engine_that_ends_well_has_done_what_it_was_asked_for(ended):
-    """And where Slurm says that a job was cancelled, that is no failure."""
     exited = ended("", "exit 0", forgotten=True).exited()
     assert (exited.cancelled, exited.killed, exited.gave_up) == (None, None, None)
     assert ended("slurmstepd: error: *** JOB 7 CANCELLED AT noon ***").exited().cancelled is not None

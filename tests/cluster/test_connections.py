@@ -33,7 +33,6 @@ def next_ping(channel):
 
 
 def test_a_thread_asks_while_the_loop_does_not(joined):
-    """Often enough for an agent that takes a coordinator for lost after `SILENCE_S`; it hears that a disk stalls."""
     connections, peer, channel = joined
     began = time.monotonic()
     connections.begin()

@@ -41,7 +41,6 @@ UNNAMED = ["Host key verification failed.", "root@gate: Permission denied (publi
     ([ASKED_REFUSED, ADVICE], ASKED_REFUSED, OTHER, ["server 192.0.2.1", f"192.0.2.1: {ASKED_REFUSED}"]),
 ])  # fmt: skip
 def test_servers_that_did_not_come_are_named_with_the_reason(ended, said, answer, missing, expected):
-    """Of ssh, of what it says when it is asked again, or of the engine."""
     engine = ended(f"printf '%s\\n' {shlex.join(said)}; exit 255", answer=answer)
     error = not_come(engine, "sh ended", missing)
     which, *quoted = expected

@@ -16,7 +16,6 @@ from tests.conftest import refusing_port
 
 
 def test_an_engine_finds_what_its_command_names(start_engine, tmp_path):
-    """Files, the directory, its environment over the launcher's, nothing to read, a session of its own."""
     file = tmp_path / "hosts"
     engine = start_engine(
         'cat hosts; echo "$OLD-$NEW-$KEPT"; cat; ps -o sid= -p $$; echo $$ >&2',
@@ -29,7 +28,6 @@ def test_an_engine_finds_what_its_command_names(start_engine, tmp_path):
 
 
 def test_an_engine_that_goes_on_has_no_exit_code(start_engine, wait_until):
-    """Its end is told as a shell does."""
     engine = start_engine("sleep 1000 & sleep 1000", waits=False)
     assert (engine.ended, engine.exit_code) == (False, None)
     engine.signal(signal.SIGTERM)
@@ -38,7 +36,6 @@ def test_an_engine_that_goes_on_has_no_exit_code(start_engine, wait_until):
 
 
 def test_its_last_lines_are_those_of_this_start(start_engine):
-    """Rules and empty lines left out; never all of a flood."""
     start_engine("echo former")
     engine = start_engine("echo; echo -----; seq 100000; printf ===; echo; printf 'no newline \\377'")
     assert engine.last_lines() == [*map(str, range(100001 - LAST_LINES + 1, 100001)), "no newline �"]
@@ -64,7 +61,6 @@ def test_what_the_remote_shell_says_last_is_the_reason(ask):
 
 
 def test_a_server_that_is_reached_and_does_not_reach_this_machine_is_reported(ask):
-    """It is asked to connect to where its agent would. One address that it reaches is enough."""
     with refusing_port() as port:
         refusing = f"127.0.0.1:{port}"
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -77,7 +73,6 @@ def test_a_server_that_is_reached_and_does_not_reach_this_machine_is_reported(as
 
 
 def test_a_shell_whose_child_holds_its_output_is_not_waited_for(ask, monkeypatch):
-    """Such as a wrapper, or ssh by way of another host. Nothing is left of either."""
     monkeypatch.setattr(engine_process, "LIMIT_S", 0.5)
     monkeypatch.setattr(engine_process, "KILLED_S", 60.0)  # it ends at once, where there is a CPU for it
     assert ask("sleep 600 & wait", "h1") == {"h1": "no answer"}

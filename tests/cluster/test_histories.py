@@ -60,8 +60,6 @@ class Cause:
 
 @dataclass
 class Rank:
-    """What truly became of one."""
-
     number: int
     server: int
     fails_s: float = NEVER  # the exception, or the end where there is none
@@ -106,7 +104,6 @@ class History:
 
     @property
     def first(self):
-        """The cause of which the attempt failed."""
         return min(self.causes, key=lambda cause: cause.effect_s)
 
     @property
@@ -367,7 +364,6 @@ class _Coordinator:
         self._report(events.ServerLost(server, why))
 
     def _probe_reach(self, order):
-        """Where the history parts the first two servers, neither reaches the other."""
         parted = any(cause.kind == "partition" for cause in self._history.causes)
         to_try = [target.server for target in order.targets]
         unreached = [(to, "no answer") for to in to_try if parted and {order.server, to} == {0, 1}]

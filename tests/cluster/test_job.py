@@ -33,7 +33,6 @@ JOB = Job(REQUEST, {"rank_table.json": "{}", "ö": "\n"}, "{ }", "server list", 
 
 
 def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
-    """Its cores and its environment, of which nothing travels; which server it is comes later."""
     text = to_text(JOB)
     assert text.isascii()
     assert "\n" not in text
@@ -47,7 +46,6 @@ def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
 
 
 def test_a_job_of_a_python_without_lzma_is_understood(monkeypatch):
-    """By one that has it; the other way round it is refused with the reason."""
     text = to_text(JOB)
     monkeypatch.setattr("launcher.cluster.job.lzma", None)
     with pytest.raises(ValueError, match="Python has no lzma module"):
@@ -58,7 +56,6 @@ def test_a_job_of_a_python_without_lzma_is_understood(monkeypatch):
 
 
 def test_a_table_that_stands_in_a_job_several_times_costs_little_more_than_once():
-    """However long it is: every agent is sent all of it."""
     digest = (hashlib.sha256(str(number).encode()).hexdigest() for number in range(2000))
     table = "\n".join(digest)
     once, twice = (

@@ -12,7 +12,6 @@ from launcher.supervise.tree import RunGroup
 
 
 def test_what_a_lost_agent_left_has_no_longer_than_a_batch_system_leaves(spec):
-    """By the same rule as ranks that an agent ends."""
     until = replace(spec, supervision=Supervision(grace_s=1000, killed_at_s=time.time() + 60))
     [read, write] = os.pipe()
     child = os.fork()  # for it ends whatever its process has started
@@ -32,8 +31,6 @@ def test_what_a_lost_agent_left_has_no_longer_than_a_batch_system_leaves(spec):
 
 
 class Reader:
-    """An observer whose ticks read a disk."""
-
     def __init__(self):
         self.answers, self.seen = threading.Event(), []
 

@@ -96,7 +96,6 @@ def test_all_of_them_begin_and_end_together(coordinate):
 
 
 def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
-    """It is the cause, whatever the others know; they hear that they are to end, and all say farewell."""
     code, events, _ = coordinate("--vanishing", "17", "--stay", "600")
     assert code == EXIT_FAILURE
     [judged] = of(Judged, events)

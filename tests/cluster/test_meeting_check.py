@@ -32,16 +32,13 @@ def test_servers_that_do_not_know_the_name_are_named(found, told):
     assert error.exit_code == 3
 
 
-@pytest.mark.parametrize("found", [
-    {}, {0: THERE, 1: THERE}, {0: SELF, 1: THERE}, {0: ("127.0.1.1",), 1: ("10.9.9.9", "127.0.0.1")},
-    {0: (), 1: (), 2: ()},  # a label
+@pytest.mark.parametrize(("found", "hosts"), [
+    ({}, HOSTS), ({0: THERE, 1: THERE}, HOSTS), ({0: SELF, 1: THERE}, HOSTS),
+    ({0: ("127.0.1.1",), 1: ("10.9.9.9", "127.0.0.1")}, HOSTS), ({0: (), 1: (), 2: ()}, HOSTS),  # a label
+    ({0: SELF, 1: SELF}, {0: "laptop", 1: "laptop"}),  # several servers of one machine meet on its loopback
 ])  # fmt: skip
-def test_servers_that_know_it_begin(found):
-    assert unresolved("h1", found, HOSTS, 0, IDS) is None
-
-
-def test_several_servers_of_one_machine_meet_on_its_loopback():
-    assert unresolved("h1", {0: SELF, 1: SELF}, {0: "laptop", 1: "laptop"}, 0, IDS) is None
+def test_servers_that_know_it_begin(found, hosts):
+    assert unresolved("h1", found, hosts, 0, IDS) is None
 
 
 def test_what_every_server_has_found_is_compared(opened, agents):

@@ -31,7 +31,6 @@ def test_processes_are_wanted_in_the_order_of_global_ranks(servers, text):
 
 
 def test_the_lowest_of_a_server_becomes_its_agent_too():
-    """Without the variable there is one agent for each server."""
     places = [place_of({TLAUNCH_MEMBERS: "0x1,1x2,0x1"}, engine_rank(rank)) for rank in range(4)]
     assert [place.is_lowest for place in places] == [True, True, False, False]
     assert place_of({}, engine_rank(0)) is None
@@ -56,7 +55,6 @@ def test_ranks_belong_where_the_table_has_them():
 
 
 def test_processes_that_do_not_come_are_named(tmp_path):
-    """After a while; and there is one agent for a run and a server."""
     place = ProcessPlace(0, 0, frozenset({0, 1, 2, 7}))
     members = open_endpoint(place, str(tmp_path))
     try:

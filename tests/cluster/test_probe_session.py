@@ -40,19 +40,11 @@ def session_of(count, code, alone=None, join_timeout_s=60.0):
 
 
 def told_by(code, directory):
-    """What it prints, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + code, directory],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    argv = [sys.executable, "-c", PREAMBLE + code, directory]
+    return json.loads(subprocess.check_output(argv, text=True, timeout=PATIENCE_S))
 
 
 def test_there_is_room_for_a_connection_to_every_server(tmp_path):
-    """What the engine starts keeps the limit that the person has set."""
     code = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 session = session_of(100, "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
@@ -66,7 +58,6 @@ print(json.dumps([*told, own_limit()]))
 
 
 def test_engines_that_hang_keep_no_other_from_being_started(tmp_path):
-    """More than are started at once; each is reported with what became of it."""
     code = """
 import launcher.cluster.probe_session as module
 module.MIN_ALONE_S, module.MAX_ENGINES = 0.2, 2
@@ -84,7 +75,6 @@ print(json.dumps([started, [session.join_failures[index].why for index in range(
 
 
 def test_a_server_that_is_started_once_more_adds_no_more_than_the_least_that_it_needs(tmp_path):
-    """An engine that never ends, of a server that never comes: half of the time together, then the rest of it, alone."""
     code = """
 import time
 import launcher.cluster.probe_session as module

@@ -73,10 +73,6 @@ def test_servers_that_reach_each_other_are_asked_once(check):
 
 
 def test_servers_of_which_neither_reaches_the_other_are_apart(check):
-    """With the ports that were tried, and what came of it.
-
-    Of a server that does not answer nothing is known, nor does it say anything of others; it is not waited for any longer.
-    """
     assert check(NOWHERE, NOWHERE, deaf={0})[0] == check(NOWHERE, NOWHERE, deaf={1})[0] == ()
     apart, agents = check(NOWHERE, NOWHERE, HERE, deaf={2})
     [found] = apart
@@ -137,7 +133,6 @@ def test_large_packets_are_lost_where_all_who_answer_say_so_twice(first, second,
 
 
 def test_where_no_connection_can_be_made_that_is_told(check):
-    """And not that large packets are lost elsewhere."""
     begun = ReachCheck({0: 1, 1: 1, 2: 1}, first_server=0, master_port=1)
     begun.begin(0.0)
     for number in (1, 2):
@@ -149,7 +144,6 @@ def test_where_no_connection_can_be_made_that_is_told(check):
 
 
 def test_of_many_servers_few_pairs_are_tried():
-    """The next one, the first one, and whom failures name; each is known to be there."""
     many = range(2000)
     pairs = pairs_of(many, 0, [(5, 900), (5, 5), (7, 4000)])
     assert len(pairs) <= 2 * len(many) + 1
@@ -163,5 +157,4 @@ def test_of_many_servers_few_pairs_are_tried():
     ([(0, 2), (0, 3), (1, 2), (1, 3)], 4, None), ([(16, 17), (17, 18), (17, 0)], 40, 17), ([], 3, None),
 ])  # fmt: skip
 def test_one_server_is_cut_off_where_it_reaches_no_other(pairs, count, alone):
-    """Of two that are apart, or of two halves, none is more to blame."""
     assert cut_off(pairs, count) == alone

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from selectors import DefaultSelector
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,34 +38,34 @@ def soon():
 
 
 def greeting(drawn, token="token", **changes):
-    """The first words of an agent that knows the token."""
     proof = messages.proof_of(token, drawn, "n")
     made = messages.Hello(proof, "n", __version__, fingerprint(), platform.python_version(), "h1", ("10.0.0.1",))
     return replace(made, **changes)
 
 
-def come(house, agents, **member):
-    """A membership."""
+def tried(house, agents, **member):
+    """The future of a membership, once it is done."""
     future = agents.join(house, **member)
     house.attend(future.done)
-    return future.result()
+    return future
+
+
+def come(house, agents, **member):
+    return tried(house, agents, **member).result()
 
 
 def refused(house, agents, **member):
     """The error at the member, and the one that concerns the run."""
-    future = agents.join(house, **member)
-    house.attend(future.done)
+    future = tried(house, agents, **member)
     (error,) = house.errors
     return future.exception(), error
 
 
 def test_a_server_whose_former_ranks_are_being_ended_is_taken_in_later(opened, agents):
-    """That concerns nobody else; when its time is up, it is told what it has waited for."""
     former = come(opened, agents, host="h2", addresses=("10.0.0.2",))
     opened.joining, opened.registration.takes_back = False, True
     opened.registration.peers[1].given_up = True
-    late = agents.join(opened, host="h2", addresses=("10.0.0.2",), patience_s=0.1)
-    opened.attend(late.done)
+    late = tried(opened, agents, host="h2", addresses=("10.0.0.2",), patience_s=0.1)
     assert isinstance(late.exception(), PassingRefusalError)
     delayed = []
     again = agents.join(opened, on_delay=delayed.append, host="h2", addresses=("10.0.0.2",))
@@ -78,7 +79,6 @@ def test_a_server_whose_former_ranks_are_being_ended_is_taken_in_later(opened, a
 
 
 def test_a_server_that_has_joined_learns_that_the_run_is_over(opened, agents):
-    """Which is no failure of its own: it has the run's exit code."""
     membership = come(opened, agents)
     start = agents.wait(membership)
     opened.registration.peers[0].send(JoinAccepted())
@@ -89,7 +89,6 @@ def test_a_server_that_has_joined_learns_that_the_run_is_over(opened, agents):
 
 
 def test_a_server_that_is_about_to_join_holds_up_no_end(opened, agents):
-    """It has no ranks; before a run has begun every server is awaited."""
     agents.join_both(opened)
     registration = opened.registration
     registration.peers[0].done = True
@@ -113,7 +112,6 @@ def test_an_attempt_is_sent_to_those_that_are_ready(opened, agents):
 
 
 def test_a_server_is_awaited_until_it_is_ready(opened, agents):
-    """It hears what it is and what to do; having come is not yet being ready. Its clock becomes known."""
     membership = come(opened, agents)
     assert opened.registration.missing == ("10.0.0.1", "h2")
     welcome = membership.welcome
@@ -140,8 +138,7 @@ def test_an_agent_that_was_started_by_hand_needs_no_job(house, agents):
 def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, token, agreement, brings_all):
     """The token for agents started by hand does not give the job, with all values of --env; an engine that brings all lets none of those in."""
     opened = house(brings_all=brings_all)
-    future = agents.join(opened, token=token, agreement=agreement, patience_s=0.3)
-    opened.attend(future.done)
+    future = tried(opened, agents, token=token, agreement=agreement, patience_s=0.3)
     assert (opened.errors, opened.registration.peers) == ([], {})
     assert "cannot be reached: 127.0.0.1 port" in future.exception().message
     assert "with another token" in future.exception().message
@@ -149,7 +146,6 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, tok
 
 
 def test_each_reason_that_lasts_is_reported_to_who_waits(agents, monkeypatch):
-    """First no port is open, then what listens there closes every connection."""
     monkeypatch.setattr(join_module, "AGAIN_S", 0.01)
     reasons, rounds, opened = [], [], threading.Event()
     with closing(socket.socket()) as listener:
@@ -180,23 +176,19 @@ def test_each_reason_that_lasts_is_reported_to_who_waits(agents, monkeypatch):
 def test_a_run_s_name_that_is_a_path_is_refused(house, agents, name):
     """It becomes a directory's name here, and whoever knows the token chooses it."""
     opened = house(run_name=name)
-    future = agents.join(opened, patience_s=0.3)
-    opened.attend(future.done)
-    assert "is not a valid directory name" in future.exception().message
+    refusal = tried(opened, agents, patience_s=0.3).exception()
+    assert "is not a valid directory name" in refusal.message
     assert come(house(run_name="20261121-053712-très bien-2"), agents).welcome.server_index == 0
 
 
 def test_of_several_tokens_one_is_enough(opened, agents):
-    """Where servers started by hand share one of two places; tokens are asked for again in each round."""
     rounds = iter([("guess",), ("guess", "shared")])
-    future = agents.join(opened, agreement={}, tokens=lambda: next(rounds))
-    opened.attend(future.done)
-    assert future.result().welcome.server_index == 0
+    assert come(opened, agents, agreement={}, tokens=lambda: next(rounds)).welcome.server_index == 0
     assert opened.errors == []
 
 
 def test_another_protocol_is_told_to_both(opened, agents, monkeypatch):
-    monkeypatch.setattr(agent_connection, "PROTOCOL", 99)
+    monkeypatch.setattr(agent_connection, "messages", SimpleNamespace(**{**vars(messages), "PROTOCOL": 99}))
     opened.registration._code = "other"
     there, here = refused(opened, agents)
     assert there.exit_code == here.exit_code == 3
@@ -277,9 +269,8 @@ def test_other_versions_are_refused(opened, agents, changes, expected):
 
 
 def test_a_server_that_cannot_take_part_says_so_to_the_run(opened, agents):
-    """Its own exit code and hint; what else it has said is kept."""
     membership = come(opened, agents, host="h2", addresses=("10.0.0.9",))
-    membership._channel.send(messages.EventReport("line"))
+    membership.channel.send(messages.EventReport("line"))
     membership.refuse(RefusedLayoutError("no cores", hint="buy some"))
     opened.attend(lambda: opened.errors)
     (error,) = opened.errors
@@ -298,7 +289,6 @@ def test_a_server_that_waits_hears_which_are_missing(house, agents):
 
 
 def test_who_waits_is_told_why_nothing_begins_and_what_to_do(opened, agents):
-    """The hint on a line of its own."""
     membership = come(opened, agents)
     start = agents.wait(membership)
     opened.registration.peers[0].send(Finish(Cause.FAILED, 1, "server h2 did not come", "start it\nthere"))
@@ -368,7 +358,6 @@ def test_what_is_no_coordinator_of_this_version_and_run_is_not_joined(act, why):
 
 
 def test_agents_of_other_machines_are_known_by_their_addresses(house, agents):
-    """One that has been silent for a while is not heard."""
     opened = house(silence_s=20.0)
     come(opened, agents)
     assert not opened.registration.hears_others(20.0)

@@ -23,7 +23,6 @@ def _patient(monkeypatch):
 
 @pytest.fixture
 def ask():
-    """A future of what an asker with a key hears."""
     with ThreadPoolExecutor() as pool:
         yield lambda house, key=KEY, ranks=None: pool.submit(
             ask_stacks, ControlEndpoint((("127.0.0.1", house.port),), key), ranks
@@ -32,9 +31,8 @@ def ask():
 
 @pytest.fixture
 def running(house, agents):
-    """A house whose two servers have come, and the agents' ends of their connections."""
     opened = house(key=KEY)
-    channels = [membership.channel() for membership in agents.join_both(opened)]
+    channels = [membership.channel for membership in agents.join_both(opened)]
     opened.joining = False
     for peer in opened.registration.peers.values():
         peer.has_begun = True
@@ -42,7 +40,6 @@ def running(house, agents):
 
 
 def asked(channel):
-    """The question that has come to an agent."""
     for message in channel.wait_for(time.monotonic() + PATIENCE_S):
         if isinstance(message, TakeStacks):
             return message
@@ -114,7 +111,6 @@ def test_before_ranks_are_started_no_server_is_asked(running, ask):
 
 @pytest.mark.parametrize(("own", "key"), [(KEY, "another key"), (KEY, ""), ("", "")])
 def test_an_asker_that_does_not_know_the_key_hears_nothing(house, ask, own, key):
-    """Where there is none, as while servers are only examined, an empty one proves nothing."""
     opened = house(key=own, joining=False)
     future = ask(opened, key=key)
     opened.attend(future.done)

@@ -21,7 +21,6 @@ def _patient(monkeypatch):
 
 @pytest.fixture
 def connect():
-    """A future of whether the coordinator in a house has heard."""
     with ThreadPoolExecutor() as pool:
         yield lambda port, agent, token="token": pool.submit(
             report_freed, ("127.0.0.1", port), token, agent, PATIENCE_S
@@ -29,7 +28,6 @@ def connect():
 
 
 def test_the_wait_lasts_until_ranks_have_ended_by_themselves():
-    """As long as an agent takes to find out that it is alone, then the grace of its ranks, and some more."""
     assert longest_s(15.0, 20.0) > 15.0 + 20.0
     lost = LostAgents()
     assert lost.until == 0
@@ -46,7 +44,6 @@ def test_the_wait_lasts_until_ranks_have_ended_by_themselves():
 
 
 def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(opened, agents, connect):
-    """And for no other one. Who has joined is known by what its membership goes by."""
     future = agents.join(opened)
     opened.attend(future.done)
     membership, lost = future.result(), opened.registration.unheard
@@ -71,7 +68,6 @@ def test_no_other_agent_ends_it(opened, agents, agent, token):
 
 
 def test_it_connects_until_it_is_heard(house, connect):
-    """Where there is no coordinator any more it goes at once."""
     listener = listen()
     listener.setblocking(True)
     freed = connect(port := listener.getsockname()[1], "a")

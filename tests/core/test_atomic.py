@@ -10,7 +10,6 @@ from launcher.core.atomic import new_directory, point_link, replacing, write_tex
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    """It has the new text and the mode; of a failure half way neither half of the text nor the file beside it stays."""
     path = tmp_path / "run.json"
     path.write_text("old")
     write_text(path, "new é", mode=0o600)
@@ -30,8 +29,6 @@ def test_a_link_moves_to_its_new_target(tmp_path):
 
 @pytest.mark.parametrize("has_hard_links", [True, False])
 def test_what_exists_stays_where_it_may_not_be_replaced(tmp_path, monkeypatch, has_hard_links):
-    """The first writer of a name keeps it, also where an empty file has to claim it; nothing else is left."""
-
     def refuse(*_):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -47,7 +44,6 @@ def test_what_exists_stays_where_it_may_not_be_replaced(tmp_path, monkeypatch, h
 
 
 def test_an_error_names_what_was_to_be_written(tmp_path):
-    """And not the path beside it, of which nobody knows."""
     path = tmp_path / "model"
     with pytest.raises(FileNotFoundError) as of_a_file, replacing(path):
         pass

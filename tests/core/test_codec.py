@@ -73,7 +73,6 @@ def test_what_is_of_another_type_is_refused(changes):
     "value", [None, 1, "number", [], ["number"], *({"number": n} for n in (1 << 63, -(1 << 63), 10**330))]
 )
 def test_what_is_no_object_is_no_record(value):
-    """Nor is one with a number that no call of the system takes: it would break its user."""
     with pytest.raises(ValueError, match="not a valid Inner: "):
         decode(Inner, value)
 
@@ -92,7 +91,6 @@ def test_a_refusal_shows_little_of_what_is_long_or_deep():
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_json_has_not_become_null(odd):
-    """However deep they stand; everything around them stays, and the text ends with its line."""
     value = {"a": [1, {"b": odd, "c": (odd, 2.5)}], "d": "NaN", "e": [None, True, "é\udce9", {}]}
     expected = {**value, "a": [1, {"b": None, "c": [None, 2.5]}]}
     assert json.loads(json_text(value), parse_constant=pytest.fail) == expected

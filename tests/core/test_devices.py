@@ -21,7 +21,6 @@ def test_a_name_stands_for_ranks_of_the_table(name, servers, named):
 
 @pytest.mark.parametrize(("name", "servers"), [("7", ONE), ("0", TWO), ("10.0.0.2/5", TWO), ("10.0.0.3/0", TWO)])
 def test_what_is_valid_is_said_of_a_name_that_is_none(name, servers, snapshot):
-    """A DEVICE_ID alone where there is one server; of a server that was named, the devices that it has."""
     with pytest.raises(UsageError) as raised:
         devices_named(name, servers)
     assert raised.value.hint == snapshot

@@ -6,7 +6,3 @@ from launcher.core.errors import RefusedLayoutError, RefusedTableError, TlaunchE
 def test_every_error_owns_its_exit_code():
     codes = {TlaunchError: 1, UsageError: 2, UnreadableError: 2, RefusedTableError: 3, RefusedLayoutError: 3}
     assert {error: error("x").exit_code for error in codes} == codes
-
-
-def test_an_error_reads_as_message_then_hint():
-    assert str(UsageError("no such thing", hint="try another")) == "no such thing\nhint: try another"

@@ -61,7 +61,6 @@ def test_every_event_survives_its_line(event):
     *((Report.from_json, text) for text in ("", "[]", "{}", json.dumps({"schema": 2, "attempts": [{}]}))),
 ])  # fmt: skip
 def test_anything_else_is_refused(read, text):
-    """A torn line, another schema or a missing field is a ValueError, nothing else; and so is what is no report."""
     with pytest.raises(ValueError):
         read(text)
 
@@ -102,7 +101,6 @@ def test_a_number_that_json_does_not_have_is_null(value):
     (events.Paused(), "time_ns", 1.5), (events.Paused(), "time_ns", 1 << 63), (events.Paused(), "server_index", "0"),
 ])  # fmt: skip
 def test_a_value_of_another_type_makes_no_event(event, field, value):
-    """A reader may rely on the declared types, whatever became of the file. test_codec has every type."""
     fields = json.loads(to_line(TimestampedEvent(5, 0, event)))
     assert from_line(json.dumps(fields)) is not None
     with pytest.raises(ValueError, match="not a valid "):

@@ -32,13 +32,11 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path, monkeypatch, make, 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_a_name_that_no_file_can_have(name):
-    """As a file of somebody else may hold it."""
     with pytest.raises(OSError, match="NUL or a surrogate"):
         read_regular(name, 100)
 
 
 def test_a_larger_file_is_not_read(tmp_path):
-    """Neither one that is too large by a byte nor one of 8 GiB, of which nothing is read."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100_000)
     assert read_regular(path, 100_000) == b"x" * 100_000

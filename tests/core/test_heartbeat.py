@@ -22,7 +22,6 @@ def _environment(file):
 
 
 def test_what_is_written_is_read(file, environment):
-    """Every value comes back, those left out as None, with the time of writing; before the first beat there is none."""
     assert read_heartbeat(file) is None
     for values in (Beat(12, 0.41, 3.2, 5100.0, 73400320), Beat(step=13), Beat()):
         beat(environment, values)
@@ -32,14 +31,12 @@ def test_what_is_written_is_read(file, environment):
 
 
 def test_a_beat_tells_which_process_has_worked(file, environment):
-    """Where it tells how long; a shell need not."""
     for values, pid in ((Beat(1, busy_s=0.4), os.getpid()), (Beat(2), None)):
         beat(environment, values)
         assert read_heartbeat(file).pid == pid
 
 
 def test_touching_keeps_the_beat_and_makes_the_first_file(file, environment):
-    """A long validation says that it gets on, not that the step is another."""
     touch(environment)
     assert read_heartbeat(file).beat == Beat()
     beat(environment, Beat(step=5))
@@ -59,7 +56,6 @@ def test_a_file_that_cannot_be_written_costs_the_beat_only(tmp_path, monkeypatch
 
 
 def test_a_pipe_in_its_place_keeps_nobody_waiting(file, environment):
-    """Neither the agent, which reads all ranks' beats, nor a rank without a reader."""
     os.mkfifo(file)
     beat(environment, Beat(step=1))
     touch(environment)
@@ -68,8 +64,6 @@ def test_a_pipe_in_its_place_keeps_nobody_waiting(file, environment):
 
 
 class Whole(Fraction):
-    """As libraries of numbers have them, with more behaviour than Python's whole numbers."""
-
     def __index__(self):
         return int(self)
 
@@ -88,7 +82,6 @@ class Broken:
     (Beat(step=10**5000, busy_s=10**400, device_memory_bytes=1 << 63), Beat()),
 ])  # fmt: skip
 def test_numbers_of_other_libraries_are_written_as_plain_ones(file, environment, values, expected):
-    """Whatever else a program takes for a number is left out, and nothing is raised."""
     beat(environment, values)
     assert read_heartbeat(file).beat == expected
 

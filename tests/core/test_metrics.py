@@ -2,12 +2,12 @@
 
 import json
 import math
-import resource
 
 import pytest
 
 from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append, to_line
 from launcher.runs.metrics_reader import from_line
+from tests.conftest import file_size_limit
 
 STEP = StepMetrics(
     10**18, 2, 7, 3.25, 1e-4, 5100.5, 0.04, 1 << 40, 1, 1 << 41, 0.25, 0.01, 0.02, 0.005, 0.005, 1e9, 0.5
@@ -24,7 +24,6 @@ def test_a_record_is_the_same_after_it_was_a_line(record):
 
 
 def test_what_json_does_not_have_is_null():
-    """NaN and infinities are written as null; only a loss is NaN again."""
     line = to_line(StepMetrics(1, 0, 1, math.inf, math.inf))
     assert json.loads(line)["loss"] is None
     assert from_line(line) == ((StepMetrics(1, 0, 1, math.nan),), None)
@@ -32,7 +31,6 @@ def test_what_json_does_not_have_is_null():
 
 
 def test_a_torn_line_is_ended_by_the_next(tmp_path):
-    """A directory that somebody removed stays away."""
     with pytest.raises(FileNotFoundError):
         append(tmp_path / "run" / "metrics.jsonl", STEP)
     assert list(tmp_path.iterdir()) == []
@@ -45,15 +43,9 @@ def test_a_torn_line_is_ended_by_the_next(tmp_path):
 
 
 def test_a_line_for_which_there_is_no_room_is_an_error(tmp_path):
-    """Also where a part of it could be written, which the next line that finds room ends."""
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(b"\n" * 10_000_000)  # beyond what anything else of this process writes meanwhile
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_020, hard))
-    try:
-        with pytest.raises(OSError, match="No space left"):
-            append(file, STEP)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with file_size_limit(10_000_020), pytest.raises(OSError, match="No space left"):
+        append(file, STEP)
     append(file, STEP)
     assert file.read_bytes()[10_000_000:].splitlines() == [to_line(STEP)[:20], to_line(STEP)[:-1]]

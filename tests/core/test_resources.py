@@ -7,7 +7,6 @@ from launcher.core.resources import fingerprint
 
 
 def test_a_copy_is_the_same_until_a_module_differs(tmp_path, monkeypatch):
-    """Wherever it is; what Python compiled, and data, are no part of it."""
     ours = fingerprint()
     copy = tmp_path / "launcher"
     shutil.copytree(fingerprint_module.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -16,7 +16,6 @@ OPTIONS = [
     ("--quiet --all --tail --se --verbose -q --", ()),
 ])  # fmt: skip
 def test_a_slip_and_an_unfinished_word_are_understood(typed, meant):
-    """Nothing is offered for another word, however few there are to choose from: what is offered may be typed."""
     assert {near(each, OPTIONS) for each in typed.split()} == {meant}
     assert near("", OPTIONS) == ()
 

@@ -31,7 +31,6 @@ def spec_of(cluster, layout, **changes):
 
 
 def test_ranks_of_several_servers():
-    """Local ranks, server indices, the first server's address follow from the table; all read one copy of it."""
     spec = spec_of(TWO_SERVERS, Layout(dp=4))
     assert [(rank.global_rank, rank.local_rank, rank.server_index, rank.device_id) for rank in spec.ranks] == [
         (0, 0, 1, 6), (1, 1, 1, 7), (2, 0, 0, 4), (3, 1, 0, 5),
@@ -44,7 +43,6 @@ def test_ranks_of_several_servers():
 
 
 def test_idle_devices_take_their_server_away():
-    """With the last two ranks idle one server is left, and it is number 0 of 1 and this machine."""
     spec = spec_of(TWO_SERVERS, Layout(mp=2))
     assert spec.master_addr == "127.0.0.1"
     assert len(spec.ranks) == 2
@@ -54,7 +52,6 @@ def test_idle_devices_take_their_server_away():
 
 
 def test_layout_and_run_reach_the_ranks():
-    """Sizes of all axes, micro batches, the run's directory and name, its restarts, and each rank's own file."""
     spec = spec_of(Cluster.local(4), Layout(dp=1, mp=2, pp=2, micro_batches=4), supervision=Supervision(max_restarts=3))
     wanted = {
         "TLAUNCH_DP": "1", "TLAUNCH_MP": "2", "TLAUNCH_PP": "2", "TLAUNCH_MICRO_BATCHES": "4",
@@ -70,7 +67,6 @@ def test_layout_and_run_reach_the_ranks():
 
 
 def test_binding_is_part_of_the_spec():
-    """The cores of each rank, and its threads, follow from the machine; ranks of several servers are not bound."""
     spec = spec_of(Cluster.local(2), Layout(dp=2), bind="core")
     assert [rank.cpus for rank in spec.ranks] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert {rank.env["OMP_NUM_THREADS"] for rank in spec.ranks} == {"4"}
@@ -83,16 +79,9 @@ ELASTIC = Supervision(elastic=Elastic((1, 1, 0, 0), (None, *(Layout(dp=count) fo
 def test_ranks_on_one_other_server_alone_are_not_bound():
     """That server binds them to its own cores: here, the attempt has none."""
     wanted = request(TWO_SERVERS, Layout(dp=4), bind="core", here=1, supervision=ELASTIC)
-    cpus = {
-        first: [
-            rank.cpus
-            for rank in assemble_attempt(
-                wanted, DeviceAssignment((first, first + 1), Layout(dp=2)), 1, name="n", master_port=29500
-            ).ranks
-        ]
-        for first in (0, 2)
-    }
-    assert cpus == {0: [(0, 1, 2, 3), (4, 5, 6, 7)], 2: [None, None]}
+    for devices, cpus in (((0, 1), [(0, 1, 2, 3), (4, 5, 6, 7)]), ((2, 3), [None, None])):
+        spec = assemble_attempt(wanted, DeviceAssignment(devices, Layout(dp=2)), 1, name="n", master_port=29500)
+        assert [rank.cpus for rank in spec.ranks] == cpus
 
 
 def test_cores_have_to_suffice_for_the_most_ranks_that_an_elastic_run_may_have_here():
@@ -151,7 +140,6 @@ INTERFACE = {
 @pytest.mark.parametrize("name", INTERFACE)
 @pytest.mark.parametrize("how", ["inherited_env", "user_env"])
 def test_ranks_get_the_interface_of_their_own_server_unless_the_user_has_chosen_one(name, how):
-    """That of other servers is not known here: it may have another name."""
     for changes, chosen in (({}, {}), ({how: {name: "eth7"}}, {name: "eth7"})):
         spec = spec_of(TWO_SERVERS, Layout(dp=4), interfaces={1: "ib0"}, **changes)
         found = [{name: rank.env[name] for name in INTERFACE if name in rank.env} for rank in spec.ranks]

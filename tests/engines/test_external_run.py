@@ -13,7 +13,6 @@ def rank(job="prterun-a-1@1", global_rank=0, size=8):
 
 
 def test_as_many_ranks_as_the_layout_has_are_wanted():
-    """Another number is refused with both numbers, and where the second one comes from."""
     layout = Layout(dp=2, mp=2, pp=2)
     assert check_size(rank(size=8), layout) is check_size(rank(size=None), layout) is None
     with pytest.raises(RefusedLayoutError) as error:
@@ -33,7 +32,6 @@ def test_all_ranks_of_a_job_find_one_name_and_one_port():
 
 
 def test_a_run_id_of_the_environment_is_the_whole_name():
-    """Unless it is that of a `tlaunch run` around this one."""
     assert run_name(rank(), "train", "mine", {"TLAUNCH_RUN_ID": "20261121-1"}) == "20261121-1"
     assert run_name(rank(), "train", "mine", {}) == "mine-prterun-a-1-1"
     outer = {"TLAUNCH_RUN_ID": "outer", "TLAUNCH_RUN_DIR": "/runs/outer"}

@@ -42,7 +42,6 @@ def check(cluster, global_rank, here, said=None, local_size=2):
     server("node-a", host_nic_ip="10.77.0.1"), server("node-a", options=(("container_ip", "10.77.0.1"),)),
 ], ids=lambda each: each.server_id)  # fmt: skip
 def test_a_server_is_known_by_addresses_and_names(here):
-    """Of any interface, in short or full, and by whatever else the table calls it, or by what that resolves to."""
     machine = host(**{"ib0-of-h1": ["10.77.0.1"]})
     assert is_here(here, machine)
     assert doubt(here, machine) is None
@@ -50,7 +49,6 @@ def test_a_server_is_known_by_addresses_and_names(here):
 
 @pytest.mark.parametrize("name", ["10.77.0.2", "fd00::7", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
 def test_another_server_is_not_here(name):
-    """Nor by a loopback address, which Debian gives to a host's own name; full names are the same only if equal."""
     machine = host("h1.a.org", h9=["127.0.1.1"], h2=["10.77.0.2"])
     assert not is_here(server(name), machine)
     assert f"server {name} of the rank table does not seem to be this machine, h1.a.org" in doubt(server(name), machine)
@@ -96,7 +94,6 @@ def test_one_of_several_servers_cannot_be_known_by_loopback(name):
 
 
 def test_what_others_call_a_machine_counts_as_its_own_name_does():
-    """Slurm's name of a node; it is given beside the machine's own, if it differs."""
     node, stranger = Host("h1", frozenset(), (), ("n7",)), Host("h1", frozenset(), (), ("n9",))
     table = Cluster((server("n7"), server("n8.example.org", 2)))
     assert local_servers(table.servers, node) == (table.servers[0],)
@@ -110,7 +107,6 @@ def test_what_others_call_a_machine_counts_as_its_own_name_does():
 
 
 def test_this_machine_is_what_its_interfaces_say():
-    """A name of its own is not looked up, nor an address."""
     found = read_host(["10.77.0.1", "n7", "no-such-host.invalid"], other_names=("n7",))
     addresses = {entry.address.partition("%")[0] for each in psutil.net_if_addrs().values() for entry in each}
     assert {str(address) for address in found.addresses} <= addresses
@@ -144,14 +140,12 @@ STRANGER = host("h9", ["10.9.9.9"])
     (3, STRANGER, "h2", "--server h2: the rank table has no such server", "its servers are 10.77.0.1, 10.77.0.2"),
 ], ids=["another", "unknown", "said another", "said none"])  # fmt: skip
 def test_a_rank_that_is_not_on_its_server_is_refused(global_rank, here, said, error, hint):
-    """With the host, the rank, the server that the table wants, and what to write; what a person says counts."""
     with pytest.raises(UsageError if said == "h2" else RefusedLayoutError, match=re.escape(error)) as refused:
         check(TWO, global_rank, here, said)
     assert hint in refused.value.hint
 
 
 def test_ranks_on_their_servers_pass_without_a_word():
-    """Or where a person says so: of a machine that the table does not know."""
     for global_rank, address in ((0, "10.77.0.1"), (1, "10.77.0.1"), (2, "10.77.0.2"), (3, "10.77.0.2")):
         assert check(TWO, global_rank, host("h", [address])) is None
         assert check(TWO, global_rank, STRANGER, address) is None

@@ -11,7 +11,6 @@ DECIDED = {
 
 
 def fates(environment, decided=None):
-    """By name, over all families."""
     met = conflicts(environment, DECIDED if decided is None else decided)
     return {found.name: found.fate for conflict in met for found in conflict.found}
 
@@ -34,12 +33,10 @@ def test_who_another_launcher_took_a_process_for_is_taken_away(names):
     "PET_LOG_DIR", "OMP_NUM_THREADS", "MY_RANK", "RANK_OF_MINE", "HCCL_CONNECT_TIMEOUT",
 ])  # fmt: skip
 def test_settings_that_say_nothing_of_who_a_process_is_stay(name):
-    """Tuning variables, a batch job without a step, and names that only look alike."""
     assert fates({name: "1"}) == {}
 
 
 def test_values_that_this_run_decides_are_replaced():
-    """Where they differ; the same value is no conflict, and what the run takes away is removed."""
     environment = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_PORT": "1", "RANK_TABLE_FILE": "/other"}
     assert fates(environment) == {"RANK": Fate.REPLACED, "MASTER_PORT": Fate.REPLACED, "RANK_TABLE_FILE": Fate.REMOVED}
     # A rank that starts tlaunch has torchrun's names from tlaunch.
@@ -52,14 +49,12 @@ def test_values_that_this_run_decides_are_replaced():
 )
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"])
 def test_fewer_visible_devices_than_ranks_are_worth_a_warning(name, value, warned):
-    """They stay as they are; none visible at all is a wish."""
     assert fates({name: value}) == ({name: Fate.KEPT} if warned else {})
     # What --env says is what ranks see.
     assert fates({name: value}, {**DECIDED, name: "0,1,2,3"}) == {}
 
 
 def test_a_note_names_what_was_there_and_what_becomes_of_it():
-    """One line a family, the best known names first."""
     environment = {"WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "x{}", "RANK": "3", "CUDA_VISIBLE_DEVICES": "0"}
     assert list(notes(conflicts(environment, DECIDED))) == [
         (
@@ -78,7 +73,6 @@ def test_a_rank_table_of_the_shell_can_still_be_used(value):
 
 
 def test_a_note_shows_no_secret_and_moves_no_cursor_and_is_not_endless():
-    """Values are masked, escaped and cut; of many names the rest is counted."""
     environment = {f"OMPI_COMM_WORLD_X{number}": "1" for number in range(6)}
     (note,) = notes(conflicts({**environment, "OMPI_UNIVERSE_SIZE": "1"}, DECIDED))
     assert "and 3 more from the environment (mpirun?)" in note

@@ -8,7 +8,6 @@ from tests.servers import uniform
 
 
 def test_a_broken_agent_leaves_its_traceback_in_the_run_directory(tmp_path):
-    """What no agent can write to env.log ends it, and agent.log says where."""
     request = Request(
         cluster=Cluster.local(1), layout=Layout(), argv=("true",), cwd=tmp_path, runs_dir=tmp_path / "runs",
         supervision=Supervision(grace_s=1.0), user_env={"UNWRITABLE": "\ud800"}, inherited_env={}, machine=uniform(1),

@@ -42,7 +42,6 @@ def test_the_mpirun_on_the_path_is_known_by_what_it_says(tmp_path, says, dialect
 
 @pytest.mark.parametrize("says", ["mpirun of nobody 1.0", "", "\x1b[31mred"])
 def test_without_an_mpirun_what_to_install_is_in_the_hint(tmp_path, says):
-    """Where another program has its name, what that says is quoted without its escapes."""
     with pytest.raises(UnreadableError, match="mpirun was not found"):
         find_mpirun({"PATH": str(tmp_path)})
     with pytest.raises(UnreadableError, match="/no/such was not found"):
@@ -85,7 +84,6 @@ def test_this_machine_has_its_own_name_for_open_mpi_4():
 
 @pytest.mark.parametrize("dialect", ALL)
 def test_ssh_fails_rather_than_asks(dialect):
-    """Told in the environment, which a user's option overrides."""
     assert SSH_OPTIONS in command(dialect).env.values()
     assert not any("BatchMode" in word for word in command(dialect).argv)
 
@@ -121,7 +119,6 @@ def test_an_option_of_the_user_takes_the_place_of_ours(dialect, option, ours):
 
 @pytest.mark.parametrize("dialect", OPEN)
 def test_variables_are_handed_on_by_name(dialect):
-    """Their values stand in no command line. What the user exports himself is his."""
     made = command(dialect, handed_on=("TOKEN", "PATH"), options=("-x", "PATH=/mine"))
     at = made.argv.index("-x")
     assert made.argv[at : at + 2] == ("-x", "TOKEN")
@@ -134,7 +131,6 @@ def test_variables_are_handed_on_by_name(dialect):
     [(False, {}, False), (True, {}, True), (True, {"OMPI_ALLOW_RUN_AS_ROOT": "0"}, False)],
 )
 def test_root_is_confirmed_where_the_user_has_no_say_in_it(as_root, environment, confirmed):
-    """To Open MPI; others do not ask."""
     for dialect in OPEN:
         made = command(dialect, as_root=as_root, environment=environment)
         assert (made.env.get("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") == "1") is confirmed
@@ -151,7 +147,6 @@ def test_no_hostfile_has_a_comma_in_its_path(monkeypatch):
 
 
 def test_a_word_that_would_start_another_program_is_refused():
-    """A lone colon ends a command of mpirun's."""
     with pytest.raises(UsageError, match="':'"):
         command(Dialect.OPEN_MPI_4, agent=("agent", ":"))
 

@@ -19,7 +19,6 @@ from tests.conftest import stub_of_mpi4py
     (("libstrange.so.40",), None),
 ])  # fmt: skip
 def test_of_the_names_in_a_program_one_that_shows_the_family_is_taken(monkeypatch, tmp_path, needed, name):
-    """tests/program/test_elf.py has a program that was compiled."""
     monkeypatch.setattr(mpi_match, "needed_libraries", lambda _file: needed)
     assert getattr(compiled_for([sys.executable], None, tmp_path), "path", None) == name
 

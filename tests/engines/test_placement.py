@@ -26,14 +26,12 @@ def cpus(shares):
     ids=str,
 )  # fmt: skip
 def test_without_binding_threads_are_a_share_of_all_cores(machine, ranks, threads):
-    """No rank is bound, and each gets cores / ranks threads, rounded down, at least one. Siblings are one core."""
     shares = shares_of(ranks, "none", machine)
     assert cpus(shares) == [None] * ranks
     assert {share.threads for share in shares} == {threads}
 
 
 def test_core_keeps_siblings_together_and_nodes_apart():
-    """Three ranks on two nodes of four cores: two share the first node, one has the second."""
     shares = shares_of(3, "core", TWO_NODES)
     assert cpus(shares) == [(0, 1, 8, 9), (2, 3, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)]
     assert [share.threads for share in shares] == [2, 2, 4]
@@ -74,7 +72,6 @@ def test_numa_gives_each_rank_a_whole_node_in_order():
     (4, uniform(8), False),  # nothing to gain
 ])  # fmt: skip
 def test_auto_binds_where_memory_is_not_uniform_and_nothing_is_lost(ranks, machine, bound):
-    """To nodes, if there are several, each gets a rank, and there are cores enough."""
     assert shares_of(ranks, "auto", machine) == shares_of(ranks, "numa" if bound else "none", machine)
 
 
@@ -84,7 +81,6 @@ def write(path, text):
 
 
 def test_the_system_is_read_for_usable_cpus_only(tmp_path, monkeypatch):
-    """A node without a usable cpu is none, and a sibling that may not be used does not count."""
     monkeypatch.setattr(placement.os, "sched_getaffinity", lambda _: {0, 1, 4, 6}, raising=False)
     for node, listed in enumerate(["0-1,4-5", "2-3", "6-7\n"]):
         write(tmp_path / f"node/node{node}/cpulist", listed)

@@ -21,19 +21,14 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"
 
 
 def test_every_template_is_there():
-    """Each kind and flavor has its file, and no file is without a kind but what others include."""
     named = {template for kind in KINDS.values() for template in kind.templates.values()}
-    assert {path.name for path in (data_dir("templates") / "render").iterdir()} == named | {
-        "exec.j2",
-        "handed_on.j2",
-        "slurm.asks.j2",
-    }
+    included = {"exec.j2", "handed_on.j2", "slurm.asks.j2"}
+    assert {path.name for path in (data_dir("templates") / "render").iterdir()} == named | included
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(TEXT, max_size=50))
 def test_a_shell_reads_words_as_they_were(texts):
-    """Without the line ends of DOS, for which sbatch would refuse a script, and without what acts on a terminal."""
     texts = [*ODD, *texts]
     written = " ".join(map(templates.sh, texts))
     assert written.replace("\n", "").replace("\t", "").isprintable()

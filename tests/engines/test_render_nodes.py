@@ -23,7 +23,6 @@ def asked(of, *, pinned=False, chosen_by_hand=False, used=None):
 
 
 def test_a_table_of_names_and_counts_leaves_nodes_to_slurm():
-    """And says so: names that it gives are asked for where the user wants them, as Slurm calls them, without a word."""
     nodes = asked(PLAIN)
     assert (nodes.names, nodes.devices_per_node) == ((), 2)
     assert "any 2 nodes" in nodes.note
@@ -59,7 +58,6 @@ def test_what_holds_on_the_table_s_own_servers_alone_keeps_the_job_there(first):
     (Server("h1", (Device(0, 0), Device(1, 2))), Server("h2", (Device(0, 1), Device(1, 3)))),
 ], ids=["unequal", "turns"])  # fmt: skip
 def test_ranks_that_any_nodes_would_not_get_so_keep_the_job_there(servers):
-    """Without a table they are counted from node to node, equally many on each."""
     assert asked(cluster(*servers)).names == ("h1", "h2")
 
 
@@ -72,7 +70,6 @@ def test_a_terminal_is_told_of_odd_names_as_they_are_written(more):
 
 
 def test_addresses_cannot_be_asked_for():
-    """Slurm knows nodes by names; a user that knows them can say them."""
     table = cluster(server("10.0.0.1", 0), server("10.0.0.2", 2))
     nodes = asked(table)
     assert (nodes.names, nodes.devices_per_node) == ((), None)
@@ -85,7 +82,6 @@ def test_addresses_cannot_be_asked_for():
 
 
 def test_only_servers_with_ranks_are_asked_for():
-    """Without a table any nodes are, as many as a cluster can have."""
     used = replace(PLAIN, servers=PLAIN.servers[:1])
     assert asked(PLAIN, pinned=True, used=used).names == ("h2",)
     assert asked(PLAIN, used=used).devices_per_node == 2

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.machine.engine_rank import counts_per_node
 from launcher.core.records import Supervision
 from launcher.engines.slurm_allocation import (
     Allocation,
     Node,
     cluster_of,
-    cpus_per_node,
     read_allocation,
     short_of_cpus,
     shortage_warnings,
@@ -22,7 +22,6 @@ from tests.servers import SLURM_JOB
 
 
 def slurm_here(directory, **programs):
-    """Programs of Slurm that run these scripts, and the environment of a job."""
     for name, text in programs.items():
         executable(directory / name, f"#!/bin/sh\n{text}\n")
     return {"PATH": f"{directory}:/usr/bin:/bin", "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -34,7 +33,6 @@ echo "NodeName=n2 Arch=x86_64 Gres=gpu:8 NodeAddr=n2-ib NodeHostName=n2 Version=
 
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
-    """Outside of a job the hint is how to get one."""
     given = {"SLURM_JOB_CPUS_PER_NODE": "4(x2)", "SLURM_JOB_END_TIME": "99"}
     assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given) == Allocation(
         job_id="12", nodes=(Node("n1", "alpha", "10.0.0.1"), Node("n2", "n2", "n2-ib")), ends_at_s=99.0,
@@ -71,7 +69,6 @@ def test_a_job_makes_a_rank_table():
     ({"SLURM_HET_SIZE": ""}, 1), ({"SLURM_HET_SIZE": "9" * 5000}, 1), ({}, 1),
 ])  # fmt: skip
 def test_no_rank_table_is_made_of_a_part_of_a_heterogeneous_job(tmp_path, given, groups):
-    """The nodes of its other groups would stay idle. With a rank table the user has chosen the nodes."""
     allocation = read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given)
     assert allocation.groups == groups
     if groups == 1:
@@ -83,7 +80,6 @@ def test_no_rank_table_is_made_of_a_part_of_a_heterogeneous_job(tmp_path, given,
 
 
 def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
-    """A controller that does not answer leaves the end that was given before; without one it is an error."""
     assert time_left_s(SLURM_JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 1-02:03:04'")) == 93784.0
     assert time_left_s(SLURM_JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 UNLIMITED'")) is None
     environment = slurm_here(tmp_path, squeue="echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
@@ -107,7 +103,6 @@ def test_what_is_no_time_is_an_error(text):
 
 
 def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
-    """KillWait after the limit; a controller that is silent sets none."""
     given = "echo 'KillOnBadExit           = 0'; echo 'KillWait                = 7 sec'"
     environment = slurm_here(tmp_path, squeue="echo '12 1:00'", scontrol=given)
     before_s = time.time()
@@ -122,11 +117,10 @@ def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
     ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
 ])  # fmt: skip
 def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(given, cpus):
-    assert cpus_per_node({} if given is None else {"SLURM_JOB_CPUS_PER_NODE": given}) == cpus
+    assert counts_per_node({} if given is None else {"CPUS": given}, "CPUS") == cpus
 
 
 def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
-    """Of several nodes the worst is named, and others are counted. A CPU for each rank is enough."""
     on_n1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
     [said] = shortage_warnings(on_n1, 8)
     assert all(part in said for part in ("1 CPU on n1 for 8 ranks", "--exclusive", "--cpus-per-task=8"))
@@ -137,7 +131,5 @@ def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
         assert short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
     # A shell of salloc on another machine, on no node of the job, knows the job, and has that machine's CPUs.
     for missing in ({}, *({name} for name in on_n1)):
-        assert (
-            shortage_warnings({name: value for name, value in on_n1.items() if missing and name not in missing}, 8)
-            == ()
-        )
+        left = {name: value for name, value in on_n1.items() if missing and name not in missing}
+        assert shortage_warnings(left, 8) == ()

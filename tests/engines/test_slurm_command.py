@@ -48,7 +48,6 @@ def test_nodes_are_known_by_names_and_addresses(names):
 
 
 def test_a_server_with_more_ranks_than_cpus_is_told():
-    """The table's order is not Slurm's: each server is looked at on its own node."""
     table = [Server("n3", (Device(0, 0), Device(1, 1))), Server("10.0.0.1", (Device(0, 2),))]
     [said] = cpus_notes(replace(SLURM_JOB, cpus_per_node=(1, 8, 1)), table)
     assert "1 CPU on n3 for 2 ranks;" in said
@@ -95,7 +94,6 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
 
 
 def test_processes_for_all_ranks_are_those_of_an_mpi():
-    """Which one, the cluster or the user says; agents alone are processes of none."""
     assert "--mpi=none" in command("n1", "n2").argv
     made = command("n1", "n2", counts=[2, 2], options=("--mpi=pmix",))
     assert [word for word in made.argv if word.startswith("--mpi")] == ["--mpi=pmix"]

@@ -12,7 +12,6 @@ from tests.conftest import executable
 
 @pytest.fixture
 def bin_dir(tmp_path):
-    """A directory of programs that are not started."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for name in ("python", "python3", "python3.11", "ls", "pythonista"):
@@ -52,7 +51,6 @@ def test_a_program_is_taken_apart(parse, bin_dir, words, expected):
     ["-u"], ["-x", "t.py"], ["-v", "t.py"], ["--help", "t.py"], ["", "x"], ["-X", "importtime", "t.py"], ["-Ximporttime=2", "t.py"], ["-u-", "t.py"],
 ])  # fmt: skip
 def test_what_cannot_be_imitated_is_none_of_ours(parse, words):
-    """Sessions, programs on stdin, questions, unknown options."""
     assert parse("python", *words) is None
 
 
@@ -60,12 +58,10 @@ def test_what_cannot_be_imitated_is_none_of_ours(parse, words):
     "words", [["ls"], ["pythonista", "t.py"], ["missing"], [], ["env"], ["env", "-i", "python", "t.py"]]
 )
 def test_other_programs_are_none_of_ours(parse, words):
-    """Also what only sounds like Python, or changes the environment first."""
     assert parse(*words) is None
 
 
 def test_the_python_of_a_virtual_environment_stays_a_link(parse, bin_dir, tmp_path):
-    """Only by that path does it find its packages."""
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "python").symlink_to(bin_dir / "python3.11")
     found = parse("venv/python", "t.py")
@@ -73,7 +69,6 @@ def test_the_python_of_a_virtual_environment_stays_a_link(parse, bin_dir, tmp_pa
 
 
 def test_programs_are_found_as_by_exec(parse, bin_dir, tmp_path):
-    """Entries of PATH may be relative; what is no file, or not executable, is passed over."""
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "python3").write_text("not executable")
     (tmp_path / "second" / "python3").mkdir(parents=True)
@@ -87,7 +82,6 @@ def test_programs_are_found_as_by_exec(parse, bin_dir, tmp_path):
     ("#!/usr/bin/env -S python3 -u -O", ("-u", "-O")),
 ])  # fmt: skip
 def test_a_script_that_names_python_counts(parse, bin_dir, tmp_path, line, options):
-    """As the kernel and env read its first line; the script's name is what was typed."""
     executable(tmp_path / "train.py", line.format(bin=bin_dir) + "\nprint()\n")
     found = parse("./train.py", "x")
     assert (found.interpreter, found.options) == (f"{bin_dir}/python3", options)
@@ -102,7 +96,6 @@ def test_a_script_that_names_python_counts(parse, bin_dir, tmp_path, line, optio
     "#!{bin}/" + "x" * 300 + "/python3", "\x7fELF", "#!/usr/bin/env python3 -u",
 ])  # fmt: skip
 def test_other_first_lines_are_none_of_ours(parse, bin_dir, tmp_path, line):
-    """Other interpreters, and what would be handed over as one word."""
     executable(tmp_path / "train.py", line.format(bin=bin_dir) + "\n")
     assert parse("./train.py") is None
     (tmp_path / "plain.py").write_text("#!/usr/bin/env python3\n")  # not executable
@@ -132,6 +125,5 @@ def test_a_script_may_lack_its_first_line(tmp_path, text, lacks):
     ("#!/" + "x" * 300, None), ("\x7fELF", None),
 ])  # fmt: skip
 def test_an_interpreter_that_does_not_exist_is_named(bin_dir, tmp_path, line, name):
-    """As the kernel and env read the line; what they may read in another way counts as there."""
     script = executable(tmp_path / "script", line + "\nprint()\n")
     assert missing_interpreter(script, str(bin_dir), tmp_path) == name

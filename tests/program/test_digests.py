@@ -13,7 +13,6 @@ from launcher.program.source import MAX_FILES
 
 @pytest.fixture
 def place(tmp_path):
-    """Gives a function that writes files below a directory of that name."""
 
     def write(name, files):
         root = tmp_path / name
@@ -39,13 +38,11 @@ def digests(argv, cwd, **environment):
 
 @pytest.mark.parametrize("arguments", ["train.py --lr 3", "-u -m train", "-m mpi4py train.py x"])
 def test_a_program_is_its_own_file_and_the_modules_that_it_imports(place, arguments):
-    """No other that lies there, no data, and nothing that is installed, such as an mpi4py that runs it."""
     found = digests((sys.executable, *arguments.split()), place("here", PROGRAM))
     assert set(found) == {"train.py", "util.py", "package/__init__.py", "package/part.py", "package/other.py"}
 
 
 def test_where_the_program_lies_makes_no_difference(place):
-    """Nor by which link it is found; what is in a file does."""
     here, there = place("here", PROGRAM), place("there/deeper", PROGRAM)
     link = here.parent / "link"
     link.symlink_to(there)
@@ -64,7 +61,6 @@ def test_modules_on_pythonpath_count_and_code_has_only_those(place):
 
 
 def test_a_file_that_cannot_be_parsed_or_read_hides_no_other(place):
-    """It may be of another Python, and imported in vain on purpose: what is imported after it counts all the same."""
     source = "try:\n    import old\nexcept SyntaxError:\n    pass\nimport util\n"
     own = {"train.py": source, "old.py": "print 1", "util.py": "import deeper", "deeper.py": ""}
     cwd = place("here", {**own, "bad.py": "import util\n)"})
@@ -75,7 +71,6 @@ def test_a_file_that_cannot_be_parsed_or_read_hides_no_other(place):
 
 
 def test_a_shell_s_script_is_the_program_and_not_the_shell(place):
-    """Shells of two servers may differ; what the script starts is not followed."""
     cwd = place("here", {"train.sh": "#!/bin/bash\npython train.py\n", "train.py": ""})
     assert set(digests(("bash", "-e", "train.sh", "train.py"), cwd)) == {"train.sh"}
     assert set(digests(("./train.sh",), cwd)) == {"train.sh"}
@@ -83,7 +78,6 @@ def test_a_shell_s_script_is_the_program_and_not_the_shell(place):
 
 
 def test_another_program_is_its_file_unless_it_belongs_to_the_system(place):
-    """What was compiled for a run is beside it."""
     cwd = place("here", {"solver": "\x7fELF"})
     assert set(digests(("./solver", "9"), cwd)) == {"solver"}
     assert digests(("sleep", "9"), cwd) == {}
@@ -92,7 +86,6 @@ def test_another_program_is_its_file_unless_it_belongs_to_the_system(place):
 
 
 def test_the_bundled_trainer_and_what_pip_installed_are_no_files_of_the_program(place):
-    """Servers compare tlaunch's own code when they meet, and versions of packages are the doctor's."""
     installed = place("venv/lib/python3/site-packages", {"tool.py": ""})
     cwd = place("here", {"train.py": "import tool"})
     assert digests((sys.executable, "-m", "launcher.trainer"), cwd, PYTHONPATH=str(Path(__file__).parents[2])) == {}

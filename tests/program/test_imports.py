@@ -59,7 +59,6 @@ def look(cwd, *program, **environment):
     ("\xff", ()),
 ])  # fmt: skip
 def test_what_is_imported_above_everything_else_is_preloaded(write, source, expected):
-    """Imports of a script's top level, in their order; only of what may be imported before a fork."""
     assert look(write(train=source)) == expected
 
 
@@ -79,7 +78,6 @@ def test_torch_s_compiler_is_preloaded_where_it_will_be_imported(write, source, 
 
 
 def test_modules_of_the_program_are_read_where_they_are_imported(write):
-    """Beside the script, in packages, by relative imports, in circles; their part for `__main__` does not run."""
     cwd = write(
         train="import model\nfrom data import loader\nimport numpy",
         model="import train, random\nif __name__ == '__main__':\n    import torch.nn",
@@ -100,7 +98,6 @@ def test_modules_of_the_program_are_read_where_they_are_imported(write):
     "try:\n    from y import z\nexcept ImportError: ...", "class A(B): ...", "[f() for f in y]", "import lib.re\nlib.re.f()",
 ])  # fmt: skip
 def test_whatever_else_a_module_does_ends_that(write, source):
-    """In a module of its own as in the program, whose imports below count no more."""
     for text in (source, "import other"):
         assert look(write(train=f"import torch\n{text}\nimport numpy", other=source)) == ("torch",)
 
@@ -149,7 +146,6 @@ def test_what_is_imported_follows_from_the_files_the_command_and_the_environment
 
 
 def test_nothing_is_said_of_the_program(write):
-    """Python reports its doubtful syntax itself, when it runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert look(write(train="import torch\nif 1 is 1:\n    '\\d'")) == ("torch",)
@@ -169,7 +165,6 @@ def test_reading_is_bounded(write):
     "HERE = os.path.dirname(os.path.realpath(__file__))\nif HERE not in sys.path:\n    sys.path.insert(1, HERE + '/../lib')",
 ])  # fmt: skip
 def test_the_program_s_files_are_found_where_it_says(write, addition):
-    """In directories that it adds to the search path, however it spells them, and by modules imported before."""
     source = f"import inside\nfrom pathlib import Path\n{addition}\n"
     cwd = write(program_in_train=source, lib_in_inside="import deeper", lib_in_deeper="from mpi4py import MPI")
     names = {path.name for path in own_files(command(target="program/train.py"), cwd, {})}
@@ -204,7 +199,6 @@ MPI_MODULE = {"lib_in_mpi4py_in_INIT": "", "lib_in_mpi4py_in_MPI": ""}
     ({"other": "x = 1"}, ("module", "launcher.trainer"), False),
 ])  # fmt: skip
 def test_programs_that_use_mpi(write, sources, program, expected):
-    """By mpi4py, wherever the program or a module of its own imports it; not what only has its name."""
     assert uses_mpi(command(*program), write(**sources), {"PYTHONPATH": "lib"}) is expected
 
 
@@ -222,5 +216,4 @@ def test_programs_whose_own_file_speaks_of_mpi(write, kind, target, expected):
 
 
 def test_the_bundled_trainer_is_no_program_of_mpi():
-    """It meets by MPI only where an engine has started it; even read from its own sources."""
     assert not uses_mpi(command("module", "launcher.trainer"), Path(__file__).parents[2], {})

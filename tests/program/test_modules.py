@@ -55,12 +55,10 @@ def test_what_python_does_not_find_is_named(missing, target, name):
     "hooked.virtual", "ending", "ending.sub", "calling.any", "os.path",
 ])  # fmt: skip
 def test_what_is_there_or_may_be_is_not(missing, target):
-    """A package may name other places for its modules, which only importing it would tell."""
     assert missing("-m", target) is None
 
 
 def test_the_search_is_that_of_the_ranks(missing, tmp_path):
-    """Their PYTHONPATH and their options count; a site's own start may add places."""
     assert missing("-m", "far", PYTHONPATH="lib") is None
     assert missing("-E", "-m", "far", PYTHONPATH="lib") == "far"
     assert missing("-I", "-m", "train") == "train"

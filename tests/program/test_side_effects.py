@@ -19,7 +19,6 @@ print(numpy._core.multiarray._set_madvise_hugepage(True), flush=True)
 
 
 def test_a_change_before_an_import_is_seen_by_it(tmp_path):
-    """A rank prints what Python alone prints, unless numpy is preloaded all the same."""
     numpy = pytest.importorskip("numpy")
     if not hasattr(numpy._core.multiarray, "_set_madvise_hugepage"):
         pytest.skip("another numpy")

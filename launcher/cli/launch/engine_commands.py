@@ -59,8 +59,8 @@ def engine_for(
         TlaunchError: the engine is not installed, or cannot start agents on these servers.
     """
     stretches = stretches_of(servers) if mpi_ranks else ()
-    places = tuple(servers[stretch.server_index] for stretch in stretches) or servers
-    counts = [stretch.count for stretch in stretches] or None
+    places = tuple(servers[index] for index, _ in stretches) or servers
+    counts = [count for _, count in stretches] or None
     if options.engine == "slurm":
         _refuse_several()
         make = partial(slurm_command, read_allocation(os.environ))

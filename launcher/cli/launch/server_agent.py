@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from launcher.cli.launch.elastic import attempt_spec
-from launcher.cluster.agent_setup import awaited_begin, check_table, get_ready, is_examination, received_job, start
+from launcher.cluster.agent_setup import awaited_begin, check_table, get_ready, received_job, start
+from launcher.cluster.job import EXAMINATION
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
 from launcher.cluster.lost_agents import longest_s, report_freed_in_background
@@ -33,7 +34,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
     """
     members, trouble = (None, None) if place is None else _members(place, endpoint)
     membership = join(endpoint, _info(engine_rank, place), until, lambda _why: None)
-    if is_examination(membership):
+    if membership.welcome.job == EXAMINATION:
         from launcher.cluster.probe_server import serve_probes  # only for `tlaunch doctor`
 
         serve_probes(membership)

@@ -84,11 +84,7 @@ _HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of anot
 
 
 def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the rank given by the innermost engine that started this process, or None. `pid` is this process's pid.
-
-    Raises:
-        UsageError: a variable is not a whole number or out of range, or two engines contradict each other.
-    """
+    """Return the rank of this process `pid` by its innermost engine, or None; raise UsageError for odd variables."""
     if (task := read_task(environment, pid)) is not None:
         return task  # started directly by srun; variables of other engines are inherited
     slurm = _slurm_rank(environment)
@@ -110,11 +106,7 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
 
 
 def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the Slurm task of this process, or None. A task that is only an ancestor of this process does not count.
-
-    Raises:
-        UsageError: as `read_engine_rank`.
-    """
+    """Return the Slurm task that this process itself is, or None; raise as `read_engine_rank`."""
     return _slurm_rank(environment) if environment.get("SLURM_TASK_PID") == str(pid) else None
 
 
@@ -130,7 +122,9 @@ def _slurm_rank(environment: Mapping[str, str]) -> EngineRank | None:
     job = "slurm-" + ".".join(environment[name] for name in parts if environment.get(name))
     # Only inside a step: a batch job's shell passes its SLURMD_NODENAME on, even to processes on other nodes.
     node = environment.get("SLURMD_NODENAME") or None
-    return _read(_SLURM, environment, job, _tasks_on_node(environment), node)
+    index, tasks = environment.get("SLURM_NODEID", ""), counts_per_node(environment, "SLURM_STEP_TASKS_PER_NODE")
+    local_size = tasks[int(index)] if index.isdecimal() and int(index) < len(tasks) else None
+    return _read(_SLURM, environment, job, local_size, node)
 
 
 def _read(
@@ -181,16 +175,17 @@ def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
     return "-".join(part for part in (namespace, key[:8]) if part)
 
 
-def _tasks_on_node(environment: Mapping[str, str]) -> int | None:
-    """Return the number of tasks on this node. In Slurm's notation, 2(x2),1 means 2 tasks, 2 tasks and 1 task."""
-    node = environment.get("SLURM_NODEID", "")
-    counts: list[int] = []
-    for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
-            return None
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
+def counts_per_node(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
+    """Return a variable of Slurm that counts something on each node, in Slurm's order; empty if it is not valid.
+
+    >>> counts_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, "SLURM_JOB_CPUS_PER_NODE")
+    (72, 72, 36)
+    """
+    parts = environment.get(name, "").split(",")
+    counts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part, re.ASCII) for part in parts]
+    if not all(counts):
+        return ()
+    return tuple(int(count[1]) for count in counts if count for _ in range(int(count[2] or 1)))
 
 
 # --- the MPI library ---
@@ -247,10 +242,7 @@ class MpiLibrary:
 def library_of_python(
     interpreter: Sequence[str], environment: Mapping[str, str], cwd: Path, first_on_path: str = ""
 ) -> MpiLibrary | None:
-    """Return the MPI library that mpi4py loads, or None if unknown. Starts the interpreter, which takes about 0.1 s.
-
-    `interpreter` is the command with its options; `first_on_path` is the directory of the script.
-    """
+    """Return the MPI library that mpi4py loads, or None, in 0.1 s. `first_on_path`: the script's directory."""
     import subprocess  # noqa: PLC0415 - only some ranks ask
 
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError):

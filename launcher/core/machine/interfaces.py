@@ -148,14 +148,11 @@ def traffic(path: Path = _TRAFFIC) -> dict[str, int]:
 
 def _answers(kernel: socket.socket) -> Iterator[Held]:
     while True:
-        data = kernel.recv(_ANSWER_BYTES)
-        while data:
-            length, kind, _, _, _ = _HEADER.unpack_from(data)
-            if kind in {_DONE, _ERROR} or length < _HEADER.size:
+        for kind, message in _parts(kernel.recv(_ANSWER_BYTES), _HEADER):
+            if kind in {_DONE, _ERROR}:
                 return
-            if kind == _NEW_ADDRESS and (held := _held(data[_HEADER.size : length])):
+            if kind == _NEW_ADDRESS and (held := _held(message)):
                 yield held
-            data = data[_aligned(length) :]
 
 
 def _held(message: bytes) -> Held | None:
@@ -163,7 +160,7 @@ def _held(message: bytes) -> Held | None:
     family, prefix, _, _, index = _ADDRESS_MESSAGE.unpack_from(message)
     if family not in {socket.AF_INET, socket.AF_INET6}:
         return None
-    attributes = dict(_attributes(message[_ADDRESS_MESSAGE.size :]))
+    attributes = dict(_parts(message[_ADDRESS_MESSAGE.size :], _ATTRIBUTE))
     packed = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
     try:
         interface = socket.if_indextoname(index)
@@ -173,14 +170,11 @@ def _held(message: bytes) -> Held | None:
     return None if packed is None else Held(interface, label or interface, ip_address(packed), prefix)
 
 
-def _attributes(data: bytes) -> Iterable[tuple[int, bytes]]:
-    while len(data) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(data)
-        if length < _ATTRIBUTE.size:
+def _parts(data: bytes, header: struct.Struct) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and the content of messages or attributes. Each header begins with the length and the kind."""
+    while len(data) >= header.size:
+        length, kind, *_ = header.unpack_from(data)
+        if length < header.size:
             return
-        yield kind, data[_ATTRIBUTE.size : length]
-        data = data[_aligned(length) :]
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
+        yield kind, data[header.size : length]
+        data = data[(length + 3) & ~3 :]  # they are aligned

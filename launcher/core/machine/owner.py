@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,19 +43,13 @@ def called(uid: int | None) -> str:
     """Return a user's name and uid, for example `alice (uid 1001)`."""
     if uid is None:
         return "an unknown user"
-    with suppress(KeyError, ImportError):
-        import pwd  # noqa: PLC0415 - only messages need it
-
+    with suppress(KeyError):
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     return f"uid {uid}"
 
 
 def uids_of_file(path: str | Path) -> frozenset[int]:
-    """Return the owners of a file. For a symbolic link, these are the owners of the link and of its target.
-
-    Raises:
-        OSError: the file does not exist, or is not accessible.
-    """
+    """Return the owners of a file, and for a link also of its target; raise OSError if it is not accessible."""
     uids = {os.lstat(path).st_uid}
     with suppress(OSError):
         uids.add(os.stat(path).st_uid)  # noqa: PTH116 - `path` may be a str

@@ -186,8 +186,6 @@ def boot_id() -> str:
 
 @frozen
 class Usage:
-    """The resources used by a process and its descendants together."""
-
     ticks: int  # processor time since their start, including reaped processes; never decreases
     rss_bytes: int  # of living processes; shared pages count once per process
 
@@ -197,10 +195,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the usage of each leader by pid: of itself, its descendants, and orphans in its session.
-
-    Leaders that have ended are missing; without /proc, all are missing. One scan serves all leaders.
-    """
+    """Return the usage of each living leader with its descendants, and orphans in its session, in one scan."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
@@ -219,10 +214,7 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
 
 def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
-    """Return the seconds that a process's main thread (or this thread) waited for a core; None if unknown.
-
-    Source: Documentation/scheduler/sched-stats.rst of Linux.
-    """
+    """Return the seconds that a process's main thread (or this one) waited for a core (sched-stats.rst), or None."""
     try:
         with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - fast, for every rank
             return int(file.read(256).split()[1]) / 1e9
@@ -253,7 +245,6 @@ def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
 
 
 def own_limit() -> int:
-    """Return the maximum number of descriptors that this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -263,10 +254,7 @@ def limit_to(files: int) -> None:
 
 
 def make_room(files: int) -> bool:
-    """Raise this process's limit of open files if necessary. Return True if it can open `files` files.
-
-    Child processes inherit the limit, so call this after the last one has started.
-    """
+    """Raise the limit of open files if necessary, after the last child has started; return True if it suffices."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -277,11 +265,7 @@ def make_room(files: int) -> bool:
 
 
 def make_room_for_servers(count: int) -> None:
-    """Raise the limit of open files for one connection to each of `count` servers.
-
-    Raises:
-        UnreadableError: the system's limit is too low.
-    """
+    """Raise the limit of open files for `count` connections; raise UnreadableError if the system's limit is too low."""
     if not make_room(count):
         raise UnreadableError(
             f"{count} servers need {count} connections, but the limit of open files is {own_limit()}",
@@ -328,12 +312,10 @@ def own_directory() -> Path | None:
 
 
 def davinci_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """Return the ids of this machine's Ascend devices in ascending order."""
     return _numbers(_DAVINCI, directory)
 
 
 def nvidia_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
-    """Return the minor numbers of NVIDIA devices that this process can see, in ascending order."""
     return _numbers(_NVIDIA, directory)
 
 

@@ -36,8 +36,6 @@ class JobServer:
 
 @frozen
 class Block:
-    """Consecutive ranks on one server."""
-
     name: str
     count: int
 
@@ -52,8 +50,6 @@ class Claim:
 
 @frozen
 class SecretVariable:
-    """A variable whose value comes from a Kubernetes Secret."""
-
     variable: str
     secret: str
     key: str
@@ -61,8 +57,6 @@ class SecretVariable:
 
 @frozen
 class JobOptions:
-    """The options that only job files have. Templates see each as a variable."""
-
     flavor: str = ""
     tlaunch: str = "tlaunch"
     image: str | None = None

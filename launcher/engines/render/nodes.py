@@ -20,8 +20,6 @@ from launcher.rank_table.ip import address_family
 
 @frozen
 class Nodes:
-    """The nodes that a job requests, apart from their number."""
-
     names: tuple[str, ...] = ()  # as Slurm names them; empty: no nodes are requested by name
     devices_per_node: int | None = None  # of any nodes; None: the job reads its rank table, or is not a Slurm job
     note: str = ""  # for the user; may be empty
@@ -29,11 +27,7 @@ class Nodes:
 
 
 def unnamed_cluster(nodes: int, devices: int) -> Cluster:
-    """Return a cluster of `nodes` unnamed nodes.
-
-    Raises:
-        UsageError: more devices than a cluster may have.
-    """
+    """Return a cluster of `nodes` unnamed nodes; raise UsageError if it would have too many devices."""
     if nodes * devices > MAX_COUNT:
         raise UsageError(
             f"--nodes {nodes} with --devices {devices} each make {nodes * devices:,} ranks, but a cluster has at most "
@@ -47,9 +41,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
     """Return the nodes for a job of `cluster` whose ranks are on `used`.
 
     pinned: always request the table's own servers. chosen_by_hand: an option for sbatch already names nodes.
-
-    Raises:
-        UsageError: nodes must be requested by name, but their Slurm names are unknown.
+    Raises UsageError if nodes must be requested by name, but their Slurm names are unknown.
     """
     if cluster.source is None:
         if pinned:

@@ -67,7 +67,6 @@ def word(value: Any) -> str:
 
 
 def masked(value: Any) -> Any:
-    """Return the words of a command, or variables by name, with secrets masked."""
     return masked_environment(value) if isinstance(value, Mapping) else masked_argv(value)
 
 
@@ -95,11 +94,7 @@ FILTERS = {
 
 
 def fill(template: str, job: Job) -> str:
-    """Return the text of `template` for `job`.
-
-    Raises:
-        UsageError: a value cannot be expressed in the format.
-    """
+    """Return the text of `template` for `job`; raise UsageError if a value cannot be expressed in the format."""
     environment = Environment(  # noqa: S701 - not HTML; a filter of each format writes every value
         loader=FileSystemLoader(data_dir("templates") / "render"),
         undefined=StrictUndefined,

@@ -72,7 +72,6 @@ def test_only_srun_s_own_ranks_are_told_the_name_of_their_node():
 
 
 def test_engines_that_contradict_each_other_are_refused():
-    """MPICH's mpiexec inside a rank of Open MPI: nobody can tell which one is meant."""
     with pytest.raises(UsageError, match="Open MPI says rank 3 of 4, MPICH or Intel MPI says rank 0 of 2") as error:
         read_engine_rank({**OPEN_MPI_5, "PMI_RANK": "0", "PMI_SIZE": "2"}, PID)
     assert "env -i" in error.value.hint
@@ -97,8 +96,6 @@ def test_tasks_on_a_node_are_read_in_slurm_s_notation():
 
 
 def test_a_job_s_name_becomes_part_of_a_file_s():
-    """Whatever an engine calls it. Long ones are shortened, not cut: they stay different."""
-
     def token(job):
         return EngineRank("x", 0, 1, 0, 1, job).job_token
 
@@ -110,6 +107,5 @@ def test_a_job_s_name_becomes_part_of_a_file_s():
 
 
 def test_a_task_is_the_process_that_srun_started():
-    """What it starts is none, nor is the shell of a batch job."""
     assert read_task(SRUN, PID).global_rank == 3
     assert (read_task(SRUN, PID + 1), read_task(BATCH, PID)) == (None, None)

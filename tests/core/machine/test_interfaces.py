@@ -10,14 +10,7 @@ from ipaddress import ip_address
 import psutil
 import pytest
 
-from launcher.core.machine.interfaces import (
-    Held,
-    are_on_loopback,
-    held_addresses,
-    interface_of,
-    interface_variables,
-    traffic,
-)
+from launcher.core.machine import interfaces
 from launcher.core.records import Device, Server
 
 LOOPBACK = ("lo", "127.0.0.1/8"), ("lo", "::1/128")
@@ -27,11 +20,10 @@ FABRIC_6 = ("ib0", "fd00:88::1/64")
 
 
 def held(*entries):
-    """Of (label, address/prefix), in the kernel's order."""
     made = []
     for label, text in (*entries, *LOOPBACK):
         address, _, prefix = text.partition("/")
-        made.append(Held(label.partition(":")[0], label, ip_address(address), int(prefix)))
+        made.append(interfaces.Held(label.partition(":")[0], label, ip_address(address), int(prefix)))
     return made
 
 
@@ -66,8 +58,7 @@ BOTH = (ETHERNET, FABRIC)
     (("10.88.0.1",), (), {}, None),
 ])  # fmt: skip
 def test_the_interface_is_the_one_that_alone_has_the_address_of_the_table(called, entries, meanings, expected):
-    """And whose first address, which libraries take, is in the same network; else libraries choose."""
-    assert interface_of(called, held(*entries), meanings) == expected
+    assert interfaces.interface_of(called, held(*entries), meanings) == expected
 
 
 @pytest.mark.parametrize(("names", "loopback"), [
@@ -75,19 +66,18 @@ def test_the_interface_is_the_one_that_alone_has_the_address_of_the_table(called
     (("h1", "h2"), False),
 ])  # fmt: skip
 def test_servers_that_are_all_on_loopback_reach_each_other_by_it(names, loopback):
-    """As they are tried by hand on one machine; the whole network 127 is the loopback interface's."""
     servers = [Server(name, (Device(0, rank),)) for rank, name in enumerate(names)]
-    assert are_on_loopback(servers) is loopback
+    assert interfaces.are_on_loopback(servers) is loopback
     own = ("127.0.0.1", "127.0.0.2")
-    assert all(interface_of((address,), held(ETHERNET), {}, on_loopback=True) == "lo" for address in own)
+    assert all(interfaces.interface_of((address,), held(ETHERNET), {}, on_loopback=True) == "lo" for address in own)
 
 
 def test_each_library_is_told_the_whole_name_as_it_reads_it():
     """Of NCCL and HCCL ib1 would be ib10 too."""
-    assert interface_variables("ib1") == {
+    assert interfaces.interface_variables("ib1") == {
         "GLOO_SOCKET_IFNAME": "ib1", "TP_SOCKET_IFNAME": "ib1", "NCCL_SOCKET_IFNAME": "=ib1", "HCCL_SOCKET_IFNAME": "=ib1",
     }  # fmt: skip
-    assert interface_variables(None) == {}
+    assert interfaces.interface_variables(None) == {}
 
 
 def test_the_kernel_tells_what_getifaddrs_tells_in_its_order():
@@ -96,9 +86,9 @@ def test_the_kernel_tells_what_getifaddrs_tells_in_its_order():
         name: [entry.address.partition("%")[0] for entry in entries if entry.family in families]
         for name, entries in psutil.net_if_addrs().items()
     }
-    found = {name: [str(one.address) for one in held_addresses() if one.label == name] for name in expected}
+    found = {name: [str(one.address) for one in interfaces.held_addresses() if one.label == name] for name in expected}
     assert found == expected
-    assert {one.prefix for one in held_addresses() if str(one.address) == "127.0.0.1"} == {8}
+    assert {one.prefix for one in interfaces.held_addresses() if str(one.address) == "127.0.0.1"} == {8}
 
 
 def test_an_alias_is_an_address_of_its_interface():
@@ -124,6 +114,6 @@ def test_traffic_is_counted_both_ways(tmp_path):
         "    lo:     100 1 0 0 0 0 0 0      100 1 0 0 0 0 0 0\n"
         "enp129s0f0: 7 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n"
     )
-    assert traffic(written) == {"lo": 200, "enp129s0f0": 12}
-    assert traffic(tmp_path / "none") == {}
-    assert "lo" in traffic()
+    assert interfaces.traffic(written) == {"lo": 200, "enp129s0f0": 12}
+    assert interfaces.traffic(tmp_path / "none") == {}
+    assert "lo" in interfaces.traffic()

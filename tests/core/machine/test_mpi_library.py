@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.machine.engine_rank import (
-    is_of_open_mpi_4,
-    library_called,
-    library_of_python,
-    library_that_says,
-    variables_for,
-    why_apart,
-)
+from launcher.core.machine import engine_rank
 
 OPEN_MPI_4 = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022"
 OPEN_MPI_3 = "Open MPI v3.1.6, package: Open MPI user@localhost Distribution, ident: 3.1.6"
@@ -33,12 +26,11 @@ BY_NOBODY = {}
 
 
 def test_a_library_is_known_by_its_words():
-    """As people call it; of the files that are loaded, the one of another language is not the library itself."""
-    names = [library_that_says(said).name for said in (OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL, STRANGE, "")]
+    names = [engine_rank.library_that_says(said).name for said in (OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL, STRANGE, "")]
     open_mpi = ["Open MPI 4.1.4", "Open MPI 5.0.11"]
     assert names == [*open_mpi, "MPICH 5.0.2", "Intel MPI 2021.18.1", "CRAY MPICH version 8.1.27.26", ""]
     loaded = ["/usr/lib/libmpi_cxx.so.40", "/usr/lib/libmpi.so.40.30.4"]
-    assert library_that_says(OPEN_MPI_4, loaded).path == "/usr/lib/libmpi.so.40.30.4"
+    assert engine_rank.library_that_says(OPEN_MPI_4, loaded).path == "/usr/lib/libmpi.so.40.30.4"
 
 
 INTEL_PMI2 = {**BY_SRUN_PMIX, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}
@@ -64,16 +56,20 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("known", "pairs"), [(library_that_says, PAIRS), (library_called, NAMES)])
+@pytest.mark.parametrize(
+    ("known", "pairs"), [(engine_rank.library_that_says, PAIRS), (engine_rank.library_called, NAMES)]
+)
 def test_whether_a_library_goes_with_its_engine(known, pairs):
     """As was measured: apart it ends with 0 and wrong numbers, or with an error, or never. The unknown is not refused."""
     for environment, together, apart in pairs:
-        assert [each for each in together if why_apart(known(each), environment)] == []
-        assert [each for each in apart if why_apart(known(each), environment) is None] == []
+        assert [each for each in together if engine_rank.why_apart(known(each), environment)] == []
+        assert [each for each in apart if engine_rank.why_apart(known(each), environment) is None] == []
 
 
 def test_other_libraries_are_none_of_mpi():
-    assert not any(map(library_called, ("libc.so.6", "libmpich.so.1", "libmpi", "xlibmpi.so.12", "libmpi.so.12x")))
+    assert not any(
+        map(engine_rank.library_called, ("libc.so.6", "libmpich.so.1", "libmpi", "xlibmpi.so.12", "libmpi.so.12x"))
+    )
 
 
 def stub(directory, says):
@@ -93,27 +89,28 @@ def test_python_is_asked_and_nothing_is_initialised(tmp_path):
     """
     environment = stub(tmp_path, MPICH)
     (tmp_path / "packages" / "sitecustomize.py").write_text("print('hello')")
-    assert library_of_python((sys.executable, "-u"), environment, tmp_path).name == "MPICH 5.0.2"
+    assert engine_rank.library_of_python((sys.executable, "-u"), environment, tmp_path).name == "MPICH 5.0.2"
     (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
     elsewhere = tmp_path / "scripts"
     elsewhere.mkdir()
-    assert library_of_python((sys.executable,), environment, tmp_path) is None
-    assert library_of_python((sys.executable,), environment, tmp_path, str(elsewhere)).name == "MPICH 5.0.2"
+    assert engine_rank.library_of_python((sys.executable,), environment, tmp_path) is None
+    assert engine_rank.library_of_python((sys.executable,), environment, tmp_path, str(elsewhere)).name == "MPICH 5.0.2"
 
 
 @pytest.mark.parametrize("says", [None, "raise RuntimeError('cannot load MPI library')", "import os; os._exit(0)"])
 def test_a_python_that_does_not_tell(tmp_path, says):
-    """No mpi4py, none that finds its MPI, and one that ends."""
     environment = stub(tmp_path, "")
     code = tmp_path / "packages" / "mpi4py" / ("__init__.py" if says is None else "MPI.py")
     code.write_text(says or "raise ImportError")
-    assert library_of_python((sys.executable,), environment, tmp_path) is None
-    assert library_of_python((str(Path("/nowhere/python")),), environment, tmp_path) is None
+    assert engine_rank.library_of_python((sys.executable,), environment, tmp_path) is None
+    assert engine_rank.library_of_python((str(Path("/nowhere/python")),), environment, tmp_path) is None
 
 
 def test_open_mpi_5_under_the_mpirun_of_4_is_kept_from_hanging():
     def added(said, environment):
-        return variables_for(library_that_says(said), by_open_mpi_4=is_of_open_mpi_4(environment))
+        return engine_rank.variables_for(
+            engine_rank.library_that_says(said), by_open_mpi_4=engine_rank.is_of_open_mpi_4(environment)
+        )
 
     assert added(OPEN_MPI_5, BY_OPEN_MPI_4) == {"OMPI_MCA_coll": "^han"}
     assert not any(added(said, BY_OPEN_MPI_4) for said in (OPEN_MPI_4, OPEN_MPI_OF_NO_NUMBER, MPICH_WITH_PMIX))

@@ -52,7 +52,6 @@ def test_a_zombie_does_not_live():
 
 
 def test_a_process_of_any_name_and_the_signals_that_it_handles(wait_until):
-    """A handler of one's own counts; ignoring and the default action do not."""
     program = (
         "import signal; signal.signal(10, print); signal.signal(12, signal.SIG_IGN); signal.signal(40, print);"
         "open('/proc/self/comm','w').write('a) Z 1 (b'); print(flush=True); input()"
@@ -69,7 +68,6 @@ def test_a_process_of_any_name_and_the_signals_that_it_handles(wait_until):
 
 
 def test_children_and_orphans_of_a_session_count():
-    """For their leader alone, also where another leader is above it."""
     process = subprocess.Popen([sys.executable, "-c", TREE], stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert process.stdout.read(2) == b".."
@@ -118,7 +116,6 @@ for soft, files, opened in {cases}:
 
 
 def test_a_limit_is_raised_as_far_as_is_needed_and_allowed():
-    """As many files can then be opened, beside the few that are open; the hard limit of 400 stays."""
     expected = {
         # High enough: nothing is raised without need, nor ever lowered.
         **{(200, files): (1, 200) for files in (0, 100, 200 - SPARE)},
@@ -135,7 +132,6 @@ def test_a_limit_is_raised_as_far_as_is_needed_and_allowed():
 
 
 def test_mounts_are_those_of_the_system():
-    """Also names with spaces, which the table writes in octal."""
     found = {mount.point: mount.kind for mount in mounts()}
     assert found["/proc"] == "proc"
     assert all(Path(point).exists() or "\\" not in point for point in found)
