@@ -123,8 +123,7 @@ class _Call:
     def give_up(self) -> None:
         """End the call at its deadline. An established connection without data leads to a wrong listener."""
         if self._is_answered:
-            is_there = len(self._heard) > ANSWER_BYTES
-            self._end(Outcome.LOSES_BACK if is_there else Outcome.LOSES_THERE)
+            self._end(Outcome.LOSES_BACK if len(self._heard) > ANSWER_BYTES else Outcome.LOSES_THERE)
             return
         stood = self.round_trip_s is not None
         self._end(Outcome.WRONG_ANSWER if stood else Outcome.TIMED_OUT, "it sends no data" if stood else None)

@@ -6,6 +6,7 @@ import math
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
+from launcher.core.text import counted
 
 
 def resolve_layout(
@@ -31,12 +32,12 @@ def resolve_layout(
     product = f"dp * mp * pp = {dp} * {mp} * {pp} = {layout.world_size}"
     if layout.world_size > device_count:
         raise RefusedLayoutError(
-            f"{product} is more than {_devices(device_count)}", hint=_fitting(layout, device_count)
+            f"{product} is more than {counted(device_count, 'device')}", hint=_fitting(layout, device_count)
         )
     if layout.world_size < device_count and not allow_idle_devices:
         idle = device_count - layout.world_size
         raise RefusedLayoutError(
-            f"{product} leaves {_devices(idle)} of {device_count} idle",
+            f"{product} leaves {counted(idle, 'device')} of {device_count} idle",
             hint=f"{_fitting(layout, device_count)}, or pass --allow-idle-devices",
         )
     return layout
@@ -75,8 +76,4 @@ def _fitting(wanted: Layout, device_count: int) -> str:
     choices = ", ".join(
         f"--dp {near.dp} --mp {near.mp} --pp {near.pp}" for near in nearest_layouts(wanted, device_count)
     )
-    return f"the nearest that fit {_devices(device_count)}: {choices}"
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
+    return f"the nearest that fit {counted(device_count, 'device')}: {choices}"

@@ -74,8 +74,7 @@ class Entry:
 
     def concerns(self, table: Table) -> bool:
         """Return whether the rule applies to the table's format and to the program that reads it."""
-        of_format = self.formats is None or table.format in self.formats
-        return of_format and self.consumer in (None, table.consumer)
+        return (self.formats is None or table.format in self.formats) and self.consumer in (None, table.consumer)
 
 
 CATALOGUE: dict[str, Entry] = {}

@@ -109,8 +109,7 @@ def _no_table(document: Any, found: Format | None) -> Found:
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
         return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
-    kinds = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    kind = kinds.get(type(document), "a number")
+    kind = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(document), "a number")
     hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
     return "RT201", Finding((), f"a rank table is a JSON object, this is {kind}", hint)
 

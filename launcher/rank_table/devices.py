@@ -159,12 +159,10 @@ def parse_hccn_conf(text: str, name: str) -> HccnConf:
         message = f"{name}: {reader.faults[0]}"
         if (count := len(reader.faults)) > 1:
             more = [f"... and {count - FAULTS_SHOWN} more"] if count > FAULTS_SHOWN else []
-            shown = [f"{name}: {count} lines cannot be used", *reader.faults[:FAULTS_SHOWN], *more]
-            message = "\n  ".join(shown)
+            message = "\n  ".join([f"{name}: {count} lines cannot be used", *reader.faults[:FAULTS_SHOWN], *more])
         raise UnreadableError(message, hint="correct the file, or use --device-ids and --devices")
     if not reader.ids:
-        hint = "add lines such as address_0=192.168.100.100"
-        raise UnreadableError(f"{name} names no device", hint=hint)
+        raise UnreadableError(f"{name} names no device", hint="add lines such as address_0=192.168.100.100")
     return HccnConf(reader.devices(), tuple(reader.notes))
 
 

@@ -48,12 +48,7 @@ def render_problems(problems: Sequence[Problem], document: Document, name: str, 
 
 
 def render_each(
-    problems: Sequence[Problem],
-    document: Document,
-    name: str,
-    style: Style = plain,
-    *,
-    columns: int | None = None,
+    problems: Sequence[Problem], document: Document, name: str, style: Style = plain, *, columns: int | None = None
 ) -> list[str]:
     """Return the text of each of the first `MAX_SHOWN` problems; a last text counts the rest."""
     shown = []
@@ -61,11 +56,7 @@ def render_each(
         number = f"{problem.line:>5} | "
         room = max(min(columns or MAX_COLUMNS, MAX_COLUMNS) - len(number), MIN_EXCERPT_COLUMNS)
         source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width, room)
-        lines = [
-            headline(problem, name, style),
-            f"{number}{source}".rstrip(),
-            f"{'| ':>{len(number)}}{caret}",
-        ]
+        lines = [headline(problem, name, style), f"{number}{source}".rstrip(), f"{'| ':>{len(number)}}{caret}"]
         if problem.hint:
             lines.append(f"{'':>5} hint: {problem.hint}")
         shown.append("\n".join(lines))

@@ -116,8 +116,6 @@ class ServerRow(NamedTuple):
 
 
 class PodRow(NamedTuple):
-    """A super pod of a v1.2 table."""
-
     pointer: Pointer
     super_pod_id: str | None
     members: tuple[tuple[Pointer, str | None], ...]  # pointer and server_id of each entry
@@ -139,6 +137,7 @@ class Table:
     pods: tuple[PodRow, ...] = ()  # empty if the table names no super pods
     complete: bool = True  # whether every list exists and every entry was read; if not, counts are meaningless
     keys: frozenset[str] = frozenset()  # the keys of all objects of the document
+    groups: tuple[GroupRow, ...] = ()  # empty for formats without groups
 
     @cached_property
     def devices(self) -> tuple[DeviceRow, ...]:
@@ -148,7 +147,16 @@ class Table:
     def ranks_are_sound(self) -> bool:
         """True if the ranks are exactly 0 .. n-1, so that rules about their order make sense."""
         ranks = {device.global_rank for device in self.devices}
-        return len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
+        return self.servers_are_complete and len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
+
+    @cached_property
+    def servers_are_complete(self) -> bool:
+        """True unless groups hide devices of servers: an instance names no server, or an entry could not be read."""
+        return not self.groups or (
+            all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
+            and all(one.entry_count == (one.device_count or 0) for group in self.groups for one in group.instances)
+            and all(server.server_id for server in self.servers)
+        )
 
     @cached_property
     def packed_addresses(self) -> dict[str, bytes | None]:
@@ -241,8 +249,6 @@ class InstanceRow(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """A group of instances."""
-
     pointer: Pointer
     fields: dict[str, Any]
     instances: tuple[InstanceRow, ...]
@@ -251,33 +257,6 @@ class GroupRow(NamedTuple):
     def instance_count(self) -> int | None:
         """The length of its list of instances, including invalid entries; None without a list."""
         return entry_count(self.fields, "instance_list")
-
-
-@frozen
-class GroupTable(Table):
-    """A table whose servers are derived from its instances. An instance without server_id counts as its own server."""
-
-    groups: tuple[GroupRow, ...] = ()
-
-    @cached_property
-    def servers_are_complete(self) -> bool:
-        """True if every instance names its server and every entry was read, so that devices per server are known."""
-        whole = all(
-            instance.entry_count == (instance.device_count or 0)
-            for group in self.groups
-            for instance in group.instances
-        )
-        groups_are_whole = all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
-        return whole and groups_are_whole and all(server.server_id for server in self.servers)
-
-    @cached_property
-    def ranks_are_sound(self) -> bool:
-        return self.servers_are_complete and super().ranks_are_sound
-
-
-def groups_of(table: Table) -> tuple[GroupRow, ...]:
-    """Return the groups of a table; empty for formats without groups."""
-    return table.groups if isinstance(table, GroupTable) else ()
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:

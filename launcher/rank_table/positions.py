@@ -110,8 +110,7 @@ class _Locator:
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:
-            end = at + 1 if is_container else _scalar_end(self.text, at)
-            self.places[wanted[_FOUND]] = Place(key_at, at, end)
+            self.places[wanted[_FOUND]] = Place(key_at, at, at + 1 if is_container else _scalar_end(self.text, at))
         if not is_container:
             return _scalar_end(self.text, at)
         at, index = at + 1, 0

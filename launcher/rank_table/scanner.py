@@ -91,8 +91,7 @@ class _Stack:
         frame = self.frames[-1]
         first = frame.seen.setdefault(key, at)
         if first != at and len(self.repeats) < MAX_REPEATS:
-            pointer = (*(inner.name for inner in self.frames[2:]), key)
-            self.repeats.append(RepeatedKey(pointer, first, at))
+            self.repeats.append(RepeatedKey((*(inner.name for inner in self.frames[2:]), key), first, at))
             self.has_enough = self._only_repeats and len(self.repeats) == MAX_REPEATS
         frame.key, frame.comma = key, None
 
@@ -373,8 +372,7 @@ class Scanner:
             return
         still = "a bracket is" if len(closings) == 1 else f"{len(closings)} brackets are"
         hint = f"copy the file again, or add {closings[:20]} at its end"
-        at = max(self._last.end - 1, 0)
-        self._log.stop(Fault("RT108", at, 1, f"the file ends while {still} open", hint))
+        self._log.stop(Fault("RT108", max(self._last.end - 1, 0), 1, f"the file ends while {still} open", hint))
 
     def _expected(self) -> str:
         if self._expect == self._colon:

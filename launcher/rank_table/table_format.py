@@ -156,8 +156,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
     """Return the key of another format's list if the document has it instead of the list of `found`."""
-    own = LISTS[found]
-    return None if own in document else next((key for key in LISTS.values() if key in document), None)
+    return None if LISTS[found] in document else next((key for key in LISTS.values() if key in document), None)
 
 
 def _unversioned(document: dict[str, Any]) -> Format | None:
@@ -167,8 +166,7 @@ def _unversioned(document: dict[str, Any]) -> Format | None:
         return Format.LAB
     if {"group_list", "group_count"} & document.keys():
         return Format.CLOUD
-    by_list = {"rank_list": Format.V2_0, "node_list": Format.V1_1, "server_list": Format.V1_0}
-    for key, found in by_list.items():
+    for key, found in {"rank_list": Format.V2_0, "node_list": Format.V1_1, "server_list": Format.V1_0}.items():
         if key in document:
             return found
     return Format.V1_0 if {"server_count", "status"} & document.keys() else None

@@ -25,7 +25,7 @@ from launcher.core.text import printable
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.diagnostics import Problem, located_problems, render_problems
 from launcher.rank_table.document import Document, parse_document
-from launcher.rank_table.model import Table, groups_of
+from launcher.rank_table.model import Table
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.table_format import Format
 
@@ -135,7 +135,7 @@ def unread_note(reports: Iterable[TableReport]) -> str | None:
         unknown = (warning.pointer for warning in report.warnings if warning.code == "RT401")
         keys |= {at.rpartition("/")[2].replace("~1", "/").replace("~0", "~"): None for at in unknown}
         # HCCL does not read the server_list of legacy-lab.
-        if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
+        if report.table is not None and any("server_list" in group.fields for group in report.table.groups):
             keys["server_list"] = None
     if not keys:
         return None

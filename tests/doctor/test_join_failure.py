@@ -90,7 +90,6 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
     ("try again.", ["try again."]),
 ])  # fmt: skip
 def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
-    """With how it ended; what an engine prints last is how to get help."""
     found = diagnose_output(lines, ENDED)
     assert (found.code, found.why) == ("did-not-come", f"no agent connected; {ENDED}: {quoted}")
 

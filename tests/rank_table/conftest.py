@@ -14,7 +14,6 @@ from .tables import make_table
 
 
 def error_of(function, *arguments, kind=UsageError):
-    """The message of a refusal, which has a hint."""
     with pytest.raises(kind) as caught:
         function(*arguments)
     assert caught.value.hint

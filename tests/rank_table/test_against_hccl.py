@@ -62,7 +62,6 @@ SOUND = [(name, chip) for name, (_, known) in mutated_tables.SEEDS.items() for c
 
 @pytest.mark.parametrize(("name", "chip"), SOUND)
 def test_both_take_a_sound_table(name, chip):
-    """Before anything is changed, tlaunch and the oracle take each table on each of its chips."""
     report, refusal = judge(json.dumps(mutated_tables.SEEDS[name][0]).encode(), chip)
     assert report.valid, report.render()
     assert refusal is None
@@ -116,8 +115,7 @@ def test_published_tables_are_judged_as_hccl_does(name):
 
 def test_oracle_knows_nothing_of_the_launcher():
     """Two readings of HCCL's source that share code would share its faults."""
-    paths = [Path(tables.__file__), Path(mutated_tables.__file__), *Path(hccl_oracle.__file__).parent.glob("*.py")]
-    for path in paths:
+    for path in [Path(tables.__file__), Path(mutated_tables.__file__), *Path(hccl_oracle.__file__).parent.glob("*.py")]:
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}

@@ -29,7 +29,6 @@ from launcher.rank_table.table_format import NEVER_READ, SUPER_POD
 
 
 def servers(*sizes, names="abcdef"):
-    """A cluster whose ranks and devices are counted from host to host."""
     made, first = [], 0
     for name, size in zip(names, sizes, strict=False):
         made.append(Server(name, tuple(Device(index, first + index) for index in range(size))))
@@ -78,14 +77,12 @@ def refusal(cluster, target, drop=()):
         "1 of 2 servers are in no super pod: 'b'"),
 ])  # fmt: skip
 def test_what_would_change_for_the_ranks_is_refused(target, cluster, reason):
-    """The message names the target, the reason and the numbers; there is always a hint."""
     text = refusal(cluster, target)
     assert f"error: {target} cannot express this: " in text
     assert reason in text
 
 
 def test_all_reasons_are_given_at_once():
-    """One try shows everything that has to change."""
     cluster = Cluster((Server("a", (Device(9, 0), Device(HOST_RANK, 1, options=(("bind_device_id", "9"),)))),))
     text = refusal(cluster, "v2.0")
     assert text.count("cannot express this") == 3
@@ -93,7 +90,6 @@ def test_all_reasons_are_given_at_once():
 
 
 def test_what_is_dropped_is_left_out():
-    """With --drop the reason is gone, and nothing else."""
     cluster = Cluster((Server("a", (Device(0, 0, "1.1.1.1", "5", (("host_port", "6"),)),), super_pod_id="p"),))
     converted = convert_cluster(cluster, "v1.0", ["super_pod"])
     assert converted.cluster == Cluster((Server("a", (Device(0, 0, "1.1.1.1", None, (("host_port", "6"),)),)),))
@@ -102,7 +98,6 @@ def test_what_is_dropped_is_left_out():
 
 
 def test_a_misspelt_drop_is_refused():
-    """What no format knows cannot be left out; what the table does not have, can."""
     with pytest.raises(UsageError, match="--drop super_pot") as caught:
         convert_cluster(one_device(), "v1.0", ["super_pot"])
     assert caught.value.hint == "did you mean super_pod?"
@@ -119,7 +114,6 @@ def test_what_no_program_reads_is_left_behind_with_a_note():
 
 
 def test_a_hostfile_leaves_addresses_in_the_table():
-    """It names hosts and slots alone; the note says what stays behind and where it is kept."""
     converted = convert_cluster(one_device(device_ip="1.1.1.1"), "hostfile")
     assert converted.left_behind == ("device_ip",)
     assert "keep the table" in converted.notes[0]
@@ -127,12 +121,10 @@ def test_a_hostfile_leaves_addresses_in_the_table():
 
 @pytest.mark.parametrize(("name", "expected"), [("1.0", "v1.0"), ("v2.0", "v2.0"), ("rankfile", "rankfile")])
 def test_versions_are_named_with_or_without_v(name, expected):
-    """Both are written in documents."""
     assert format_named(name, TARGETS) == expected
 
 
 def test_an_unknown_target_is_refused():
-    """The hint has the nearest name and all the others."""
     with pytest.raises(UsageError) as caught:
         format_named("hostfle", TARGETS)
     assert caught.value.hint.startswith("did you mean hostfile? use one of v1.0, ")
@@ -155,7 +147,6 @@ ports = st.integers(1, 65535).map(str)
 
 
 def _options(draw, **choices):
-    """Some of the keys, each with a value drawn for it."""
     keys = draw(st.sets(st.sampled_from(sorted(choices)))) if draw(st.booleans()) else ()
     return tuple((key, draw(choices[key])) for key in sorted(keys))
 
@@ -320,16 +311,13 @@ def test_every_key_has_a_format():
 
 
 def test_held_keys_counts_what_a_cluster_has():
-    """Keys of the table, of servers and of devices, each with how often it occurs."""
     device = Device(0, 0, "1.1.1.1", "2", (("host_port", "6"),))
     server = Server("a", (device, Device(1, 1)), "reserve", "1.2.3.4", "p", (("pod_ip", "1.1.1.2"),))
     expected = {"mode", "host_ip", "host_nic_ip", "super_pod_id", "pod_ip", "device_ip", "super_device_id", "host_port"}
-    held = held_keys(Cluster((server,), options=(("mode", "tcp"),)))
-    assert held == dict.fromkeys(expected, 1)
+    assert held_keys(Cluster((server,), options=(("mode", "tcp"),))) == dict.fromkeys(expected, 1)
 
 
 def test_servers_without_addresses_are_marked():
-    """Every server says cpu, but for one that says something itself; a note says so."""
     gpu = Server("b", (Device(0, 1),), options=(("hardware_type", "gpu"),))
     named = Server("a", (Device(0, 0),), options=(("server_ip", "10.0.0.1"),))
     cluster, notes = marked_without_ascend(Cluster((named, gpu)), "v1.0")
@@ -348,5 +336,4 @@ def test_servers_without_addresses_are_marked():
     ),
 ], ids=["one server", "no key for it", "a device has an address", "servers have addresses"])  # fmt: skip
 def test_what_hccl_might_use_is_not_marked(cluster, target):
-    """One server, addresses anywhere, or a format without the key: nothing changes, and nothing is said."""
     assert marked_without_ascend(cluster, target) == (cluster, ())

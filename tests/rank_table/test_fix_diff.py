@@ -65,7 +65,6 @@ def test_only_a_line_feed_ends_a_line():
 
 
 def test_of_many_lines_the_diff_is_left_to_diff():
-    """Beyond the bound on lines, their number and the command that compares them are given."""
     before = "".join(f"{number}\n" for number in range(MAX_DIFF_LINES))
     assert "-7\n+seven\n" in unified_diff(before, before.replace("7\n", "seven\n", 1), "x")
     shown = unified_diff(f"{before}end\n", f"{before}end", "x")

@@ -68,7 +68,6 @@ def test_every_format_has_a_document_a_name_and_where_it_is_a_table_a_reader():
 
 
 def test_two_devices_without_ranks_are_a_faulty_table(report):
-    """Only a single device without a rank describes links; with two of them, ranks are missing."""
     servers = [{"server_id": "a", "device": [{"device_id": "0"}, {"device_id": "1"}]}]
     found = report({"version": "1.0", "server_count": "1", "status": "completed", "server_list": servers})
     assert found.format is Format.V1_0
@@ -77,7 +76,6 @@ def test_two_devices_without_ranks_are_a_faulty_table(report):
 
 @pytest.mark.parametrize("form", RELATED, ids=lambda form: form.value)
 def test_related_file_is_named_and_checked_no_further(form, report):
-    """A file of another program gives one error that says whose it is and what to do, and no cluster."""
     document = next(document for document, expected in DOCUMENTS.values() if expected is form)
     found = report({**document, "status": 7, "nobody_knows_this": 1})
     assert found.format is form
@@ -113,7 +111,6 @@ def test_unknown_version_is_shown_with_the_known_ones(report):
     [([], "a list"), ('"x"', "a string"), (1, "a number"), (None, "null"), (True, "true or false")],
 )
 def test_document_that_is_no_object_is_none(document, named, report):
-    """A table is an object; anything else is called what it is."""
     (problem,) = report(document).problems
     assert problem.code == "RT201"
     assert problem.message.endswith(named)

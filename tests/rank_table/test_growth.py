@@ -73,7 +73,6 @@ def test_work_grows_with_the_file_and_not_with_its_square(variant, tmp_path):
 
 
 def test_memory_is_a_small_multiple_of_what_json_needs(tmp_path):
-    """Reading and checking a large table holds less than four times what its bare JSON values hold."""
     path = tmp_path / "table.json"
     path.write_text(text_of(LARGE))
     read_rank_table(path)  # imports are not what is measured
@@ -162,7 +161,6 @@ def told(tmp_path_factory):
 
 @pytest.mark.parametrize("name", MONSTERS)
 def test_monsters_get_a_message_and_little_memory(name, told):
-    """A document made to exhaust its reader is refused, within a few times its own size."""
     text, code, (factor, floor) = MONSTERS[name]
     codes, last, valid, peak = told[name]
     assert not valid

@@ -17,7 +17,6 @@ def test_nodes_may_have_different_numbers_of_ranks(report):
 
 @pytest.mark.parametrize("key", ["device_id", "rank_ip", "port", "sdid"])
 def test_sub_version_makes_keys_mandatory(key, report):
-    """Each of the keys that a rank may lack is missed once the table has a heterog_sub_version."""
     lacking = {f"r0.0/{key}": DROP}
     (problem,) = report(nodes(1, 2, "1.2").make(lacking)).problems
     assert problem.message == f"{key} is missing here"
@@ -54,6 +53,5 @@ def test_cluster_of_a_table_for_super_pods(report):
 
 def test_version_of_super_pods_is_proposed(report):
     """Servers in super pods under version 1.1 belong to a table of version 1.2."""
-    table = {"version": "1.1", "status": "completed", "server_list": [], "super_pod_list": []}
-    (problem,) = report(table).problems
+    (problem,) = report({"version": "1.1", "status": "completed", "server_list": [], "super_pod_list": []}).problems
     assert (problem.code, problem.hint) == ("RT351", 'write "1.2"')

@@ -19,14 +19,12 @@ def as_draft(level, **more):
 
 
 def test_numbers_in_quotes_are_refused(report):
-    """Where the older formats write numbers as strings, this one writes numbers, and the hint shows how."""
     problems = report(ranks(1, 2).make({"rank_count": "2", "r1/rank_id": "1", "r1/local_id": "1"})).problems
     assert {problem.code for problem in problems} == {"RT205"}
     assert [problem.hint.split(":")[0] for problem in problems] == ["write 2", "write 1", "write 1"]
 
 
 def test_keys_of_a_draft_get_their_names_of_today(report):
-    """Each key of the draft is named once, at its first use, and following the hints gives a valid table."""
     table = ranks(1, 2).make({"l0.0": as_draft, "l1.0": as_draft})
     problems = report(table).problems
     assert [problem.code for problem in problems] == ["RT389"] * 4
@@ -41,7 +39,6 @@ def test_keys_of_a_draft_get_their_names_of_today(report):
 
 
 def test_draft_key_for_the_kind_of_addresses_moves_into_the_entries(report):
-    """rank_addr_type had one kind for all addresses; each address has its own today."""
     table = ranks(1, 1).make({"l0.0": lambda level: as_draft(level, rank_addr_type="EID")})
     (problem,) = [problem for problem in report(table).problems if problem.pointer.endswith("rank_addr_type")]
     assert '"addr_type"' in problem.hint
@@ -80,12 +77,10 @@ def test_servers_are_networks_of_layer_zero(report):
 
 
 def test_devices_are_sorted_by_rank_whatever_the_file_does(report):
-    """The order of keys and ranks in the file changes nothing but the order of the servers."""
     turned = {"rank_list": lambda entries: [dict(reversed(entry.items())) for entry in reversed(entries)]}
     assert report(ranks(1, 3).make(turned)).cluster == report(ranks(1, 3).make()).cluster
 
 
 def test_empty_lists_are_refused_where_hccl_needs_an_entry(report):
-    """No ranks and no layers are faults; a layer without addresses is none."""
     for changes in ({"r0/level_list": []}, {"rank_list": [], "rank_count": 0}):
         assert [problem.code for problem in report(ranks(1, 1).make(changes)).errors] == ["RT206"]

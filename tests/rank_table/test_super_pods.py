@@ -33,7 +33,6 @@ def test_devices_know_their_number_in_a_super_pod(report):
 
 
 def test_two_super_pods_without_names_get_different_ones(report):
-    """Following both hints does not give two super pods one name."""
     problems = report(pods().make({"p0/super_pod_id": "", "p1/super_pod_id": ""})).problems
     assert [problem.hint.split('"')[1] for problem in problems] == ["0", "1"]
 
@@ -55,7 +54,6 @@ def test_v1_0_table_with_super_pods_is_told_the_version(report):
 
 
 def test_unknown_keys_of_super_pods_are_said(report):
-    """A misspelt key inside super_pod_list is found as it is elsewhere."""
     (problem,) = report(pods().make({"p0/superpod_id": "0"})).problems
     assert (problem.code, problem.pointer) == ("RT401", "/super_pod_list/0/superpod_id")
     assert "super_pod_id" in problem.hint

@@ -12,7 +12,6 @@ from launcher.rank_table.convert import TARGETS, convert_cluster
 
 
 def on_one(server_id, *devices, options=(), **more):
-    """A cluster of one server."""
     return Cluster((Server(server_id, devices, **more),), options=options)
 
 
@@ -62,7 +61,6 @@ def test_the_text_of_each_format(name, snapshot):
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name != "v2.0"])
 def test_an_address_is_never_invented(name):
-    """What has no address gets none, in any format."""
     assert "_ip" not in written(Cluster.local(2), name)
 
 

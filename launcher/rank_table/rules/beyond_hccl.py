@@ -12,15 +12,7 @@ from itertools import combinations, pairwise
 
 from launcher.rank_table.catalogue import Finding, Severity, rule, warning
 from launcher.rank_table.ip import address_family
-from launcher.rank_table.model import (
-    DeviceRow,
-    Table,
-    disorder,
-    groups_of,
-    odd_numbers,
-    read_decimal,
-    text_at,
-)
+from launcher.rank_table.model import DeviceRow, Table, disorder, odd_numbers, read_decimal, text_at
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.table_format import RANKED, SERVER_LISTS, STRINGS, Format
 
@@ -75,7 +67,7 @@ def number_unusual(table: Table) -> Iterator[Finding]:
     for key in COUNTS & table.fields.keys():
         written = text_at(table.fields, key)
         yield from _unusual((key,), written, read_decimal(written))
-    for group in groups_of(table):
+    for group in table.groups:
         for key in GROUP_COUNTS & group.fields.keys():
             written = text_at(group.fields, key)
             yield from _unusual((*group.pointer, key), written, read_decimal(written))
@@ -119,8 +111,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
         owners = {number: device for device in table.devices if (number := _number(table, device)) is not None}
         apart = f"keeps {_named(owners[one])} and {_named(owners[other])} apart"
         joins = "" if low == high else f"joins {_named(owners[low])} and {_named(owners[high])} and "
-        marked = owners[high if joins else other]
-        yield Finding(marked.at("device_ip"), f"no netmask {joins}{apart}", HINT)
+        yield Finding(owners[high if joins else other].at("device_ip"), f"no netmask {joins}{apart}", HINT)
 
 
 def _positions(table: Table) -> dict[int, list[int]]:

@@ -12,10 +12,8 @@ from launcher.rank_table.model import (
     NUMBERS,
     SERVER_ID_LIMIT,
     DeviceRow,
-    GroupTable,
     ServerRow,
     Table,
-    groups_of,
     read_decimal,
     text_at,
 )
@@ -286,10 +284,9 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
 
 def _stated_count(table: Table) -> int:
     """Return the devices per server according to the only group of a legacy-lab table; 0 if it does not say."""
-    groups = groups_of(table)
-    if table.format is not Format.LAB or len(groups) != 1:
+    if table.format is not Format.LAB or len(table.groups) != 1:
         return 0
-    devices, servers = (read_decimal(groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
+    devices, servers = (read_decimal(table.groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
     return devices // servers if servers and devices % servers == 0 else 0
 
 
@@ -309,6 +306,4 @@ def _servers(table: Table) -> tuple[ServerRow, ...]:
 
 def _counted(table: Table) -> tuple[ServerRow, ...]:
     """Return the servers whose devices can be counted; none if a list is broken or an instance names no server."""
-    if isinstance(table, GroupTable) and not table.servers_are_complete:
-        return ()
-    return tuple(server for server in table.servers if server.devices)
+    return tuple(server for server in table.servers if server.devices) if table.servers_are_complete else ()

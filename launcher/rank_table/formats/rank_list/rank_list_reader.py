@@ -104,8 +104,7 @@ def cluster(table: Table) -> Cluster:
         for one in ranked:
             numbers = [(key, str(one.fields[key])) for key in RANK_NUMBERS if key in one.fields]
             layers = [(key, _canonical(one.fields[key])) for key in RANK_LAYERS if key in one.fields]
-            options = tuple(sorted(numbers + layers))
-            devices.append(Device(one.device_id or 0, one.global_rank or 0, options=options))
+            devices.append(Device(one.device_id or 0, one.global_rank or 0, options=tuple(sorted(numbers + layers))))
         servers.append(Server(row.server_id or "", tuple(devices)))
     return Cluster(tuple(servers), options=table.options)
 

@@ -138,7 +138,6 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 @warning("RT427", "an A5 table that is not completed", formats=V2_0)
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
     """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
-    status = table.fields.get("status", COMPLETED)
-    if status != COMPLETED:
+    if table.fields.get("status", COMPLETED) != COMPLETED:
         message = f'status is not "{COMPLETED}", so graph mode would wait for it'
         yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')

@@ -7,13 +7,7 @@ from collections.abc import Iterator
 
 from launcher.rank_table.catalogue import Addition, Finding, Severity, rule, warning
 from launcher.rank_table.ip import is_loopback, is_unspecified, packed_address, what_it_is_instead, why_no_address
-from launcher.rank_table.model import (
-    DeviceRow,
-    Table,
-    read_decimal,
-    split_addresses,
-    text_at,
-)
+from launcher.rank_table.model import DeviceRow, Table, read_decimal, split_addresses, text_at
 from launcher.rank_table.rules.shared import MAX_PORT, count_differs, repeated
 from launcher.rank_table.table_format import SERVER_LISTS
 

@@ -161,8 +161,7 @@ def pods_ignored(table: Table) -> Iterator[Finding]:
     """HCCL reads super_pod_list and super_device_id only if version is "1.2". In a v1.0 table it ignores them."""
     if "super_pod_list" in table.fields:
         message = "super_pod_list is ignored in a v1.0 table"
-        hint = 'write "1.2" as version, or remove super_pod_list'
-        yield Finding(("super_pod_list",), message, hint, at_key=True)
+        yield Finding(("super_pod_list",), message, 'write "1.2" as version, or remove super_pod_list', at_key=True)
 
 
 def _pods(table: Table) -> tuple[PodRow, ...]:
