@@ -135,10 +135,8 @@ class PerServer:
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings sorted by severity (worst first), then by topic and server."""
-    severities, topics = list(Severity), list(Topic)
-    return tuple(
-        sorted(findings, key=lambda one: (severities.index(one.severity), topics.index(one.topic), one.servers))
-    )
+    order = [*Severity, *Topic]
+    return tuple(sorted(findings, key=lambda one: (order.index(one.severity), order.index(one.topic), one.servers)))
 
 
 def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:

@@ -67,9 +67,8 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
         return ()
     rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
     latency_s = usual({link.servers: link.latency_s for link in links.pairs}, best=min)
-    slow = sorted(
-        (link for link in links.pairs if link.bytes_per_s < SLOW_SHARE * rate), key=lambda one: one.bytes_per_s
-    )
+    slow = [link for link in links.pairs if link.bytes_per_s < SLOW_SHARE * rate]
+    slow.sort(key=lambda one: one.bytes_per_s)
     late = [link for link in links.pairs if link.latency_s > max(LATE_TIMES * latency_s, LATE_S)]
     late.sort(key=lambda one: -one.latency_s)
     slowness = f"the usual rate is {_rate(rate)}"
@@ -144,6 +143,7 @@ def _outliers(
     pairs: tuple[Link, ...],
     stand_out: list[Link],
     names: list[str],
+    *,
     said: Callable[[Link], str],
     usually: str,
 ) -> Iterator[Finding]:

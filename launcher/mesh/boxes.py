@@ -21,7 +21,6 @@ class Box:
 
     @property
     def count(self) -> int:
-        """The number of elements."""
         return prod(self.size)
 
     @property

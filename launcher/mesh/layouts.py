@@ -73,7 +73,6 @@ def _divisors(number: int) -> list[int]:
 
 
 def _fitting(wanted: Layout, device_count: int) -> str:
-    choices = ", ".join(
-        f"--dp {near.dp} --mp {near.mp} --pp {near.pp}" for near in nearest_layouts(wanted, device_count)
-    )
+    nearest = nearest_layouts(wanted, device_count)
+    choices = ", ".join(f"--dp {near.dp} --mp {near.mp} --pp {near.pp}" for near in nearest)
     return f"the nearest that fit {counted(device_count, 'device')}: {choices}"

@@ -99,9 +99,8 @@ def rule(
         explanation = " ".join((check.__doc__ or "").split())
         if not explanation:
             raise ValueError(f"{code} is not explained")
-        CATALOGUE[code] = Entry(
-            code, severity, title, explanation, hccl_code, check, formats, consumer, ascend_only, replaces
-        )
+        requirements = formats, consumer, ascend_only, replaces
+        CATALOGUE[code] = Entry(code, severity, title, explanation, hccl_code, check, *requirements)
         return check
 
     return enter_check

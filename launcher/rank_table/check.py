@@ -127,9 +127,8 @@ def _file_findings(path: Path, found: Format | None) -> Iterator[Found]:
         message = f'the file name "{Path(real).name}" does not end in .json, so HCCL refuses the file'
         yield "RT406", Finding((), message, f"rename it to {Path(real).with_suffix(SUFFIX).name}")
     elif first != whole:
-        message = (
-            f'"{real[: first + len(SUFFIX)][-60:]}" contains .json before the end of the path, so HCCL refuses the path'
-        )
+        start = real[: first + len(SUFFIX)][-60:]
+        message = f'"{start}" contains .json before the end of the path, so HCCL refuses the path'
         yield "RT406", Finding((), message, "remove the first .json from the name of the file or its directory")
 
 

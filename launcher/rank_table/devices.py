@@ -136,10 +136,8 @@ def decode_conf(data: bytes, name: str) -> str:
         UnreadableError: the file is too large.
     """
     if len(data) > MAX_CONF_BYTES:
-        limit = f"{MAX_CONF_BYTES >> 20} MiB"
-        raise UnreadableError(
-            f"{name} is larger than {limit}", hint="name an hccn.conf: it has a few lines for each device"
-        )
+        hint = "name an hccn.conf: it has a few lines for each device"
+        raise UnreadableError(f"{name} is larger than {MAX_CONF_BYTES >> 20} MiB", hint=hint)
     return data.decode("utf-8", errors="replace")
 
 
@@ -179,9 +177,8 @@ class _Reader:
         self._owners: dict[str, tuple[int, int]] = {}  # line and device by address
 
     def devices(self) -> tuple[FoundDevice, ...]:
-        return tuple(
-            FoundDevice(one, self._addresses.get((one, 4)) or self._addresses.get((one, 6))) for one in sorted(self.ids)
-        )
+        known = self._addresses
+        return tuple(FoundDevice(one, known.get((one, 4)) or known.get((one, 6))) for one in sorted(self.ids))
 
     def take(self, number: int, line: str) -> None:
         key, equals, value = (part.strip() for part in line.partition("="))

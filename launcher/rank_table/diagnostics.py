@@ -22,8 +22,6 @@ Style = Callable[[str, str, Severity], tuple[str, str]]  # colours a problem's p
 
 @frozen
 class Problem:
-    """A problem of a table, as shown to users."""
-
     code: str  # a code of the catalogue, such as RT101
     severity: Severity
     message: str
@@ -135,9 +133,8 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
     located = [(fault, "") for fault in document.faults]
     for repeat in document.repeats:
         key = str(repeat.pointer[-1])
-        message = (
-            f'key "{key[:40]}" is written twice, {_first(document, repeat.first, repeat.again)}; the last one counts'
-        )
+        first = _first(document, repeat.first, repeat.again)
+        message = f'key "{key[:40]}" is written twice, {first}; the last one counts'
         fault = Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
         located.append((fault, json_pointer(repeat.pointer)))
     pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}

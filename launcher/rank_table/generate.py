@@ -23,8 +23,6 @@ HARDWARE = "hardware_type"  # "gpu" or "cpu": the table is not for HCCL
 
 
 class Note(NamedTuple):
-    """A remark about the table for the user."""
-
     text: str
     is_warning: bool = False
 
@@ -123,9 +121,8 @@ def check_address(address: str, origin: str) -> None:
     packed = packed_address(address)
     if packed is None or is_unspecified(packed):
         wrong = what_it_is_instead(address, "network card")
-        raise UsageError(
-            f'{origin}: "{printable(address[:45])}" is {wrong}', hint="give the address of the network card"
-        )
+        message = f'{origin}: "{printable(address[:45])}" is {wrong}'
+        raise UsageError(message, hint="give the address of the network card")
 
 
 def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, sort: bool = False) -> Generated:

@@ -96,9 +96,8 @@ def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
     """
     total = sum(count for _, count in counts)
     if total > MAX_COUNT:
-        raise TlaunchError(
-            f"{total:,} devices are more than the limit of {MAX_COUNT:,}", hint="check the counts and --devices"
-        )
+        message = f"{total:,} devices are more than the limit of {MAX_COUNT:,}"
+        raise TlaunchError(message, hint="check the counts and --devices")
     servers, first = [], 0
     for server_id, count in counts:
         servers.append(Server(server_id, tuple(Device(index, first + index) for index in range(count))))

@@ -65,8 +65,6 @@ def read_signed(text: str | None) -> int | None:
 
 
 class DeviceRow(NamedTuple):
-    """A device of a table."""
-
     server: int  # index into Table.servers
     pointer: Pointer  # of its object in the document
     fields: dict[str, Any]  # of that object
@@ -108,6 +106,11 @@ class ServerRow(NamedTuple):
         """True if the server has an address, valid or not. 0.0.0.0 means no address to HCCL."""
         return bool(self.host_ip) and not is_unspecified(packed_address(self.host_ip or ""))
 
+    @property
+    def name(self) -> str:
+        """The server_id, shortened for a message."""
+        return (self.server_id or "")[:64]
+
     def word(self, key: str) -> str:
         return self.words.get(key, key)
 
@@ -119,6 +122,11 @@ class PodRow(NamedTuple):
     pointer: Pointer
     super_pod_id: str | None
     members: tuple[tuple[Pointer, str | None], ...]  # pointer and server_id of each entry
+
+    @property
+    def name(self) -> str:
+        """The super_pod_id, shortened for a message."""
+        return (self.super_pod_id or "")[:64]
 
     def at(self, key: str) -> Pointer:
         return (*self.pointer, key)
@@ -180,7 +188,7 @@ class Table:
         return first is not None and not first.addresses and self.servers[first.server].has_host_ip
 
     @cached_property
-    def pod_of_server(self) -> dict[str, PodRow]:
+    def pod_of_server(self) -> dict[str | None, PodRow]:
         """The super pod of each server_id. If several pods name a server, HCCL uses the last one."""
         return {server_id: pod for pod in self.pods for _, server_id in pod.members if server_id is not None}
 
@@ -220,9 +228,8 @@ def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
 
 def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
     """Return the keys that are set to a string, with their values, sorted by key."""
-    return tuple(
-        sorted((key, value) for key in fields.keys() & keys if isinstance(value := fields[key], str) and value)
-    )
+    texts = ((key, text_at(fields, key)) for key in fields.keys() & keys)
+    return tuple(sorted((key, text) for key, text in texts if text))
 
 
 def split_addresses(device_ip: Any) -> tuple[str, ...]:

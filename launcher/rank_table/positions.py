@@ -28,8 +28,6 @@ class Place(NamedTuple):
 
 
 class RepeatedKey(NamedTuple):
-    """A key that occurs twice in an object."""
-
     pointer: Pointer
     first: int  # offset of the first use of the key
     again: int  # offset of a later use, which replaces it
@@ -146,7 +144,6 @@ def _scalar_end(text: str, at: int) -> int:
 
 
 def value_end(text: str, at: int) -> int:
-    """Return the end of the value at `at`."""
     if text[at] not in "{[":
         return _scalar_end(text, at)
     depth = 0

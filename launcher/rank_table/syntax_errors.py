@@ -57,8 +57,6 @@ def _match(text: str, at: int, opened: str) -> bool:
 
 
 class Fault(NamedTuple):
-    """A fault of the text or the table."""
-
     code: str
     offset: int
     width: int
@@ -98,7 +96,6 @@ def typographic(text: str, token: Token, repair: str | None) -> Fault:
 
 
 def broken_string(text: str, token: Token) -> Fault:
-    """Return the fault of an invalid string."""
     end = string_body_end(text, token.start)
     if end == len(text):
         hint = "copy the file again: it is cut off"
@@ -198,7 +195,6 @@ class ErrorLog:
         self.stopped, self.mendable = True, False
 
     def unquoted(self, token: Token) -> None:
-        """Record a word without quotes."""
         fault = unquoted(self._text, token)
         self.faults.append(fault)
         self.mendable = False

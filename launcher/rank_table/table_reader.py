@@ -43,8 +43,6 @@ _MANY_OBJECTS = 50_000  # collecting garbage among more objects takes longer tha
 
 @frozen
 class TableReport:
-    """The result of reading a table."""
-
     path: Path
     format: Format | None  # None if the format is unknown
     problems: tuple[Problem, ...]  # in file order
@@ -77,7 +75,6 @@ class TableReport:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems for which HCCL refuses the table."""
         return tuple(problem for problem in self.problems if problem.severity is Severity.ERROR)
 
     @property
@@ -277,9 +274,8 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
         target = path.resolve(strict=True)
         status = target.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(
-                f"{path} is not a regular file, so it cannot be replaced", hint="use `-` and redirect the output"
-            )
+            message = f"{path} is not a regular file, so it cannot be replaced"
+            raise UsageError(message, hint="use `-` and redirect the output")
         with replacing(target) as aside:
             aside.touch(mode=0o600)
             aside.write_bytes(data)
@@ -287,8 +283,7 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
                 os.chown(aside, status.st_uid, status.st_gid)
             aside.chmod(stat.S_IMODE(status.st_mode))
             if target.stat().st_size != len(original) or read_bytes(target, len(original)) != original:
-                raise UnreadableError(
-                    f"{path} was changed by another program, so it was not replaced", hint="run the command again"
-                )
+                message = f"{path} was changed by another program, so it was not replaced"
+                raise UnreadableError(message, hint="run the command again")
     except OSError as error:
         raise UnreadableError(f"{path} cannot be replaced: {error.strerror}") from None

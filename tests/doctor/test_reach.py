@@ -6,6 +6,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import count
 
 import pytest
 
@@ -68,21 +69,21 @@ def test_a_server_that_answers_is_reached():
     assert 0 < found[0].round_trip_s < PATIENCE_S
 
 
-@pytest.mark.parametrize(("then", "last_heard", "expected"), [
-    (b"", "_answered", Outcome.LOSES_THERE),
-    (ACKNOWLEDGED, "_hear_large", Outcome.LOSES_BACK),
+@pytest.mark.parametrize(("then", "steps", "expected"), [
+    (b"", 3, Outcome.LOSES_THERE),  # it connects, and hears the answer
+    (ACKNOWLEDGED, 4, Outcome.LOSES_BACK),
     (ACKNOWLEDGED + LARGE, None, Outcome.REACHED),
     (None, None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
 ])  # fmt: skip
-def test_which_way_loses_large_packets_is_known(monkeypatch, then, last_heard, expected):
-    usual = last_heard and getattr(reach._Call, last_heard)
+def test_which_way_loses_large_packets_is_known(monkeypatch, then, steps, expected):
+    usual, number = reach._Call.proceed, count(1)
 
-    def hurried(call, connection):
-        call._timeout_s = SHORT_S
-        usual(call, connection)
+    def hurried(call, selector, **came):
+        if next(number) == steps:  # once it has heard what comes, it waits for SHORT_S only
+            call._timeout_s = SHORT_S
+        usual(call, selector, **came)
 
-    if last_heard:  # once it has heard that, it waits for SHORT_S only
-        monkeypatch.setattr(reach._Call, last_heard, hurried)
+    monkeypatch.setattr(reach._Call, "proceed", hurried)
 
     def answer(connection):
         connection.sendall(answer_to(connection.recv(CALL_BYTES, socket.MSG_WAITALL)[len(GREETING) :], 1, SECRET))
@@ -155,13 +156,13 @@ def test_the_best_of_several_addresses_counts():
 
 
 def test_a_server_that_is_held_up_listens_to_the_answer_nevertheless(monkeypatch):
-    usual = reach._Call._connected
+    usual = reach._Call.proceed
 
-    def late(call, connection):
+    def late(call, selector, **came):
         call.deadline = 0.0
-        usual(call, connection)
+        usual(call, selector, **came)
 
-    monkeypatch.setattr(reach._Call, "_connected", late)
+    monkeypatch.setattr(reach._Call, "proceed", late)
     with listening(1) as other:
         assert tried(other.port).outcome is Outcome.REACHED
 

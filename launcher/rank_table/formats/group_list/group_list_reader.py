@@ -181,9 +181,8 @@ def _devices(
         shapes.check(DeviceShape if has_addresses else LonePodDeviceShape, at, fields)
         # Unlike in other formats, HCCL does not split the address at commas.
         device_ip = text_at(fields, "device_ip") if has_addresses else None
-        yield DeviceRow(
-            server, at, fields, read_decimal(fields.get("device_id")), None, (device_ip,) if device_ip else ()
-        )
+        addresses = (device_ip,) if device_ip else ()
+        yield DeviceRow(server, at, fields, read_decimal(fields.get("device_id")), None, addresses)
 
 
 def _ranked(server: int, pointer: Pointer, instance: Fields, devices: Sequence[DeviceRow]) -> DeviceRow:

@@ -106,9 +106,7 @@ def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:
         device_id = None
     rank_ip = text_at(fields, "rank_ip")
     addresses = (rank_ip,) if rank_ip else ()
-    return DeviceRow(
-        server, pointer, fields, device_id, read_decimal(text_at(fields, "rank_id")), addresses, RANK_WORDS
-    )
+    return DeviceRow(server, pointer, fields, device_id, read_decimal(fields.get("rank_id")), addresses, RANK_WORDS)
 
 
 def _options(row: DeviceRow, *, in_super_pods: bool) -> Options:

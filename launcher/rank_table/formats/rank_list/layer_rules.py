@@ -148,10 +148,9 @@ def address_counts_uneven(table: Table) -> Iterator[Finding]:
             continue
         expected, earlier = first.setdefault((layer, name), (count, pointer))
         if count != expected:
-            message = (
-                f"{counted_addresses(count)} in {name[:64]}, where the first rank has {counted_addresses(expected)}"
-            )
-            hint = f"write {counted_addresses(expected)}"
+            wanted = counted_addresses(expected)
+            message = f"{counted_addresses(count)} in {name[:64]}, where the first rank has {wanted}"
+            hint = f"write {wanted}"
             yield Finding((*pointer, "rank_addr_list"), message, hint, (*earlier, "rank_addr_list"))
 
 

@@ -83,9 +83,8 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
             _check_network(pointer, fields, shapes)
             rows = by_name.setdefault(text_at(_lowest_level(fields), "net_instance_id"), [])
             number = rows[0].server if rows else len(by_name) - 1
-            rows.append(
-                DeviceRow(number, pointer, fields, _number(fields, "device_id"), _number(fields, "rank_id"), ())
-            )
+            device_id, rank = _number(fields, "device_id"), _number(fields, "rank_id")
+            rows.append(DeviceRow(number, pointer, fields, device_id, rank, ()))
     servers = []
     for name, rows in by_name.items():
         pointer = (*rows[0].pointer, "level_list", 0)

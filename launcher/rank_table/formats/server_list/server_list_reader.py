@@ -127,9 +127,8 @@ def _server(row: ServerRow, table: Table) -> Server:
     for one in sorted(row.devices, key=lambda device: device.global_rank or 0):
         device_ip, super_device_id = text_at(one.fields, "device_ip"), text_at(one.fields, "super_device_id")
         options = () if _DEVICE_OPTIONS.isdisjoint(one.fields) else options_at(one.fields, _DEVICE_OPTIONS)
-        devices.append(
-            Device(one.device_id or 0, one.global_rank or 0, device_ip or None, super_device_id or None, options)
-        )
+        ids = one.device_id or 0, one.global_rank or 0
+        devices.append(Device(*ids, device_ip or None, super_device_id or None, options))
     server_id = row.server_id or ""
     pod = table.pod_of_server.get(server_id)
     return Server(

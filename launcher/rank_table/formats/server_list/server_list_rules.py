@@ -51,7 +51,7 @@ def name_is_placeholder(table: Table) -> Iterator[Finding]:
     """
     for server in table.servers:
         if server.server_id and _PLACEHOLDER.search(server.server_id[:NAME_LIMIT]):
-            message = f'server_id "{server.server_id[:64]}" is a placeholder'
+            message = f'server_id "{server.name}" is a placeholder'
             yield Finding(server.at("server_id"), message, "write the server's own address or name")
 
 
@@ -75,9 +75,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
     """
     for server in table.servers if len(table.servers) > 1 else ():
         if server.server_id and is_loopback(server.server_id):
-            message = (
-                f'server_id "{server.server_id[:64]}" refers to the local machine, but this table has several servers'
-            )
+            message = f'server_id "{server.name}" refers to the local machine, but this table has several servers'
             yield Finding(server.at("server_id"), message, "write an address that other servers can reach")
 
 
