@@ -64,11 +64,11 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
     if found is None or not found.is_rank_table:
         return Checked(found, None, profile.hardware, (*named, _no_table(document.value, found)))
     shapes = Shapes(at_most)
-    table = READERS[found].read(document.value, shapes, profile)
-    chip = table.chip
+    table = READERS[found].read(document.value, shapes)
+    chip = table.chip if profile.chip == "auto" else profile.hardware
     if chip.name == "auto":
         chip = CHIPS["none" if table.is_without_ascend else _CHIP_OF_FORMAT.get(found, "auto")]
-    table = replace(table, chip=chip, keys=frozenset(shapes.keys), complete=shapes.complete)
+    table = replace(table, chip=chip, consumer=profile.consumer, keys=frozenset(shapes.keys), complete=shapes.complete)
     of_rules = () if shapes.full else _rule_findings(table, at_most)  # skip rules for unread entries
     if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
         message = "there is text after the table, and HCCL reads a v2.0 file to its end"
@@ -133,7 +133,7 @@ def _file_findings(path: Path, found: Format | None) -> Iterator[Found]:
 
 
 class Reader(NamedTuple):
-    read: Callable[[Fields, Shapes, Profile], Table]
+    read: Callable[[Fields, Shapes], Table]
     cluster: Callable[[Table], Cluster]  # only for a table without errors
 
 

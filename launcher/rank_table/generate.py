@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -75,21 +75,12 @@ def parse_servers(text: str) -> tuple[str, ...]:
     """
     names = tuple(name.strip() for name in text.split(","))
     if "[" in text or "]" in text:
-        names = (*(name for name in names if not name), *expand(text, _Option("--servers", 1)))
+        names = (*(name for name in names if not name), *expand(text, Place("--servers")))
     for name in names:
         check_server_id(name, "--servers")
     if repeated := [name for name, times in Counter(names).items() if times > 1]:
         raise UsageError(f'--servers names "{repeated[0]}" twice', hint="name each server once")
     return names
-
-
-class _Option(Place):
-    """A command-line option, used instead of a position in a file."""
-
-    __slots__ = ()
-
-    def refuse(self, message: str, hint: str) -> NoReturn:
-        raise UsageError(f"{self.name}: {message}", hint=hint)
 
 
 def check_server_id(name: str, origin: str) -> None:

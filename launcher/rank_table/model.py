@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Options
+from launcher.core.records import Cluster, Device, Options, Server
 from launcher.rank_table.ip import family_of, is_unspecified, packed_address
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import CHIPS, Chip
@@ -212,6 +212,15 @@ class Table:
     def address_counts(self) -> Counter[int]:
         """The number of devices for each number of addresses."""
         return Counter(len(device.addresses) for device in self.devices)
+
+
+def cluster_of(table: Table, device: Callable[[DeviceRow], Device]) -> Cluster:
+    """Return the cluster of a table without errors, with devices in the order of their ranks."""
+    servers = (
+        Server(row.server_id or "", tuple(sorted(map(device, row.devices), key=lambda one: one.global_rank)))
+        for row in table.servers
+    )
+    return Cluster(tuple(servers), options=table.options)
 
 
 def text_at(fields: Mapping[str, Any], key: str) -> str | None:

@@ -21,16 +21,7 @@ from dataclasses import dataclass, field
 from launcher.rank_table import syntax_errors, tokens
 from launcher.rank_table.positions import Edit, RepeatedKey, overwritten
 from launcher.rank_table.syntax_errors import ErrorLog, Fault, remedy
-from launcher.rank_table.tokens import (
-    CLOSING,
-    SCALAR,
-    STRING,
-    Token,
-    entry_pattern,
-    has_repeated_key,
-    member_pattern,
-    next_token,
-)
+from launcher.rank_table.tokens import CLOSING, SCALAR, STRING, Token, next_token
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
 MAX_FAULTS = 50_000  # allows a fault on every line of a large table
@@ -244,11 +235,11 @@ class Scanner:
         """Skip entries without faults that start at `at`, one step each, with the same effect as the handlers."""
         frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
-        next_one = (member_pattern() if of_object else entry_pattern()).match
+        next_one = (tokens.member_pattern() if of_object else tokens.entry_pattern()).match
         while (found := next_one(text, at)) is not None:
             if of_object:
                 self._stack.count_key(found["key"], found.start("key") - 1)
-            elif found["object"] and has_repeated_key(found["object"]):
+            elif found["object"] and tokens.has_repeated_key(found["object"]):
                 break
             at = found.end()
             frame.end_value()

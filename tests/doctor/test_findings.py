@@ -343,7 +343,6 @@ def test_versions_differ_more_or_less(make_cluster, name, version, severity):
     ("NCCL_SOCKET_IFNAME", "^docker", None),
 ])  # fmt: skip
 def test_the_interface_that_a_variable_chooses(make_cluster, variable, value, code):
-    """NCCL's and HCCL's names are beginnings unless they say =, and ^ excludes. Alone, a server may have any."""
     severity = "risky" if code == "other-interface" else "breaks"
     for count in (1, 2):
         cluster = make_cluster(count)
@@ -354,8 +353,6 @@ def test_the_interface_that_a_variable_chooses(make_cluster, variable, value, co
 
 
 def test_the_time_to_judge_grows_with_the_pairs_of_servers(make_cluster):
-    """And not with their cube: agents of 500 servers would not wait for it."""
-
     def seconds(count):
         cluster = make_cluster(count)
         cluster.cut(*((server, (server + 1) % count) for server in range(count)))

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import AXES, coordinate_of, group_of, groups, rank_at
-from launcher.mesh.elastic import elastic_layouts
-from launcher.mesh.layouts import nearest_layouts, resolve_layout
+from launcher.mesh.layouts import elastic_layouts, nearest_layouts, resolve_layout
 
 sizes = st.integers(1, 5)
 layouts = st.builds(Layout, dp=sizes, mp=sizes, pp=sizes)

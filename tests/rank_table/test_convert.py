@@ -132,7 +132,6 @@ def test_an_unknown_target_is_refused():
 
 @pytest.mark.parametrize("name", ["v1.1", "1.1", "legacy-lab", "legacy-cloud"])
 def test_some_formats_are_only_read(name):
-    """No tool reads them any more; a table made from one of them is written as v1.0."""
     with pytest.raises(UsageError, match="is read but not written"):
         format_named(name, TARGETS)
     full = format_named(name, SOURCES)
@@ -259,11 +258,6 @@ LAYERED = Cluster((Server("x", (Device(3, 0, options=(("level_list", _level_list
 
 @pytest.mark.parametrize("first", TARGETS)
 def test_what_is_written_is_read_back_also_by_way_of_any_other_format(first):
-    """Of random clusters those that a format can express come back as they were; some are refused, some are not.
-
-    Of those, any second format refuses them too, or the way back gives the cluster, less what was left behind there.
-    Addresses as names, ranks and devices counted from host to host: every pair of formats but v2.0 takes that.
-    """
     seen = Counter()
 
     @settings(max_examples=15)
@@ -296,14 +290,12 @@ def test_what_is_written_is_read_back_also_by_way_of_any_other_format(first):
 
 @pytest.mark.parametrize("target", ["v1.0", "v1.2", "rankfile"])
 def test_layers_of_the_network_can_be_dropped(target):
-    """A v2.0 table fits other formats without them; its servers keep the names of their first layer."""
     converted = convert_cluster(LAYERED, target, ["level_list", "local_id"])
     assert converted.cluster.servers == (Server("x", (Device(3, 0),)),)
     assert converted.left_behind == ()
 
 
 def test_every_key_has_a_format():
-    """A key that HCCL reads can be kept somewhere; those of formats that are only read are never read by others."""
     kept = set().union(*(target.keys for target in TARGETS.values()))
     assert kept >= NEVER_READ.difference(table_format.LAB_TABLE_OPTIONS, table_format.NODE_TABLE_OPTIONS)
     assert kept >= SUPER_POD

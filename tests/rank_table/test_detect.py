@@ -33,6 +33,5 @@ def test_names_of_tables_tell(name, expected):
 
 
 def test_words_are_found_in_any_encoding():
-    """A table saved as UTF-16 is a broken table, not another file."""
     data = '{"device_id": "0"}'.encode("utf-16")
     assert looks_like_table(data, parse_document(data))

@@ -61,7 +61,6 @@ GPUS = tuple(FoundDevice(one, uuid=uuid) for one, uuid in enumerate(UUIDS))
 
 
 def test_uuids_of_gpus_become_their_numbers():
-    """As CUDA takes them: whole, or as far as they are unique, in the order given, beside numbers."""
     for text, ids in ((UUIDS[1], (1,)), (f"GPU-5d,{UUIDS[0]}", (2, 0)), ("2, GPU-8932f9", (2, 0))):
         assert visible_devices({"CUDA_VISIBLE_DEVICES": text}, CUDA_VARIABLES, GPUS) == ("CUDA_VISIBLE_DEVICES", ids)
 

@@ -84,7 +84,6 @@ def test_lists_in_another_order_are_one_difference():
 
 
 def test_types_differ_although_python_calls_them_equal():
-    """1, 1.0, true and "1" are four values."""
     for one, other in ((1, 1.0), (1, True), (1, "1"), (0.0, -0.0)):
         assert kinds({"a": one}, {"a": other}) == [(Kind.CHANGED, "/a")]
 

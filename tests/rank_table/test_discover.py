@@ -80,7 +80,6 @@ def test_a_program_that_fails_is_quoted(install, program, script, words):
 
 @pytest.mark.parametrize("script", ["exec /bin/sleep 600", "/bin/sleep 600 & wait"], ids=["alone", "with a child"])
 def test_hanging_program_is_given_up_and_ended(install, script):
-    """A driver that never answers costs the patience that was set, and leaves no process."""
     install("hccn_tool", script)
     with pytest.raises(TlaunchError, match=r"did not exit within 0\.2 s"):
         ask_hccn_tool([0], patience_s=0.2)
@@ -101,7 +100,6 @@ def test_missing_programs_say_what_to_do(install):
 
 
 def test_device_files_are_counted_by_their_numbers(tmp_path, monkeypatch):
-    """davinci10 comes after davinci2, and the manager is no device."""
     for name in ("davinci10", "davinci2", "davinci_manager", "davinci0x", "null"):
         (tmp_path / name).touch()
     monkeypatch.setattr(discover, "DEVICE_FILES", tmp_path)

@@ -108,14 +108,12 @@ def test_repeated_keys_are_found_wherever_they_are():
 
 
 def test_byte_order_mark_is_accepted_and_counts_as_no_column():
-    """A UTF-8 byte order mark changes neither the values nor the columns."""
     document = parse_document(b'\xef\xbb\xbf{"a": tru}')
     assert document.position(document.faults[0].offset) == (1, 7)
     assert parse_document(b'\xef\xbb\xbf{"a": 1}').value == {"a": 1}
 
 
 def test_invalid_utf_8_is_shown_at_its_byte_and_the_rest_is_read():
-    """The first byte that is not UTF-8 has a line and a column, counted in characters, also after a byte order mark."""
     for mark in (b"", codecs.BOM_UTF8):
         document = parse_document(mark + '{"ä": 1,\n "ö'.encode() + b'\xff": 2}')
         (fault,) = document.faults
@@ -127,7 +125,6 @@ def test_invalid_utf_8_is_shown_at_its_byte_and_the_rest_is_read():
 
 
 def test_huge_numbers_are_read_without_trouble():
-    """An integer of 300 digits is a number like any other; one of 100,000 is too large for HCCL, and the rest is read."""
     assert parse_document(f'{{"a": {"9" * 300}}}'.encode()).faults == ()
     document = parse_document(f'{{"a": {"9" * 100_000}, "b": "x"}}'.encode())
     assert [fault.code for fault in document.faults] == ["RT115"]

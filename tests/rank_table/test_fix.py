@@ -143,7 +143,6 @@ def test_certain_repairs_are_made_beside_doubtful_ones(before, after):
 
 @pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
 def test_wide_encodings_become_utf_8(codec, table):
-    """UTF-16 and UTF-32, with or without a byte order mark, are turned into the same text in UTF-8."""
     text = json.dumps(table(), indent=1)
     fixed = fix(text.encode(codec))
     assert fixed.data == text.encode()
@@ -255,7 +254,6 @@ def filled(text, **parts):
 
 
 def test_order_is_left_alone_where_ranks_are_not_sound():
-    """Without every rank from 0 to n-1 there is no order to speak of."""
     for ranks_of_devices, is_sorted in (("210", True), ("211", False)):
         changes = {f"d0.{device}/rank_id": rank for device, rank in enumerate(ranks_of_devices)}
         assert fix(servers(1, 3).make(changes)).changed is is_sorted

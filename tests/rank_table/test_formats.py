@@ -53,13 +53,11 @@ RELATED = sorted((form for form in Format if not form.is_rank_table), key=lambda
 
 @pytest.mark.parametrize("name", list(DOCUMENTS))
 def test_format_is_recognised(name):
-    """HCCL goes by the text of `version`, and by a few keys where there is none; related files have keys of their own."""
     document, expected = DOCUMENTS[name]
     assert recognise(document) is expected
 
 
 def test_every_format_has_a_document_a_name_and_where_it_is_a_table_a_reader():
-    """What HCCL does not read is named only; the title says what it is, and is used once."""
     assert {expected for _, expected in DOCUMENTS.values()} == {*Format, None}
     assert set(READERS) == {form for form in Format if form.is_rank_table}
     assert all(form.title and form.title != form.value for form in Format)
@@ -92,14 +90,12 @@ def test_related_file_is_named_and_checked_no_further(form, report):
     (DOCUMENTS["one device's links"][0], None, {"server_list": SERVERS}),
 ])  # fmt: skip
 def test_hint_that_makes_a_related_file_a_table_is_right(document, remove, add, report):
-    """Leaving out, or adding, the key that the hint names gives a rank table that HCCL reads."""
     table = {"status": "completed", "server_count": "1", **document, **add}
     table.pop(remove, None)
     assert report(table).valid
 
 
 def test_unknown_version_is_shown_with_the_known_ones(report):
-    """The text of an unknown version stands in the message, and what HCCL knows in the hint."""
     (problem,) = report({"version": "1.9", "server_list": SERVERS}).problems
     assert (problem.code, problem.pointer) == ("RT203", "/version")
     assert '"1.9"' in problem.message

@@ -44,7 +44,6 @@ def test_counts_that_no_server_has_are_refused(text):
     ("node[3-1]", "runs backwards"), ("node[1-2],node2", '"node2" twice'),
 ])  # fmt: skip
 def test_server_names_that_hccl_refuses(text, part):
-    """Names are unique, of 1 to 64 bytes, and do not move a terminal's cursor."""
     message = error_of(parse_servers, text)
     assert part in message
     assert message.isprintable()
@@ -73,10 +72,6 @@ def test_everyday_conf():
 
 
 def test_ipv4_goes_before_ipv6_and_none_is_made_up():
-    """A device with both kinds of address gets the IPv4 one, one with IPv6 alone keeps its colons.
-
-    A mask alone, an empty value, -.-.-.- and 0.0.0.0 name a device, and give it no address.
-    """
     text = "IPv6address_0=fd00::1\naddress_0=10.0.0.1\nIPv6address_1=fd00::2\n"
     assert parse_hccn_conf(text, "x").devices == (FoundDevice(0, "10.0.0.1"), FoundDevice(1, "fd00::2"))
     unset = "netmask_0=255.255.0.0\naddress_1=\naddress_2=-.-.-.-\naddress_3=0.0.0.0\n"
@@ -160,7 +155,6 @@ def test_servers_that_hccl_cannot_join_are_for_cpu_or_gpu(hardware, written):
 
 
 def test_further_keys_of_servers_are_written_beside_what_the_table_is_for():
-    """A server's container_ip stands in the table, and does not hide that HCCL could not join the servers."""
     machines = [Machine(name, (FoundDevice(0),), options=(("container_ip", "10.0.0.7"),)) for name in "ab"]
     (first, _) = build_cluster(machines).cluster.servers
     assert first.options == (("container_ip", "10.0.0.7"), ("hardware_type", "cpu"))
@@ -174,7 +168,6 @@ def test_addresses_of_devices_are_enough_between_servers():
 
 
 def test_too_few_too_many_and_unknown_devices_are_refused():
-    """No server, a server without devices, more devices than a cluster has, and device 32 in a table for HCCL."""
     error_of(build_cluster, [])
     error_of(build_cluster, [plain("a", 1), Machine("b", ())])
     many = plain("a", 4096).devices

@@ -58,7 +58,6 @@ def test_pods_of_one_server_become_one_server():
 
 
 def test_addresses_of_a_lone_pod_are_not_looked_at():
-    """In a group of one pod HCCL does not read device_ip: it may be a placeholder, a number, repeated or missing."""
     table = cloud([pod("a", "host", 0, 1, 2, 3)])
     devices = table["group_list"][0]["instance_list"][0]["devices"]
     for one, value in zip(devices, ["x", 5, "x"], strict=False):
@@ -89,7 +88,7 @@ def test_ranks_of_a_lab_are_those_of_its_instances():
 
 
 def test_row_of_a_lab_points_at_both_of_its_objects():
-    (device,) = group_list.read_lab(lab((0, "a", 4)), Shapes(), Profile()).devices
+    (device,) = group_list.read_lab(lab((0, "a", 4)), Shapes()).devices
     assert device.at("device_id") == ("group_list", 0, "instance_list", 0, "devices", 0, "device_id")
     assert device.at("rank_id") == ("group_list", 0, "instance_list", 0, "rank_id")
     assert (device.written("rank_id"), device.written("device_id")) == ("0", "4")
@@ -100,7 +99,6 @@ def test_row_of_a_lab_points_at_both_of_its_objects():
     ("910B", "auto", False),
 ])  # fmt: skip
 def test_chip_info_says_what_to_check_for(chip_info, chip, valid):
-    """Five devices with ids to 8 are for a 300I Duo, as chip_info says where no chip is named."""
     table = lab(*((rank, "10.0.0.10", rank * 2) for rank in range(5)), chip_info=chip_info)
     assert read(table, chip=chip).valid is valid
 

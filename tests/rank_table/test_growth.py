@@ -63,7 +63,6 @@ def seconds_to_read(path):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_work_grows_with_the_file_and_not_with_its_square(variant, tmp_path):
-    """A table of 4,096 devices costs about eight times one of 512, not sixty-four times, valid or broken."""
     times = {}
     for size in (SMALL, LARGE):
         path = tmp_path / f"{size}.json"

@@ -165,7 +165,6 @@ def test_what_only_begins_like_a_program_is_none(text, report):
     *(("utf-32-le", "UTF-32LE"), ("utf-32-be", "UTF-32BE"), ("utf-32", "UTF-32")),
 ])  # fmt: skip
 def test_the_order_of_bytes_is_in_the_advice_for_a_wide_encoding(codec, source, table):
-    """Without a byte order mark `iconv -f UTF-16` may guess wrong, so the hint names the very encoding."""
     (fault,) = parse_document(json.dumps(table()).encode(codec)).faults
     assert fault.code == "RT101"
     assert f"encoded as {source}" in fault.message
@@ -173,7 +172,6 @@ def test_the_order_of_bytes_is_in_the_advice_for_a_wide_encoding(codec, source, 
 
 
 def test_zeros_that_are_no_encoding_are_called_that():
-    """A file of NUL bytes, as a full disk leaves behind, is not taken for UTF-32."""
     (fault,) = parse_document(b"\0" * 100).faults
     assert fault.code == "RT101"
     assert "NUL" in fault.message
@@ -188,7 +186,6 @@ def entry(server_id, *devices, **more):
 
 
 def test_the_renames_that_make_a_group_list_of_servers_a_table(report):
-    """With version and without, `group_list` and its keys are renamed as the hint says, and nothing else is wrong."""
     devices = [{"device_id": "0", "rank_id": "0"}]
     wrong = {"group_count": "1", "group_list": [{"server_id": "10.0.0.1", "devices": devices}], "status": "completed"}
     for document in (wrong, {"version": "1.0", **wrong}):
@@ -202,7 +199,6 @@ def test_the_renames_that_make_a_group_list_of_servers_a_table(report):
 
 
 def test_keys_that_other_tools_write_are_known(report):
-    """MindCluster and MindIE write them; no reader of a rank table looks at them."""
     known = {"server_name": "n", "server_sn": "x", "super_pod_id": "1", "pod_name": "p", "container_ids": ["c"]}
     table = server_table(entry("10.0.0.1", {"device_id": "0", "rank_id": "0"}, **known), total=1, IsMindIEEPJob=True)
     assert codes(report(table)) == []

@@ -34,7 +34,6 @@ def test_hostfile_dialects(text, expected):
 
 
 def test_hostfile_ranks_run_from_host_to_host():
-    """Devices are counted from 0 on each host, ranks over all of them."""
     cluster, notes = parse_hostfile("a slots=2\nb slots=1", "hosts")
     assert notes == ()
     assert [server.devices for server in cluster.servers] == [(Device(0, 0), Device(1, 1)), (Device(0, 2),)]
@@ -170,7 +169,6 @@ def test_no_count_fills_the_memory():
     kind=st.sampled_from(["hostfile", "rankfile", "nodelist"]),
 )
 def test_no_text_crashes_the_parsers(text, kind):
-    """Any text at all names a cluster or is refused with a hint; ranks are always 0 .. n-1."""
     try:
         cluster, _ = read_plain(text.encode("utf-8", "surrogatepass"), kind, "hosts")
     except TlaunchError as refused:
@@ -210,7 +208,6 @@ def test_what_can_hardly_be_anything_else(text, kind):
     (["a", "1", "a1b2", "a1b03"], False), (["1", "a", "a1b2", "a1b03"], True), (["only"], True),
 ])  # fmt: skip
 def test_an_order_that_slurm_would_not_keep_is_noted(names, is_sorted):
-    """Numbers count by their value; for another order the advice says how to make Slurm keep it."""
     advice = list(order_of_slurm(Cluster(tuple(Server(name, (Device(0, 0),)) for name in names))))
     assert len(advice) == (not is_sorted)
     assert all("SLURM_HOSTFILE" in text and "-m arbitrary" in text for text in advice)

@@ -98,7 +98,6 @@ def test_super_pods_are_kept(reports):
 
 @pytest.mark.parametrize("kind", [lab, cloud, nodes])
 def test_tables_in_formats_that_are_only_read_are_merged_as_v1_0(reports, kind):
-    """The ranks stay in the order of the files; what HCCL never reads is left behind with a note."""
     first, second = of_two_servers(kind)
     first["board_id" if kind is lab else "collective_id"] = "mine"
     merged = merge_tables(reports(json.dumps(second), json.dumps(first)))

@@ -24,7 +24,6 @@ def test_sub_version_makes_keys_mandatory(key, report):
 
 
 def test_cluster_of_a_plain_table(report):
-    """Nodes become servers; a rank without device_id is one on the host; port 0 and an empty rank_ip are unset."""
     of_table = {"mode": "rdma", "master_ip": "10.0.0.1", "master_port": "18000", "n1/ranks": backwards}
     first = {"r0.0/port": "45000", "r0.0/rank_ip": ""}
     on_host = {"device_id": DROP, "rank_ip": DROP, "port": "0", "sdid": "7", "bind_device_id": "0"}
@@ -42,7 +41,6 @@ def test_cluster_of_a_plain_table(report):
 
 
 def test_cluster_of_a_table_for_super_pods(report):
-    """With heterog_sub_version the super device and the bound device are kept, "-1" being none."""
     found = report(nodes(1, 2, "1.2").make())
     assert found.cluster.servers[0].devices == (
         Device(0, 0, "192.0.0.0", "0"),
@@ -52,6 +50,5 @@ def test_cluster_of_a_table_for_super_pods(report):
 
 
 def test_version_of_super_pods_is_proposed(report):
-    """Servers in super pods under version 1.1 belong to a table of version 1.2."""
     (problem,) = report({"version": "1.1", "status": "completed", "server_list": [], "super_pod_list": []}).problems
     assert (problem.code, problem.hint) == ("RT351", 'write "1.2"')

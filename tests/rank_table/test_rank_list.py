@@ -45,7 +45,6 @@ def test_draft_key_for_the_kind_of_addresses_moves_into_the_entries(report):
 
 
 def test_more_ranks_than_hccl_takes_are_refused(report, monkeypatch):
-    """65,536 ranks are the most that a table may have; a lower limit takes as many, and refuses one more."""
     assert rules.RANK_LIMIT == 65536
     monkeypatch.setattr(rules, "RANK_LIMIT", 4)
     assert report(ranks(1, 4).make()).errors == ()
@@ -54,7 +53,6 @@ def test_more_ranks_than_hccl_takes_are_refused(report, monkeypatch):
 
 
 def test_servers_are_networks_of_layer_zero(report):
-    """Ranks that share a network of layer 0 are one server, in the order in which the networks appear."""
     control_plane = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000}
     of_first = {"device_port": 16667, "host_port": 60001, "replaced_local_id": 9, "control_plane": control_plane}
     table = ranks(2, 2).make({"detour": "true", **{f"r0/{key}": value for key, value in of_first.items()}})

@@ -33,7 +33,6 @@ def test_cluster_has_devices_by_rank_and_servers_in_file_order(report):
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 def test_samples_are_valid_for_every_chip_and_canonical(count):
-    """The tables that ship with tlaunch have no problem on any chip, and are written as `render_table` writes."""
     path = data_dir("rank_tables") / f"rank_table_{count}pcs.json"
     for chip in ("auto", "910", "a2", "a3", "300i", "none"):
         cluster, warnings = load_cluster(path, Profile(chip))
@@ -45,7 +44,6 @@ def test_samples_are_valid_for_every_chip_and_canonical(count):
 @pytest.mark.parametrize("broken", [1, 1.5, True, None, ["1"], {"1": "1"}])
 @pytest.mark.parametrize("key", ["version", "status", "server_count"])
 def test_strings_are_strings(key, broken, table, report):
-    """A number, even the right one, is refused where HCCL reads a string."""
     found = report({**table(), key: broken})
     assert codes(found) == ["RT205"]
     assert found.problems[0].pointer == f"/{key}"
@@ -101,7 +99,6 @@ def test_problems_come_in_file_order_and_all_at_once(report):
 
 
 def test_repeated_key_is_a_warning_and_the_last_one_counts(table, report):
-    """HCCL reads the last of two equal keys, and so does tlaunch, not without a word."""
     found = report(json.dumps(table(1, 1), indent=2).replace('"server_id"', '"server_id": "other",\n      "server_id"'))
     assert codes(found) == ["RT405"]
     assert found.cluster.servers[0].server_id == "10.0.0.1"
@@ -173,7 +170,6 @@ def test_many_problems_are_shown_up_to_a_limit_and_counted(report):
 
 
 def test_load_cluster_raises_with_everything_shown(table, tmp_path):
-    """A refused table is one error whose message shows every problem; its exit code is 3."""
     path = tmp_path / "table.json"
     path.write_text(json.dumps({**table(), "status": "no", "server_count": "9"}))
     with pytest.raises(RefusedTableError) as raised:
@@ -184,7 +180,6 @@ def test_load_cluster_raises_with_everything_shown(table, tmp_path):
 
 
 def test_missing_file_names_the_tables_beside_it(tmp_path):
-    """A path that does not exist is unreadable, exit code 2, and the hint lists what is there."""
     (tmp_path / "rank_table_8pcs.json").write_text("{}")
     with pytest.raises(UnreadableError) as raised:
         read_rank_table(tmp_path / "rank_table_8pc.json")
@@ -270,7 +265,6 @@ def test_a_missing_quote_is_shown_where_it_is_missing(right, wrong, column, word
 
 @pytest.mark.parametrize("tail", ["}", "[]", "hello", "# eof", "```", "// end"])
 def test_text_after_the_table_is_a_warning_whatever_it_is(tail, table, report):
-    """HCCL stops at the end of the table, so nothing behind it is an error."""
     found = report(json.dumps(table(1, 2)) + "\n" + tail + "\n")
     assert codes(found) == ["RT109"]
     assert found.valid

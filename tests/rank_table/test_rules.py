@@ -432,7 +432,6 @@ def test_every_rule_has_a_case():
     *(("", None), ("-1", None), ("x7", None), ("+ 7", None), ("\N{ARABIC-INDIC DIGIT SEVEN}", None)),
 ])  # fmt: skip
 def test_numbers_are_read_as_hccl_reads_them(written, number):
-    """Blanks, a plus and zeros before a number and text after it are skipped; nothing beyond 32 bits is read."""
     assert read_decimal(written) == number
 
 
@@ -443,7 +442,6 @@ def test_every_rule_explains_itself():
 
 
 def test_several_misplaced_ranks_get_different_hints(report):
-    """Following all hints of a table whose ranks start at 2 numbers it from 0."""
     shifted = {f"d0.{number}/rank_id": str(number + 2) for number in range(3)}
     problems = report(servers(1, 3).make(shifted)).problems
     assert [problem.code for problem in problems] == ["RT301", "RT301"]
@@ -512,7 +510,6 @@ def addressed(pattern, count=2, devices=8):
 @pytest.mark.parametrize("name", list(SEGMENTS))
 @pytest.mark.parametrize("chip", ["910", "auto", "a2", "a3"])
 def test_segments_are_unusual_where_no_netmask_fits(name, chip, report):
-    """A warning where no netmask gives the segments of a 910, or, without a named chip, those of a later one either."""
     pattern, devices, unusual = SEGMENTS[name]
     found = report(addressed(pattern, devices=devices).make(), chip=chip)
     assert [problem.code for problem in found.problems] == (["RT410"] if chip in unusual else [])
@@ -527,7 +524,6 @@ def test_unusual_segments_name_the_devices(report):
 
 @pytest.mark.parametrize("written", ["", "fd00::1", "10.0.0.1"])
 def test_segments_say_nothing_about_what_cannot_be_compared(written, report):
-    """Missing, repeated and IPv6 addresses are left to the rules that know them."""
     single = addressed(lambda _, d: f"192.{d + 1}.0.1", 1)
     values = single.make({"d0.0/device_ip": written, "d0.1/device_ip": "10.0.0.1"})
     assert "RT410" not in {problem.code for problem in report(values, chip="910").problems}

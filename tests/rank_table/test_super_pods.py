@@ -20,7 +20,6 @@ def of_devices(key, value, servers, devices=2):
     (pods(1, 3, 2).make(of_devices("device_ip", DROP, 3)), [], ["0"] * 3),
 ], ids=["two", "the last one that names a server", "none is asked for", "a single one needs no device_ip"])  # fmt: skip
 def test_servers_know_their_super_pod(table, codes, super_pods, report):
-    """As HCCL reads the list, which a v1.2 table may leave out."""
     found = report(table)
     assert [problem.code for problem in found.problems] == codes
     assert [server.super_pod_id for server in found.cluster.servers] == super_pods
@@ -39,7 +38,6 @@ def test_two_super_pods_without_names_get_different_ones(report):
 
 @pytest.mark.parametrize("chip", ["910", "a2", "300i"])
 def test_other_chips_skip_super_pods(chip, report):
-    """HCCL reads super_pod_list on an A3 alone, so its faults are none elsewhere."""
     table = pods().make({"m1.0/server_id": "unknown", "d0.0/super_device_id": DROP})
     assert report(table, chip="a3").cluster is None
     assert report(table, chip=chip).problems == ()

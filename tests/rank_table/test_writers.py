@@ -51,10 +51,6 @@ def written(cluster, name):
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_the_text_of_each_format(name, snapshot):
-    """One line per device, a fixed order of keys, a newline at the end; nothing that is not known is written.
-
-    HCCL takes strings for numbers in all formats but v2.0.
-    """
     cluster, targets = CLUSTERS[name]
     assert "".join(f"--- {target}\n{written(cluster, target)}" for target in sorted(targets)) == snapshot
 
@@ -65,7 +61,6 @@ def test_an_address_is_never_invented(name):
 
 
 def test_render_table_takes_v1_2_for_super_pods():
-    """What `tlaunch run` writes keeps the pods of the table that it was given."""
     pod = on_one("a", Device(0, 0, super_device_id="5"), super_pod_id="p")
     assert json.loads(render_table(pod))["super_pod_list"] == [
         {"super_pod_id": "p", "server_list": [{"server_id": "a"}]}

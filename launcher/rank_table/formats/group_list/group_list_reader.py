@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from launcher.core.records import Cluster, Device, Server
+from launcher.core.records import Cluster, Device
 from launcher.rank_table.catalogue import Finding
 from launcher.rank_table.model import (
     DeviceRow,
@@ -18,11 +19,12 @@ from launcher.rank_table.model import (
     InstanceRow,
     ServerRow,
     Table,
+    cluster_of,
     read_decimal,
     text_at,
 )
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.profile import CHIP_INFOS, CHIPS, Chip, Profile
+from launcher.rank_table.profile import CHIP_INFOS, CHIPS
 from launcher.rank_table.schema import Shape, Shapes, needed, shown
 from launcher.rank_table.table_format import LAB_TABLE_OPTIONS, Format
 
@@ -100,16 +102,15 @@ _LAB = _Form(Format.LAB, LabShape, LabGroupShape, LabInstanceShape, {"device": "
 _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "devices"})
 
 
-def read_lab(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+def read_lab(document: Fields, shapes: Shapes) -> Table:
     """Return the rows of a legacy-lab table; shape faults go to `shapes`."""
-    named = CHIP_INFOS.get(text_at(document, "chip_info") or "")
-    chip = CHIPS[named] if named is not None and profile.chip == "auto" else profile.hardware
-    return _read(_LAB, document, shapes, chip, profile.consumer)
+    named = CHIP_INFOS.get(text_at(document, "chip_info") or "", "auto")
+    return replace(_read(_LAB, document, shapes), chip=CHIPS[named])
 
 
-def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+def read_cloud(document: Fields, shapes: Shapes) -> Table:
     """Return the rows of a legacy-cloud table, without ranks; shape faults go to `shapes`."""
-    return _read(_CLOUD, document, shapes, profile.hardware, profile.consumer)
+    return _read(_CLOUD, document, shapes)
 
 
 def lab_cluster(table: Table) -> Cluster:
@@ -120,8 +121,8 @@ def lab_cluster(table: Table) -> Cluster:
     devices = max(len(server.devices) for server in table.servers)
     cards = ",".join(f'"eth{index}"' for index in range(devices))
     usual = dict(zip(LAB_TABLE_OPTIONS, ("0x0000", "910", "device", f"[{cards}]", str(devices)), strict=True))
-    ranks = {device.pointer: device.global_rank or 0 for device in table.devices}
-    return Cluster(_servers(table, ranks), options=tuple(sorted(texts.items() - usual.items())))
+    options = tuple(sorted(texts.items() - usual.items()))
+    return replace(cluster_of(table, lambda row: _device(row, row.global_rank or 0)), options=options)
 
 
 def cloud_cluster(table: Table) -> Cluster:
@@ -134,21 +135,14 @@ def cloud_cluster(table: Table) -> Cluster:
     for server in sorted(table.servers, key=lambda server: server.server_id or ""):
         for device in sorted(server.devices, key=lambda device: device.device_id or 0):
             ranks[device.pointer] = len(ranks)
-    return Cluster(_servers(table, ranks))
+    return cluster_of(table, lambda row: _device(row, ranks[row.pointer]))
 
 
-def _servers(table: Table, ranks: Mapping[Pointer, int]) -> tuple[Server, ...]:
-    servers = []
-    for row in table.servers:
-        devices = [
-            Device(device.device_id or 0, ranks[device.pointer], text_at(device.fields, "device_ip") or None)
-            for device in row.devices
-        ]
-        servers.append(Server(row.server_id or "", tuple(sorted(devices, key=lambda device: device.global_rank))))
-    return tuple(servers)
+def _device(row: DeviceRow, rank: int) -> Device:
+    return Device(row.device_id or 0, rank, text_at(row.fields, "device_ip") or None)
 
 
-def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: str) -> Table:
+def _read(form: _Form, document: Fields, shapes: Shapes) -> Table:
     shapes.check(form.table, (), document)
     if "version" in document:  # not a string, or the format would be another one
         message = f"version must be a string, not {shown(document['version'])}"
@@ -171,7 +165,7 @@ def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: s
             rows.append(InstanceRow(at, fields, server_id, len(devices)))
         groups.append(GroupRow(group_at, group, tuple(rows)))
     full = tuple(server._replace(devices=tuple(devices)) for server, devices in servers.values())
-    return Table(form.format, document, full, chip, consumer, groups=tuple(groups))
+    return Table(form.format, document, full, groups=tuple(groups))
 
 
 def _devices(
