@@ -25,15 +25,11 @@ def test_more_ranks_than_devices_are_refused_with_layouts_that_fit():
     assert refusal.value.exit_code == 3
 
 
-def test_idle_devices_must_be_allowed():
-    with pytest.raises(RefusedLayoutError, match="leaves 4 devices of 8 idle"):
-        resolve_layout(8, dp=1, mp=2, pp=2)
-    assert resolve_layout(8, dp=1, mp=2, pp=2, allow_idle_devices=True).world_size == 4
-
-
-def test_dp_left_out_never_hides_idle_devices():
-    with pytest.raises(RefusedLayoutError, match="leaves 2 devices of 8 idle"):
-        resolve_layout(8, mp=3)
+@pytest.mark.parametrize(("degrees", "idle"), [({"dp": 1, "mp": 2, "pp": 2}, 4), ({"mp": 3}, 2)])
+def test_idle_devices_must_be_allowed(degrees, idle):
+    with pytest.raises(RefusedLayoutError, match=f"leaves {idle} devices of 8 idle"):
+        resolve_layout(8, **degrees)
+    assert resolve_layout(8, **degrees, allow_idle_devices=True).world_size == 8 - idle
 
 
 @pytest.mark.parametrize("axis", ["dp", "mp", "pp", "micro_batches"])

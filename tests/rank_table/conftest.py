@@ -1,7 +1,5 @@
 """The makers of tables, and the report on one, that the tests of this room share."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

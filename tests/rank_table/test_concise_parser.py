@@ -3,8 +3,6 @@
 What every chip refuses for the same reason, and only by a rule of its own, is in test_rules.py.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from .tables import DROP, servers, without_last

@@ -1,7 +1,5 @@
 """From one format to another and back, and what is refused on the way."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

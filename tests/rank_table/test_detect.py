@@ -1,7 +1,5 @@
 """Which *.json files are looked at without being named."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.detect import looks_like_table, named_like_table

@@ -1,7 +1,5 @@
 """Text that is no JSON: each fault at its line and column. The mark ¦ stands where the caret must."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import math

@@ -1,7 +1,5 @@
 """Unified diffs: applied to the one text they give the other, and they show little more than what changed."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Which format a document is in, and what is said about files that are no rank table."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.catalogue import CATALOGUE

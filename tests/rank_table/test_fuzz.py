@@ -1,7 +1,5 @@
 """A short run of the benchmark that reads damaged documents; the long one is `python benchmarks/fuzz_tables.py`."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What becomes of tables without a version: rows, servers put together, ranks of a cloud, and strange documents."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Large tables: work and memory grow as the file does."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

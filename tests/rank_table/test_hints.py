@@ -1,7 +1,5 @@
 """Hints: a table changed as a hint says has fewer errors."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Hostfiles, rankfiles and Slurm's node lists as people and programs write them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Addresses that are none: the part that is to blame."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.ip import address_family, why_no_address

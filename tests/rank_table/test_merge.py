@@ -1,7 +1,5 @@
 """Tables of several servers as one."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """v1.1: what the rows become, keys that must be there, and strange documents. Its rules are in test_rules.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.core.records import Cluster, Device, Server

@@ -1,7 +1,5 @@
 """Lines of a long text, and edits, which change what they name and no more than the blanks that only it needed."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 
 import pytest

@@ -1,7 +1,5 @@
 """v2.0: what the rows become, keys that must be there, and strange documents. Its rules are in test_rules.py."""
 
-from __future__ import annotations
-
 import json
 import re
 

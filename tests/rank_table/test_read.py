@@ -1,7 +1,5 @@
 """From a file to a cluster: formats, shape, records, errors, and what a person sees."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Files by their size: too large ones are refused early; and how they are replaced."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat

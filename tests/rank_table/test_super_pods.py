@@ -1,7 +1,5 @@
 """v1.2: the records that super pods become, and where they do not matter. Their rules are in test_rules.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.table_format import Format

@@ -1,7 +1,5 @@
 """The text that each format is written as."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
