@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import Enum
 from typing import Any, TypeVar
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
+from launcher.core.text import some_of
 from launcher.doctor.facts import Facts
 from launcher.doctor.join_failure import JoinFailure
 from launcher.doctor.reach import Attempt
@@ -83,7 +84,7 @@ class Evidence:
     def named(self, servers: Iterable[int]) -> str:
         """Return the servers as text, such as "server 10.0.0.1" or "servers h1, h2, h3, h4 and 12 more"."""
         names = [self.name(server) for server in sorted(servers)]
-        return f"server{'s' * (len(names) > 1)} {listed(names)}"
+        return f"server{'s' * (len(names) > 1)} {some_of(names, MAX_SHOWN)}"
 
     def each(self, values: Mapping[T, tuple[int, ...]]) -> str:
         """Return the servers with each value, such as "1500 on servers h1, h3; 9000 on server h2"."""
@@ -134,15 +135,8 @@ class PerServer:
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings sorted by severity (worst first), then by topic and server."""
-    severities, topics = list(Severity), list(Topic)
-    return tuple(
-        sorted(findings, key=lambda one: (severities.index(one.severity), topics.index(one.topic), one.servers))
-    )
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
-    return f"{', '.join(names[:MAX_SHOWN])}{more}"
+    order = [*Severity, *Topic]
+    return tuple(sorted(findings, key=lambda one: (order.index(one.severity), order.index(one.topic), one.servers)))
 
 
 def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:

@@ -6,14 +6,15 @@ wrong for three servers: a slow one affects two of three pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
-from launcher.doctor.finding import Finding, Severity, Topic, listed
+from launcher.core.text import some_of
+from launcher.doctor.finding import MAX_SHOWN, Finding, Severity, Topic
 
 SLOW_SHARE = 0.4  # of the usual rate; links of one kind differ by less
 UNEVEN_SHARE = 0.2  # of the rate in the other direction, if there is only one pair
@@ -64,8 +65,18 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
         return (_only_pair(links.pairs[0], names, _by(links.interfaces)),)
     if not links.pairs:
         return ()
-    found = [_slow(links.pairs, names), _late(links.pairs, names)]
-    return tuple(one for one in found if one is not None)
+    rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
+    latency_s = usual({link.servers: link.latency_s for link in links.pairs}, best=min)
+    slow = [link for link in links.pairs if link.bytes_per_s < SLOW_SHARE * rate]
+    slow.sort(key=lambda one: one.bytes_per_s)
+    late = [link for link in links.pairs if link.latency_s > max(LATE_TIMES * latency_s, LATE_S)]
+    late.sort(key=lambda one: -one.latency_s)
+    slowness = f"the usual rate is {_rate(rate)}"
+    lateness = f"the usual latency is {_latency(latency_s)}"
+    return (
+        *_outliers("slow-link", links.pairs, slow, names, said=lambda link: _slower_way(link, names), usually=slowness),
+        *_outliers("late-link", links.pairs, late, names, said=lambda link: _latency(link.latency_s), usually=lateness),
+    )
 
 
 def best_of(first: Links, second: Links) -> Links:
@@ -109,7 +120,7 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
 
 def _by(interfaces: Sequence[str]) -> str:
     """Return text about the interfaces that carried data; empty if they are not known for all servers."""
-    return f" by {listed(list(dict.fromkeys(interfaces)))}" if interfaces and all(interfaces) else ""
+    return f" by {some_of(list(dict.fromkeys(interfaces)), MAX_SHOWN)}" if interfaces and all(interfaces) else ""
 
 
 def _only_pair(link: Link, names: list[str], by: str) -> Finding:
@@ -127,43 +138,30 @@ def _only_pair(link: Link, names: list[str], by: str) -> Finding:
     )  # fmt: skip
 
 
-def _slow(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
-    usual_rate = usual({link.servers: link.bytes_per_s for link in pairs})
-    slow = sorted(
-        (link for link in pairs if link.bytes_per_s < SLOW_SHARE * usual_rate), key=lambda one: one.bytes_per_s
-    )
-    if not slow:
-        return None
-    each = ", ".join(f"{_between(link, names)} {_slower_way(link, names)}" for link in slow[:MAX_PAIRS])
-    more = f" and {len(slow) - MAX_PAIRS} more" if len(slow) > MAX_PAIRS else ""
-    return _finding("slow-link", slow, pairs, names, f"{each}{more}; the usual rate is {_rate(usual_rate)}")
-
-
-def _late(pairs: tuple[Link, ...], names: list[str]) -> Finding | None:
-    usual_s = usual({link.servers: link.latency_s for link in pairs}, best=min)
-    late = [link for link in pairs if link.latency_s > max(LATE_TIMES * usual_s, LATE_S)]
-    if not late:
-        return None
-    late.sort(key=lambda one: -one.latency_s)
-    each = ", ".join(f"{_between(link, names)} {_latency(link.latency_s)}" for link in late[:MAX_PAIRS])
-    more = f" and {len(late) - MAX_PAIRS} more" if len(late) > MAX_PAIRS else ""
-    return _finding("late-link", late, pairs, names, f"{each}{more}; the usual latency is {_latency(usual_s)}")
-
-
-def _finding(code: str, slow: list[Link], pairs: tuple[Link, ...], names: list[str], what: str) -> Finding:
-    word = "slow" if code == "slow-link" else "late"
-    common = common_server([link.servers for link in slow], [link.servers for link in pairs])
+def _outliers(
+    code: str,
+    pairs: tuple[Link, ...],
+    stand_out: list[Link],
+    names: list[str],
+    *,
+    said: Callable[[Link], str],
+    usually: str,
+) -> Iterator[Finding]:
+    """Yield a finding about the pairs that stand out, worst first, if there are any."""
+    if not stand_out:
+        return
+    each = some_of([f"{_between(link, names)} {said(link)}" for link in stand_out], MAX_PAIRS)
+    word, what = code.removesuffix("-link"), f"{each}; {usually}"
+    common = common_server([link.servers for link in stand_out], [link.servers for link in pairs])
     if common is None:
-        servers = tuple(sorted({server for link in slow for server in link.servers}))
-        return Finding(
-            code, Topic.LINKS, Severity.RISKY, servers, f"{len(slow)} of {len(pairs)} pairs of servers are {word}: {what}",
-            "check the switches, cables and links that these pairs share",
-        )  # fmt: skip
-    return Finding(
-        code, Topic.LINKS, Severity.RISKY, (common,),
-        f"all connections of server {names[common]} are {word}, but no others: {what}",
-        f"check the network card, cable and switch port of {names[common]}: `ethtool`, `ip -s link`, `tc qdisc`",
-    )  # fmt: skip
+        servers = tuple(sorted({server for link in stand_out for server in link.servers}))
+        message = f"{len(stand_out)} of {len(pairs)} pairs of servers are {word}: {what}"
+        hint = "check the switches, cables and links that these pairs share"
+    else:
+        servers, name = (common,), names[common]
+        message = f"all connections of server {name} are {word}, but no others: {what}"
+        hint = f"check the network card, cable and switch port of {name}: `ethtool`, `ip -s link`, `tc qdisc`"
+    yield Finding(code, Topic.LINKS, Severity.RISKY, servers, message, hint)
 
 
 def _between(link: Link, names: list[str]) -> str:

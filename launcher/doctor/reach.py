@@ -12,9 +12,10 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, suppress
 from enum import Enum
+from functools import partial
 
 from launcher.core.frozen import frozen
 from launcher.doctor.listener import ACKNOWLEDGED, ANSWER_BYTES, CHALLENGE_BYTES, GREETING, LARGE, Listener, answer_to
@@ -33,6 +34,9 @@ class Outcome(str, Enum):
     TIMED_OUT = "timed out"
     NO_ROUTE = "no route"
     UNKNOWN_NAME = "name unknown"
+
+
+_OUTCOMES = {errno.ECONNREFUSED: Outcome.REFUSED, errno.ETIMEDOUT: Outcome.TIMED_OUT}
 
 
 @frozen
@@ -73,126 +77,20 @@ def try_reach(
     Blocks up to `timeout_s` for each group of `MAX_AT_ONCE` silent addresses, measured from when the connection is
     established. If large packets are lost, it blocks for up to twice `timeout_s` more.
     """
-    calls = [_Call(target, address, secret) for target in targets for address in target.addresses]
-    _make(calls, timeout_s, listener)
-    return tuple(_best(target, [call for call in calls if call.target is target]) for target in targets)
+    calls = [_Call(target, address, secret, timeout_s) for target in targets for address in target.addresses]
+    _make(calls, listener)
+    order = list(Outcome)
+    found = []
+    for target in targets:
+        attempts = [call.attempt for call in calls if call.target is target and call.attempt is not None]
+        unknown = Attempt(target.server, target.host, Outcome.UNKNOWN_NAME)
+        found.append(
+            min(attempts, key=lambda one: (order.index(one.outcome), one.round_trip_s or 0.0), default=unknown)
+        )
+    return tuple(found)
 
 
-class _Call:
-    """A connection to one address. `outcome` is None until the call has ended."""
-
-    def __init__(self, target: Target, address: str, secret: str) -> None:
-        self.target = target
-        self.address = address
-        self.outcome: Outcome | None = None
-        self.round_trip_s: float | None = None
-        self.trouble: str | None = None
-        self.sent_large = False
-        self.deadline = 0.0  # monotonic time
-        self.connection: socket.socket | None = None
-        challenge = os.urandom(CHALLENGE_BYTES)
-        self._greeting = GREETING + challenge
-        self._expected = answer_to(challenge, target.server, secret)
-        self._heard = b""
-        self._begun_s = 0.0
-        self._timeout_s = 0.0
-
-    def begin(self, timeout_s: float) -> None:
-        """Start to connect. An immediate failure sets `outcome`."""
-        self._begun_s, self._timeout_s = time.monotonic(), timeout_s
-        self.deadline = self._begun_s + timeout_s
-        try:
-            self.connection = socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET)
-            self.connection.setblocking(False)
-            code = self.connection.connect_ex((self.address, self.target.port))
-        except (OSError, OverflowError) as error:
-            code = getattr(error, "errno", None) or errno.EINVAL
-        if code not in {0, errno.EINPROGRESS}:
-            self._fail(code)
-
-    def proceed(self) -> None:
-        """Continue when the connection becomes writable, and later readable."""
-        assert self.connection is not None, "a call that could not begin is not waited for"
-        if self.round_trip_s is None:
-            self._connected(self.connection)
-        elif self._is_answered:
-            self._hear_large(self.connection)
-        else:
-            self._listen(self.connection)
-
-    def give_up(self) -> None:
-        """End the call at its deadline. An established connection without data leads to a wrong listener."""
-        if self._is_answered:
-            is_there = len(self._heard) > ANSWER_BYTES
-            self._end(Outcome.LOSES_BACK if is_there else Outcome.LOSES_THERE)
-            return
-        stood = self.round_trip_s is not None
-        self._end(Outcome.WRONG_ANSWER if stood else Outcome.TIMED_OUT, "it sends no data" if stood else None)
-
-    def _connected(self, connection: socket.socket) -> None:
-        if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._fail(code)
-            return
-        self.round_trip_s = time.monotonic() - self._begun_s
-        try:
-            connection.send(self._greeting)
-        except OSError:
-            self._end(Outcome.WRONG_ANSWER, "it closed the connection")
-        self.deadline = time.monotonic() + self._timeout_s  # this process may have been delayed
-
-    def _listen(self, connection: socket.socket) -> None:
-        try:
-            piece = connection.recv(ANSWER_BYTES + 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            piece = b""
-        self._heard += piece
-        if self._heard == self._expected:
-            self._answered(connection)
-        elif not piece:
-            self._end(Outcome.WRONG_ANSWER, "it closed the connection")
-        elif not self._expected.startswith(self._heard):
-            self._end(Outcome.WRONG_ANSWER, "it is another server or another program")
-
-    @property
-    def _is_answered(self) -> bool:
-        return len(self._heard) >= ANSWER_BYTES
-
-    def _answered(self, connection: socket.socket) -> None:
-        """Record the correct answer. If the connection ends from now on, large packets remain untested."""
-        if not self.target.gets_large:
-            self._end(Outcome.REACHED)
-            return
-        self.sent_large = True
-        self.deadline = time.monotonic() + self._timeout_s
-        try:
-            connection.send(LARGE)
-        except OSError:
-            self._end(Outcome.REACHED)
-
-    def _hear_large(self, connection: socket.socket) -> None:
-        """Receive the small acknowledgement. Data after it starts with a large packet."""
-        try:
-            piece = connection.recv(len(LARGE))
-        except BlockingIOError:
-            return
-        except OSError:
-            piece = b""
-        self._heard += piece
-        self.deadline = time.monotonic() + self._timeout_s
-        if not piece or len(self._heard) > ANSWER_BYTES + len(ACKNOWLEDGED):
-            self._end(Outcome.REACHED)
-
-    def _fail(self, code: int) -> None:
-        outcome = {errno.ECONNREFUSED: Outcome.REFUSED, errno.ETIMEDOUT: Outcome.TIMED_OUT}.get(code, Outcome.NO_ROUTE)
-        self._end(outcome, os.strerror(code))
-
-    def _end(self, outcome: Outcome, trouble: str | None = None) -> None:
-        self.outcome, self.trouble = outcome, trouble
-
-
-def _make(calls: Sequence[_Call], timeout_s: float, listener: Listener | None) -> None:
+def _make(calls: Sequence[_Call], listener: Listener | None) -> None:
     """Run all calls to completion, with a limit on parallel ones."""
     waiting = deque(calls)
     running: set[_Call] = set()
@@ -202,48 +100,124 @@ def _make(calls: Sequence[_Call], timeout_s: float, listener: Listener | None) -
         try:
             while waiting or running:
                 while waiting and len(running) < MAX_AT_ONCE:
-                    call = waiting.popleft()
-                    call.begin(timeout_s)
-                    if call.outcome is not None or call.connection is None:
-                        _close(call)
-                        continue
-                    running.add(call)
-                    selector.register(call.connection, selectors.EVENT_WRITE, call)
-                _step(selector, running, listener)
+                    running.add(call := waiting.popleft())
+                    call.proceed(selector, came=None)
+                next_s = min(call.deadline for call in running)
+                for key, _ in selector.select(max(0.0, next_s - time.monotonic())):
+                    if isinstance(key.data, _Call):
+                        key.data.proceed(selector, came=True)
+                    elif listener is not None:
+                        listener.serve()
+                now_s = time.monotonic()
+                for call in running:
+                    if call.attempt is None and now_s >= call.deadline:
+                        call.proceed(selector, came=False)
+                running = {call for call in running if call.attempt is None}
         finally:
             for call in running:
-                _close(call)
+                call.close()
 
 
-def _step(selector: selectors.BaseSelector, running: set[_Call], listener: Listener | None) -> None:
-    """Wait for the next event or deadline."""
-    next_s = min((call.deadline for call in running), default=0.0)
-    for key, _ in selector.select(max(0.0, next_s - time.monotonic())):
-        if isinstance(key.data, _Call):
-            key.data.proceed()
-            selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
-        elif listener is not None:
-            listener.serve()
-    now_s = time.monotonic()
-    for call in tuple(running):
-        if call.outcome is None and now_s >= call.deadline:
-            call.give_up()
-        if call.outcome is not None and call.connection is not None:
-            running.remove(call)
-            selector.unregister(call.connection)
-            _close(call)
+_Wait = tuple[socket.socket, int]  # a connection and an event of `selectors`
 
 
-def _close(call: _Call) -> None:
-    if call.connection is not None:
-        with suppress(OSError):
-            call.connection.close()
+class _Call:
+    """A conversation with one address. `attempt` is None until it has ended."""
+
+    def __init__(self, target: Target, address: str, secret: str, timeout_s: float) -> None:
+        self.target = target
+        self.attempt: Attempt | None = None
+        self.deadline = 0.0  # monotonic time
+        self._timeout_s = timeout_s
+        self._steps = _converse(target, address, secret)
+        self._connection: socket.socket | None = None  # the one that is waited for
+
+    def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
+        """Continue up to the next wait. `came`: whether the awaited event came before the deadline; None at the start."""
+        if self._connection is not None:
+            selector.unregister(self._connection)
+            self._connection = None
+        try:
+            self._connection, event = next(self._steps) if came is None else self._steps.send(came)
+            selector.register(self._connection, event, self)
+            self.deadline = time.monotonic() + self._timeout_s  # from now, since this process may have been delayed
+        except StopIteration as end:
+            self.attempt = end.value
+
+    def close(self) -> None:
+        self._steps.close()
 
 
-def _best(target: Target, calls: Sequence[_Call]) -> Attempt:
-    order = list(Outcome)
-    if not calls:
-        return Attempt(target.server, target.host, Outcome.UNKNOWN_NAME)
-    ended = [(call, call.outcome or Outcome.TIMED_OUT) for call in calls]
-    call, outcome = min(ended, key=lambda one: (order.index(one[1]), one[0].round_trip_s or 0.0))
-    return Attempt(target.server, target.host, outcome, call.address, call.round_trip_s, call.trouble, call.sent_large)
+def _converse(target: Target, address: str, secret: str) -> Generator[_Wait, bool, Attempt]:
+    """Call an address. Yield each event to wait for, and receive whether it came in time; return the result."""
+    result = partial(Attempt, target.server, target.host, address=address)
+    challenge = os.urandom(CHALLENGE_BYTES)
+    begun_s = time.monotonic()
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET))
+            connection.setblocking(False)
+            code = connection.connect_ex((address, target.port))
+        except (OSError, OverflowError) as error:
+            code = getattr(error, "errno", None) or errno.EINVAL
+        if code in {0, errno.EINPROGRESS}:
+            if not (yield connection, selectors.EVENT_WRITE):
+                return result(Outcome.TIMED_OUT)
+            code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            return result(_OUTCOMES.get(code, Outcome.NO_ROUTE), trouble=os.strerror(code))
+        result = partial(result, round_trip_s=time.monotonic() - begun_s)
+        _send(connection, GREETING + challenge)
+        if trouble := (yield from _hear(connection, answer_to(challenge, target.server, secret))):
+            return result(Outcome.WRONG_ANSWER, trouble=trouble)
+        if not target.gets_large:
+            return result(Outcome.REACHED)
+        _send(connection, LARGE)
+        return result((yield from _hear_large(connection)), got_large=True)
+
+
+def _hear(connection: socket.socket, expected: bytes) -> Generator[_Wait, bool, str | None]:
+    """Receive the answer; return what is wrong with it. An established connection without data is wrong, too."""
+    heard = b""
+    while heard != expected:
+        piece = yield from _received(connection, ANSWER_BYTES + 1)
+        heard += piece or b""
+        if not piece:
+            return "it sends no data" if piece is None else "it closed the connection"
+        if not expected.startswith(heard):
+            return "it is another server or another program"
+    return None
+
+
+def _hear_large(connection: socket.socket) -> Generator[_Wait, bool, Outcome]:
+    """Receive the small acknowledgement; data after it starts with a large packet.
+
+    If the connection ends, large packets remain untested.
+    """
+    heard = b""
+    while len(heard) <= len(ACKNOWLEDGED):
+        piece = yield from _received(connection, len(LARGE))
+        if piece is None:
+            return Outcome.LOSES_BACK if heard else Outcome.LOSES_THERE
+        if not piece:
+            break
+        heard += piece
+    return Outcome.REACHED
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    """Send as much as the kernel takes. A closed connection is found when its end is received."""
+    with suppress(OSError):
+        connection.send(data)
+
+
+def _received(connection: socket.socket, size: int) -> Generator[_Wait, bool, bytes | None]:
+    """Return the next data, empty at the end of the connection; None if nothing comes in time."""
+    while (yield connection, selectors.EVENT_READ):
+        try:
+            return connection.recv(size)
+        except BlockingIOError:  # noqa: PERF203 - rare
+            continue
+        except OSError:
+            return b""
+    return None

@@ -21,7 +21,6 @@ class Box:
 
     @property
     def count(self) -> int:
-        """The number of elements."""
         return prod(self.size)
 
     @property
@@ -64,8 +63,7 @@ class Box:
             return
         step = max(1, most // prod(self.size[1:]))
         for first in range(0, self.size[0], step):
-            start = (self.start[0] + first, *self.start[1:])
-            yield Box(start, (min(step, self.size[0] - first), *self.size[1:]))
+            yield Box((self.start[0] + first, *self.start[1:]), (min(step, self.size[0] - first), *self.size[1:]))
 
 
 def full_box(shape: Sequence[int]) -> Box:

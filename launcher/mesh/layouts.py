@@ -1,11 +1,14 @@
-"""Choose and check dp·mp·pp for a number of devices, and suggest layouts that fit."""
+"""Choose and check dp·mp·pp for a number of devices, or for every number in an elastic run; suggest layouts that fit."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
+from launcher.core.text import counted
 
 
 def resolve_layout(
@@ -31,12 +34,12 @@ def resolve_layout(
     product = f"dp * mp * pp = {dp} * {mp} * {pp} = {layout.world_size}"
     if layout.world_size > device_count:
         raise RefusedLayoutError(
-            f"{product} is more than {_devices(device_count)}", hint=_fitting(layout, device_count)
+            f"{product} is more than {counted(device_count, 'device')}", hint=_fitting(layout, device_count)
         )
     if layout.world_size < device_count and not allow_idle_devices:
         idle = device_count - layout.world_size
         raise RefusedLayoutError(
-            f"{product} leaves {_devices(idle)} of {device_count} idle",
+            f"{product} leaves {counted(idle, 'device')} of {device_count} idle",
             hint=f"{_fitting(layout, device_count)}, or pass --allow-idle-devices",
         )
     return layout
@@ -72,11 +75,39 @@ def _divisors(number: int) -> list[int]:
 
 
 def _fitting(wanted: Layout, device_count: int) -> str:
-    choices = ", ".join(
-        f"--dp {near.dp} --mp {near.mp} --pp {near.pp}" for near in nearest_layouts(wanted, device_count)
+    nearest = nearest_layouts(wanted, device_count)
+    choices = ", ".join(f"--dp {near.dp} --mp {near.mp} --pp {near.pp}" for near in nearest)
+    return f"the nearest that fit {counted(device_count, 'device')}: {choices}"
+
+
+def elastic_layouts(
+    wanted: Layout, device_count: int, fits: Callable[[Layout], bool] = lambda _: True
+) -> tuple[Layout | None, ...]:
+    """Return the layout for each number of devices from 0 to `device_count`; None if no layout fits that few.
+
+    mp and pp stay as wanted, and dp shrinks to the largest number of copies that `fits`. If there are too few devices
+    for mp·pp, these shrink as well, to the layout that `fits` and uses the most devices.
+
+    Each remaining copy computes more micro batches, so that the total stays the same: dp=4 with 1 becomes dp=3 with 2.
+    The total grows if dp does not divide it. A program without micro batches keeps its number.
+    """
+    return tuple(_layout_for(wanted, count, fits) for count in range(device_count + 1))
+
+
+def _layout_for(wanted: Layout, device_count: int, fits: Callable[[Layout], bool]) -> Layout | None:
+    if copies := min(wanted.dp, device_count // (wanted.mp * wanted.pp)):
+        candidates = [replace(wanted, dp=dp) for dp in range(copies, 0, -1)]
+    else:
+        candidates = [
+            layout
+            for count in range(device_count, 0, -1)
+            for layout in nearest_layouts(wanted, count, limit=count * count)
+            if layout.dp <= wanted.dp and wanted.mp % layout.mp == 0 and layout.pp <= wanted.pp
+        ]
+    parts = wanted.dp * wanted.micro_batches
+    same_batch = (
+        replace(layout, micro_batches=micro_batches)
+        for layout in candidates
+        for micro_batches in (-(-parts // layout.dp), wanted.micro_batches)
     )
-    return f"the nearest that fit {_devices(device_count)}: {choices}"
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
+    return next(filter(fits, same_batch), None)

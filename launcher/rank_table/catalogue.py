@@ -58,8 +58,6 @@ Check = Callable[[Table], Iterator[Finding]]
 
 @frozen
 class Entry:
-    """A code of the catalogue."""
-
     code: str
     severity: Severity
     title: str
@@ -76,8 +74,7 @@ class Entry:
 
     def concerns(self, table: Table) -> bool:
         """Return whether the rule applies to the table's format and to the program that reads it."""
-        of_format = self.formats is None or table.format in self.formats
-        return of_format and self.consumer in (None, table.consumer)
+        return (self.formats is None or table.format in self.formats) and self.consumer in (None, table.consumer)
 
 
 CATALOGUE: dict[str, Entry] = {}
@@ -102,9 +99,8 @@ def rule(
         explanation = " ".join((check.__doc__ or "").split())
         if not explanation:
             raise ValueError(f"{code} is not explained")
-        CATALOGUE[code] = Entry(
-            code, severity, title, explanation, hccl_code, check, formats, consumer, ascend_only, replaces
-        )
+        requirements = formats, consumer, ascend_only, replaces
+        CATALOGUE[code] = Entry(code, severity, title, explanation, hccl_code, check, *requirements)
         return check
 
     return enter_check
@@ -121,69 +117,56 @@ class HcclCode(NamedTuple):
     explanation: str
 
 
-HCCL_CODES = {
-    "EI0001": HcclCode(
-        "an environment variable or a kind of address is not what HCCL expects",
-        "HCCL names the variable and its value in the message. Only one fault of a rank table has this code: a mix of "
-        "IPv4 and IPv6 addresses.",
-    ),
-    "EI0003": HcclCode(
-        "a parameter of a collective operation is invalid",
-        "HCCL rejects a count, a data type, a root or a group of ranks; the message names it. The rank table is not the "
-        "cause: check the call and the groups that the program creates.",
-    ),
-    "EI0004": HcclCode(
-        "the rank table cannot be used",
-        "Before CANN 8.3, HCCL uses this code for every fault of the table, with the reason in brackets. Since 8.3 it "
-        "means that a file cannot be read, is not JSON, or is not completed in time. Other faults are EI0014 or EI0017.",
-    ),
-    "EI0005": HcclCode(
-        "ranks do not agree with each other",
-        "The ranks have different tables, or call an operation with different parameters. HCCL compares a checksum of each "
-        "node's table: `tlaunch table diff A B` reports whether two files would match.",
-    ),
-    "EI0006": HcclCode(
-        "a connection to another rank timed out",
-        "The other rank did not answer within HCCL_CONNECT_TIMEOUT (120 s unless set): it never started, failed earlier, "
-        "reads another table, or cannot be reached at its device_ip. Look for the rank that failed first.",
-    ),
-    "EI0009": HcclCode(
-        "a transport between two ranks could not be set up",
-        "The ranks found each other but could not agree on a link. Check the state of both devices' network cards "
-        "(`hccn_tool -i ID -net_health -g`), and look for an earlier error.",
-    ),
-    "EI0014": HcclCode(
-        "a value in the rank table is invalid",
-        "Since CANN 8.3 the message names the key of the table, its value and the expected value. Before 8.3 these "
-        "faults are EI0004, and EI0014 means that a device_ip is not the address of the device's network card: "
-        "`hccn_tool -i ID -ip -g` shows the address.",
-    ),
-    "EI0015": HcclCode(
-        "the ranks did not gather around the root in time",
-        "Without a table, ranks find each other through a root. Some ranks did not connect to it in time, or they cannot "
-        "reach it. Look for ranks that never started or failed earlier, and check the root's address and port.",
-    ),
-    "EI0016": HcclCode(
-        "the TLS switch differs between devices",
-        "TLS must be on for all network cards of a cluster, or off for all: `hccn_tool -i ID -tls -g` shows the setting "
-        "of a device.",
-    ),
-    "EI0017": HcclCode(
-        "something is missing in the rank table",
-        "HCCL needs a key or a list that the table does not have. Before CANN 8.3 this fault is EI0004.",
-    ),
-    "EI0019": HcclCode(
-        "a port cannot be bound",
-        "Another process uses it, often a rank of an earlier run: HCCL takes 60000 to 60031 on the server and 16666 on the "
-        "device, unless the environment or the table says otherwise.",
-    ),
-    "EJ0001": HcclCode(
-        "the device's side of HCCL could not be initialised",
-        "Usually an earlier job still uses the device, or has just ended: look for its processes with "
-        "`npu-smi info`, and start the job again when they are gone.",
-    ),
-}
+# First line: code and title.
+_HCCL_ENTRIES = """
+EI0001 an environment variable or a kind of address is not what HCCL expects
+HCCL names the variable and its value in the message. Only one fault of a rank table has this code: a mix of IPv4 and
+IPv6 addresses.
 
+EI0003 a parameter of a collective operation is invalid
+HCCL rejects a count, a data type, a root or a group of ranks; the message names it. The rank table is not the cause:
+check the call and the groups that the program creates.
+
+EI0004 the rank table cannot be used
+Before CANN 8.3, HCCL uses this code for every fault of the table, with the reason in brackets. Since 8.3 it means that
+a file cannot be read, is not JSON, or is not completed in time. Other faults are EI0014 or EI0017.
+
+EI0005 ranks do not agree with each other
+The ranks have different tables, or call an operation with different parameters. HCCL compares a checksum of each
+node's table: `tlaunch table diff A B` reports whether two files would match.
+
+EI0006 a connection to another rank timed out
+The other rank did not answer within HCCL_CONNECT_TIMEOUT (120 s unless set): it never started, failed earlier, reads
+another table, or cannot be reached at its device_ip. Look for the rank that failed first.
+
+EI0009 a transport between two ranks could not be set up
+The ranks found each other but could not agree on a link. Check the state of both devices' network cards (`hccn_tool -i
+ID -net_health -g`), and look for an earlier error.
+
+EI0014 a value in the rank table is invalid
+Since CANN 8.3 the message names the key of the table, its value and the expected value. Before 8.3 these faults are
+EI0004, and EI0014 means that a device_ip is not the address of the device's network card: `hccn_tool -i ID -ip -g`
+shows the address.
+
+EI0015 the ranks did not gather around the root in time
+Without a table, ranks find each other through a root. Some ranks did not connect to it in time, or they cannot reach
+it. Look for ranks that never started or failed earlier, and check the root's address and port.
+
+EI0016 the TLS switch differs between devices
+TLS must be on for all network cards of a cluster, or off for all: `hccn_tool -i ID -tls -g` shows the setting of a
+device.
+
+EI0017 something is missing in the rank table
+HCCL needs a key or a list that the table does not have. Before CANN 8.3 this fault is EI0004.
+
+EI0019 a port cannot be bound
+Another process uses it, often a rank of an earlier run: HCCL takes 60000 to 60031 on the server and 16666 on the
+device, unless the environment or the table says otherwise.
+
+EJ0001 the device's side of HCCL could not be initialised
+Usually an earlier job still uses the device, or has just ended: look for its processes with `npu-smi info`, and start
+the job again when they are gone.
+"""
 
 # Codes of the scanner, the formats and the schema. First line: code, HCCL's code (- for none), severity, title.
 _ENTRIES = """
@@ -287,8 +270,18 @@ RT406 - warning the file's name does not end in .json
 HCCL looks for .json at the end of the path and refuses a file with any other name (EI0004). Other readers accept it.
 """
 
-for _paragraph in _ENTRIES.strip().split("\n\n"):
-    _head, _, _explanation = _paragraph.partition("\n")
+
+def _paragraphs(entries: str) -> Iterator[tuple[str, str]]:
+    """Yield the first line and the text of each paragraph."""
+    for paragraph in entries.strip().split("\n\n"):
+        head, _, text = paragraph.partition("\n")
+        yield head, " ".join(text.split())
+
+
+for _head, _text in _paragraphs(_ENTRIES):
     _code, _hccl_code, _severity, _title = _head.split(maxsplit=3)
     _known = None if _hccl_code == "-" else _hccl_code
-    CATALOGUE[_code] = Entry(_code, Severity(_severity), _title, " ".join(_explanation.split()), _known)
+    CATALOGUE[_code] = Entry(_code, Severity(_severity), _title, _text, _known)
+HCCL_CODES = {
+    code: HcclCode(title, text) for head, text in _paragraphs(_HCCL_ENTRIES) for code, title in [head.split(maxsplit=1)]
+}

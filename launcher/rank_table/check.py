@@ -64,11 +64,11 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
     if found is None or not found.is_rank_table:
         return Checked(found, None, profile.hardware, (*named, _no_table(document.value, found)))
     shapes = Shapes(at_most)
-    table = READERS[found].read(document.value, shapes, profile)
-    chip = table.chip
+    table = READERS[found].read(document.value, shapes)
+    chip = table.chip if profile.chip == "auto" else profile.hardware
     if chip.name == "auto":
         chip = CHIPS["none" if table.is_without_ascend else _CHIP_OF_FORMAT.get(found, "auto")]
-    table = replace(table, chip=chip, keys=frozenset(shapes.keys), complete=shapes.complete)
+    table = replace(table, chip=chip, consumer=profile.consumer, keys=frozenset(shapes.keys), complete=shapes.complete)
     of_rules = () if shapes.full else _rule_findings(table, at_most)  # skip rules for unread entries
     if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
         message = "there is text after the table, and HCCL reads a v2.0 file to its end"
@@ -109,8 +109,7 @@ def _no_table(document: Any, found: Format | None) -> Found:
     if isinstance(document, dict):
         message = f'version "{str(document["version"])[:20]}" is not known'
         return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
-    kinds = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    kind = kinds.get(type(document), "a number")
+    kind = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(document), "a number")
     hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
     return "RT201", Finding((), f"a rank table is a JSON object, this is {kind}", hint)
 
@@ -128,14 +127,13 @@ def _file_findings(path: Path, found: Format | None) -> Iterator[Found]:
         message = f'the file name "{Path(real).name}" does not end in .json, so HCCL refuses the file'
         yield "RT406", Finding((), message, f"rename it to {Path(real).with_suffix(SUFFIX).name}")
     elif first != whole:
-        message = (
-            f'"{real[: first + len(SUFFIX)][-60:]}" contains .json before the end of the path, so HCCL refuses the path'
-        )
+        start = real[: first + len(SUFFIX)][-60:]
+        message = f'"{start}" contains .json before the end of the path, so HCCL refuses the path'
         yield "RT406", Finding((), message, "remove the first .json from the name of the file or its directory")
 
 
 class Reader(NamedTuple):
-    read: Callable[[Fields, Shapes, Profile], Table]
+    read: Callable[[Fields, Shapes], Table]
     cluster: Callable[[Table], Cluster]  # only for a table without errors
 
 

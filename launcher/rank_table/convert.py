@@ -23,6 +23,7 @@ from launcher.rank_table.formats.writing import (
     V2_0,
     Reason,
     Target,
+    devices_of,
     equal_servers,
     plain_host_names,
 )
@@ -70,8 +71,6 @@ _HARDWARE_NOTE = (
 
 @frozen
 class Converted:
-    """A cluster converted to another format."""
-
     text: str
     cluster: Cluster  # the given cluster without dropped keys, as the text describes it
     left_behind: tuple[str, ...]  # keys that the target format cannot hold
@@ -145,9 +144,7 @@ def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, 
     A server's existing hardware_type is kept.
     """
     servers = cluster.servers
-    has_addresses = all(server.host_ip for server in servers) or any(
-        device.device_ip for server in servers for device in server.devices
-    )
+    has_addresses = all(server.host_ip for server in servers) or any(one.device_ip for one in devices_of(cluster))
     if HARDWARE not in TARGETS[target_name].keys or len(servers) < 2 or has_addresses:
         return cluster, ()
     marked = marked_as_cpu(servers)

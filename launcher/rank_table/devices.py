@@ -136,10 +136,8 @@ def decode_conf(data: bytes, name: str) -> str:
         UnreadableError: the file is too large.
     """
     if len(data) > MAX_CONF_BYTES:
-        limit = f"{MAX_CONF_BYTES >> 20} MiB"
-        raise UnreadableError(
-            f"{name} is larger than {limit}", hint="name an hccn.conf: it has a few lines for each device"
-        )
+        hint = "name an hccn.conf: it has a few lines for each device"
+        raise UnreadableError(f"{name} is larger than {MAX_CONF_BYTES >> 20} MiB", hint=hint)
     return data.decode("utf-8", errors="replace")
 
 
@@ -159,12 +157,10 @@ def parse_hccn_conf(text: str, name: str) -> HccnConf:
         message = f"{name}: {reader.faults[0]}"
         if (count := len(reader.faults)) > 1:
             more = [f"... and {count - FAULTS_SHOWN} more"] if count > FAULTS_SHOWN else []
-            shown = [f"{name}: {count} lines cannot be used", *reader.faults[:FAULTS_SHOWN], *more]
-            message = "\n  ".join(shown)
+            message = "\n  ".join([f"{name}: {count} lines cannot be used", *reader.faults[:FAULTS_SHOWN], *more])
         raise UnreadableError(message, hint="correct the file, or use --device-ids and --devices")
     if not reader.ids:
-        hint = "add lines such as address_0=192.168.100.100"
-        raise UnreadableError(f"{name} names no device", hint=hint)
+        raise UnreadableError(f"{name} names no device", hint="add lines such as address_0=192.168.100.100")
     return HccnConf(reader.devices(), tuple(reader.notes))
 
 
@@ -181,9 +177,8 @@ class _Reader:
         self._owners: dict[str, tuple[int, int]] = {}  # line and device by address
 
     def devices(self) -> tuple[FoundDevice, ...]:
-        return tuple(
-            FoundDevice(one, self._addresses.get((one, 4)) or self._addresses.get((one, 6))) for one in sorted(self.ids)
-        )
+        known = self._addresses
+        return tuple(FoundDevice(one, known.get((one, 4)) or known.get((one, 6))) for one in sorted(self.ids))
 
     def take(self, number: int, line: str) -> None:
         key, equals, value = (part.strip() for part in line.partition("="))

@@ -22,8 +22,6 @@ Style = Callable[[str, str, Severity], tuple[str, str]]  # colours a problem's p
 
 @frozen
 class Problem:
-    """A problem of a table, as shown to users."""
-
     code: str  # a code of the catalogue, such as RT101
     severity: Severity
     message: str
@@ -48,12 +46,7 @@ def render_problems(problems: Sequence[Problem], document: Document, name: str, 
 
 
 def render_each(
-    problems: Sequence[Problem],
-    document: Document,
-    name: str,
-    style: Style = plain,
-    *,
-    columns: int | None = None,
+    problems: Sequence[Problem], document: Document, name: str, style: Style = plain, *, columns: int | None = None
 ) -> list[str]:
     """Return the text of each of the first `MAX_SHOWN` problems; a last text counts the rest."""
     shown = []
@@ -61,11 +54,7 @@ def render_each(
         number = f"{problem.line:>5} | "
         room = max(min(columns or MAX_COLUMNS, MAX_COLUMNS) - len(number), MIN_EXCERPT_COLUMNS)
         source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width, room)
-        lines = [
-            headline(problem, name, style),
-            f"{number}{source}".rstrip(),
-            f"{'| ':>{len(number)}}{caret}",
-        ]
+        lines = [headline(problem, name, style), f"{number}{source}".rstrip(), f"{'| ':>{len(number)}}{caret}"]
         if problem.hint:
             lines.append(f"{'':>5} hint: {problem.hint}")
         shown.append("\n".join(lines))
@@ -144,9 +133,8 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
     located = [(fault, "") for fault in document.faults]
     for repeat in document.repeats:
         key = str(repeat.pointer[-1])
-        message = (
-            f'key "{key[:40]}" is written twice, {_first(document, repeat.first, repeat.again)}; the last one counts'
-        )
+        first = _first(document, repeat.first, repeat.again)
+        message = f'key "{key[:40]}" is written twice, {first}; the last one counts'
         fault = Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
         located.append((fault, json_pointer(repeat.pointer)))
     pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}

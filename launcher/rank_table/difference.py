@@ -24,8 +24,6 @@ _ABSENT = object()
 
 
 class Kind(Enum):
-    """The kind of a difference."""
-
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
@@ -34,8 +32,6 @@ class Kind(Enum):
 
 @frozen
 class Difference:
-    """A value that differs between the two files."""
-
     kind: Kind
     pointer: str  # RFC 6901
     before: Any  # None if the value was added

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import selectors
 import shutil
 import signal
 import socket
@@ -14,6 +13,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
@@ -25,9 +26,8 @@ from launcher.rank_table.ip import UNSET, address_family
 
 HCCN_CONF = Path("/etc/hccn.conf")
 PATIENCE_S = 20.0  # for one answer, because drivers may hang
-MAX_ANSWER_BYTES = 1024 * 1024  # of one answer, so that endless output does not fill the memory
-_PIECE_BYTES = 64 * 1024
-_LOOK_AGAIN_S = 0.01  # interval of checks for a program's exit while it prints nothing
+MAX_ANSWER_BYTES = 1024 * 1024  # of one answer, so that endless output does not fill the disk
+_LOOK_AGAIN_S = 0.01  # interval of checks for a program's exit
 # MIG devices are listed below their GPU, indented.
 _GPU = re.compile(r"^GPU ([0-9]{1,6}): (?:.*\(UUID: (GPU-[^\s)]+)\))?", re.MULTILINE)
 # The label ends at the first colon, the address at the next blank: an IPv6 address contains colons.
@@ -40,8 +40,6 @@ HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # installed by the
 
 @frozen
 class Answer:
-    """The exit status and the output of a program."""
-
     status: int
     output: str
     complaint: str  # its stderr
@@ -59,7 +57,6 @@ class Answer:
 
 
 def hccn_tool() -> str | None:
-    """Return the path of hccn_tool; None if it is missing."""
     return shutil.which("hccn_tool") or shutil.which(HCCN_TOOL)
 
 
@@ -139,62 +136,52 @@ def own_server_id() -> str:
 
 
 def _ask(command: Sequence[str], patience_s: float) -> Answer:
-    """Run a program in its own process group, and kill the group at the end, so that no child process remains."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from None
-    with process:
-        try:
-            output, complaint = _listen(process, " ".join(command), patience_s)
-        finally:
-            # The program is not reaped yet, so the group id is still valid.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    return Answer(process.returncode, output.decode(errors="replace"), complaint.decode(errors="replace"))
-
-
-def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> tuple[bytes, bytes]:
-    """Return stdout and stderr of a program once it exits. Its child processes are not waited for.
+    """Run a program in its own process group, and kill the group at the end, so that no child process remains.
 
     Raises:
+        UnreadableError: the program cannot be started.
         TlaunchError: it does not exit within `patience_s`, or prints more than `MAX_ANSWER_BYTES`.
     """
+    # Files, because a child process that lives on may keep a pipe open.
+    with TemporaryFile() as output, TemporaryFile() as complaint:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=complaint,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from None
+        with process:
+            try:
+                _await_end(process.pid, " ".join(command), patience_s, (output, complaint))
+            finally:
+                # The program is not reaped yet, so the group id is still valid.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        complaint.seek(0)
+        return Answer(process.returncode, *(file.read().decode(errors="replace") for file in (output, complaint)))
+
+
+def _await_end(pid: int, asked: str, patience_s: float, files: Sequence[IO[bytes]]) -> None:
     deadline = time.monotonic() + patience_s
-    pipes = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe is not None]
-    said = {pipe: bytearray() for pipe in pipes}
-    with selectors.DefaultSelector() as selector:
-        for pipe in pipes:
-            selector.register(pipe, selectors.EVENT_READ)
-        has_ended = False
-        while not has_ended:
-            if time.monotonic() > deadline:
-                raise TlaunchError(
-                    f"`{asked}` did not exit within {patience_s:g} s",
-                    hint="check `dmesg`, since the driver may hang, or use --devices N, which needs no driver",
-                )
-            # Checked before reading, so that the pipes hold all output if it has exited. WNOWAIT keeps the process id
-            # reserved.
-            has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-            while ready := selector.select(0 if has_ended else _LOOK_AGAIN_S):
-                for key, _ in ready:
-                    piece = os.read(key.fd, _PIECE_BYTES)
-                    said[key.fd] += piece
-                    if not piece:
-                        selector.unregister(key.fd)
-                if max(map(len, said.values())) > MAX_ANSWER_BYTES:
-                    raise TlaunchError(
-                        f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes and was killed",
-                        hint="run it by hand to see its output, or use --devices N, which needs no driver",
-                    )
-                if not has_ended:
-                    break
-    output, complaint = (bytes(said[pipe]) for pipe in pipes)
-    return output, complaint
+    while True:
+        # WNOWAIT keeps the process id reserved.
+        has_ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if max(os.fstat(file.fileno()).st_size for file in files) > MAX_ANSWER_BYTES:
+            raise TlaunchError(
+                f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes and was killed",
+                hint="run it by hand to see its output, or use --devices N, which needs no driver",
+            )
+        if has_ended:
+            return
+        if time.monotonic() > deadline:
+            raise TlaunchError(
+                f"`{asked}` did not exit within {patience_s:g} s",
+                hint="check `dmesg`, since the driver may hang, or use --devices N, which needs no driver",
+            )
+        time.sleep(_LOOK_AGAIN_S)

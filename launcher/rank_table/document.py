@@ -14,13 +14,6 @@ from launcher.rank_table.positions import Lines, Place, Pointer, RepeatedKey, lo
 from launcher.rank_table.syntax_errors import Fault
 from launcher.rank_table.tokens import END, SCALAR, next_token
 
-_WIDE_MARKS = (
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
-)
-_MARKED = frozenset(name for _, name in _WIDE_MARKS)
 _LOOKED_AT = 64  # bytes to detect an encoding without a byte order mark; a multiple of four
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # a complete pair starts in the same way
 OTHER_DATA = "RT117"  # the code of a text that is too dense for a rank table
@@ -107,14 +100,14 @@ def parse_document(data: bytes) -> Document:
 
 
 def _decode(data: bytes) -> tuple[str, list[Fault]]:
-    for mark, name in _WIDE_MARKS:
-        if data.startswith(mark):
-            return _wide(name)
+    codec = json.detect_encoding(data)
+    if codec in {"utf-16", "utf-32"}:  # with a byte order mark
+        return _wide(codec)
     if b"\0" in data[:4]:
         # UTF-16 or UTF-32 if the bytes between the zeros are text.
-        head = data[:_LOOKED_AT].decode(json.detect_encoding(data[:_LOOKED_AT]), errors="replace")
+        head = data[:_LOOKED_AT].decode(codec, errors="replace")
         if not head.isspace() and head.translate(dict.fromkeys(map(ord, "\r\n\t"))).isprintable():
-            return _wide(json.detect_encoding(data))
+            return _wide(codec)
         message = "the file begins with NUL bytes, so it is not text"
         return "", [Fault("RT101", 0, 1, message, "copy or generate it again")]
     try:
@@ -131,8 +124,8 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
 def _wide(codec: str) -> tuple[str, list[Fault]]:
     """Return the fault of a text in UTF-16 or UTF-32, recognised by its byte order mark or its zero bytes."""
     name = codec.upper()
-    marked = "" if name in _MARKED else " without a byte order mark"
-    source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # iconv's names
+    source = name.replace("-LE", "LE").replace("-BE", "BE")  # iconv's names
+    marked = "" if source == name else " without a byte order mark"
     hint = f"convert it: `tlaunch table fix --write FILE`, or `iconv -f {source} -t UTF-8 FILE > NEW`"
     return "", [Fault("RT101", 0, 1, f"the file is encoded as {source}{marked}, but HCCL reads UTF-8", hint)]
 

@@ -41,16 +41,12 @@ _BLANKS = " \t\r\n"
 
 
 class Repair(NamedTuple):
-    """A repair that was made or is offered."""
-
     code: str | None  # of the problem; None for the order of entries, which HCCL accepts
     line: int  # from 1, in the original text
     message: str
 
 
 class _Step(NamedTuple):
-    """A planned repair with its edits."""
-
     code: str | None
     message: str
     edits: tuple[Edit, ...]
@@ -274,7 +270,6 @@ def _moves_by_rank(document: Document, table: Table) -> Iterator[_Step]:
         starts = [places[(*pointer, index)].start for index in range(len(order))]
         spans = [(start, value_end(document.text, start)) for start in starts]
         moved = ((spans[index], spans[source]) for index, source in enumerate(order) if index != source)
-        message = (
-            f"put the {len(order)} entries of {pointer[-1] if pointer else 'the list'} in the order of their ranks"
-        )
+        name = pointer[-1] if pointer else "the list"
+        message = f"put the {len(order)} entries of {name} in the order of their ranks"
         yield _Step(None, message, tuple(Edit(*to, document.text[slice(*of)]) for to, of in moved))

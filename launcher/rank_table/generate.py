@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -23,8 +23,6 @@ HARDWARE = "hardware_type"  # "gpu" or "cpu": the table is not for HCCL
 
 
 class Note(NamedTuple):
-    """A remark about the table for the user."""
-
     text: str
     is_warning: bool = False
 
@@ -77,21 +75,12 @@ def parse_servers(text: str) -> tuple[str, ...]:
     """
     names = tuple(name.strip() for name in text.split(","))
     if "[" in text or "]" in text:
-        names = (*(name for name in names if not name), *expand(text, _Option("--servers", 1)))
+        names = (*(name for name in names if not name), *expand(text, Place("--servers")))
     for name in names:
         check_server_id(name, "--servers")
     if repeated := [name for name, times in Counter(names).items() if times > 1]:
         raise UsageError(f'--servers names "{repeated[0]}" twice', hint="name each server once")
     return names
-
-
-class _Option(Place):
-    """A command-line option, used instead of a position in a file."""
-
-    __slots__ = ()
-
-    def refuse(self, message: str, hint: str) -> NoReturn:
-        raise UsageError(f"{self.name}: {message}", hint=hint)
 
 
 def check_server_id(name: str, origin: str) -> None:
@@ -123,9 +112,8 @@ def check_address(address: str, origin: str) -> None:
     packed = packed_address(address)
     if packed is None or is_unspecified(packed):
         wrong = what_it_is_instead(address, "network card")
-        raise UsageError(
-            f'{origin}: "{printable(address[:45])}" is {wrong}', hint="give the address of the network card"
-        )
+        message = f'{origin}: "{printable(address[:45])}" is {wrong}'
+        raise UsageError(message, hint="give the address of the network card")
 
 
 def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, sort: bool = False) -> Generated:

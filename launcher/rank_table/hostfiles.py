@@ -23,12 +23,14 @@ _SLOT_LIST = re.compile(rf"{_SLOT}([,;]{_SLOT})*", re.IGNORECASE)
 
 
 class Place(NamedTuple):
-    """The position of a line, with which an error message starts."""
+    """The position of a line, or a command-line option, with which an error message starts."""
 
     name: str
-    line: int
+    line: int | None = None  # None: of an option
 
     def refuse(self, message: str, hint: str) -> NoReturn:
+        if self.line is None:
+            raise UsageError(f"{self.name}: {message}", hint=hint)
         raise TlaunchError(f"{self.name}:{self.line}: {message}", hint=hint)
 
 
@@ -71,7 +73,7 @@ def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cl
     """
     counts: dict[str, int] = {}
     mentions: dict[str, list[Place]] = {}
-    ignored: dict[str, int] = {}
+    ignored: dict[str, None] = {}
     for place, line in _lines(text, name):
         host, count = _host_line(place, line, ignored)
         if count is not None:
@@ -96,9 +98,8 @@ def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
     """
     total = sum(count for _, count in counts)
     if total > MAX_COUNT:
-        raise TlaunchError(
-            f"{total:,} devices are more than the limit of {MAX_COUNT:,}", hint="check the counts and --devices"
-        )
+        message = f"{total:,} devices are more than the limit of {MAX_COUNT:,}"
+        raise TlaunchError(message, hint="check the counts and --devices")
     servers, first = [], 0
     for server_id, count in counts:
         servers.append(Server(server_id, tuple(Device(index, first + index) for index in range(count))))
@@ -116,7 +117,7 @@ def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
         TlaunchError: a line cannot be parsed, or the ranks are not 0 .. n-1; the message names the line.
     """
     hosts: dict[str, dict[int, str]] = {}
-    seen: dict[int, int] = {}
+    seen: dict[int, int | None] = {}  # lines
     for place, line in _lines(text, name):
         rank, host, slot = _rank_line(place, line)
         if rank in seen:
@@ -146,8 +147,8 @@ def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
             yield Place(name, number), meaning
 
 
-def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, int | None]:
-    """Return the host of a line, and its count. Ignored keys are added to `ignored`, with their line."""
+def _host_line(place: Place, line: str, ignored: dict[str, None]) -> tuple[str, int | None]:
+    """Return the host of a line, and its count. Ignored keys are added to `ignored`."""
     host, *settings = re.sub(r"\s*=\s*", "=", line).split()
     count = None
     # MPICH's name:8. Text with two or more colons is an IPv6 address, unless it is in brackets.
@@ -163,7 +164,7 @@ def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, i
     for setting in settings:
         key, _, value = setting.partition("=")
         if key in _IGNORED and value:
-            ignored.setdefault(key, place.line)
+            ignored[key] = None
             continue
         if key not in (*_SLOTS, *_MAX_SLOTS_KEYS) or not value:
             place.refuse(f"unknown setting {setting[:40]!r} after the host name", 'write "name slots=8"')

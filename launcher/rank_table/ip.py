@@ -26,7 +26,6 @@ def address_family(address: str) -> int | None:
 
 
 def is_loopback(name: str | None) -> bool:
-    """Return whether `name` refers to the local host."""
     return name is not None and (name.startswith("127.") or name in _LOOPBACK_NAMES)
 
 

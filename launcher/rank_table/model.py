@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Options
+from launcher.core.records import Cluster, Device, Options, Server
 from launcher.rank_table.ip import family_of, is_unspecified, packed_address
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import CHIPS, Chip
@@ -65,8 +65,6 @@ def read_signed(text: str | None) -> int | None:
 
 
 class DeviceRow(NamedTuple):
-    """A device of a table."""
-
     server: int  # index into Table.servers
     pointer: Pointer  # of its object in the document
     fields: dict[str, Any]  # of that object
@@ -108,6 +106,11 @@ class ServerRow(NamedTuple):
         """True if the server has an address, valid or not. 0.0.0.0 means no address to HCCL."""
         return bool(self.host_ip) and not is_unspecified(packed_address(self.host_ip or ""))
 
+    @property
+    def name(self) -> str:
+        """The server_id, shortened for a message."""
+        return (self.server_id or "")[:64]
+
     def word(self, key: str) -> str:
         return self.words.get(key, key)
 
@@ -116,11 +119,14 @@ class ServerRow(NamedTuple):
 
 
 class PodRow(NamedTuple):
-    """A super pod of a v1.2 table."""
-
     pointer: Pointer
     super_pod_id: str | None
     members: tuple[tuple[Pointer, str | None], ...]  # pointer and server_id of each entry
+
+    @property
+    def name(self) -> str:
+        """The super_pod_id, shortened for a message."""
+        return (self.super_pod_id or "")[:64]
 
     def at(self, key: str) -> Pointer:
         return (*self.pointer, key)
@@ -139,6 +145,7 @@ class Table:
     pods: tuple[PodRow, ...] = ()  # empty if the table names no super pods
     complete: bool = True  # whether every list exists and every entry was read; if not, counts are meaningless
     keys: frozenset[str] = frozenset()  # the keys of all objects of the document
+    groups: tuple[GroupRow, ...] = ()  # empty for formats without groups
 
     @cached_property
     def devices(self) -> tuple[DeviceRow, ...]:
@@ -148,7 +155,16 @@ class Table:
     def ranks_are_sound(self) -> bool:
         """True if the ranks are exactly 0 .. n-1, so that rules about their order make sense."""
         ranks = {device.global_rank for device in self.devices}
-        return len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
+        return self.servers_are_complete and len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
+
+    @cached_property
+    def servers_are_complete(self) -> bool:
+        """True unless groups hide devices of servers: an instance names no server, or an entry could not be read."""
+        return not self.groups or (
+            all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
+            and all(one.entry_count == (one.device_count or 0) for group in self.groups for one in group.instances)
+            and all(server.server_id for server in self.servers)
+        )
 
     @cached_property
     def packed_addresses(self) -> dict[str, bytes | None]:
@@ -172,7 +188,7 @@ class Table:
         return first is not None and not first.addresses and self.servers[first.server].has_host_ip
 
     @cached_property
-    def pod_of_server(self) -> dict[str, PodRow]:
+    def pod_of_server(self) -> dict[str | None, PodRow]:
         """The super pod of each server_id. If several pods name a server, HCCL uses the last one."""
         return {server_id: pod for pod in self.pods for _, server_id in pod.members if server_id is not None}
 
@@ -198,6 +214,15 @@ class Table:
         return Counter(len(device.addresses) for device in self.devices)
 
 
+def cluster_of(table: Table, device: Callable[[DeviceRow], Device]) -> Cluster:
+    """Return the cluster of a table without errors, with devices in the order of their ranks."""
+    servers = (
+        Server(row.server_id or "", tuple(sorted(map(device, row.devices), key=lambda one: one.global_rank)))
+        for row in table.servers
+    )
+    return Cluster(tuple(servers), options=table.options)
+
+
 def text_at(fields: Mapping[str, Any], key: str) -> str | None:
     """Return the string under `key`; None if it is missing or not a string."""
     value = fields.get(key)
@@ -212,9 +237,8 @@ def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
 
 def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
     """Return the keys that are set to a string, with their values, sorted by key."""
-    return tuple(
-        sorted((key, value) for key in fields.keys() & keys if isinstance(value := fields[key], str) and value)
-    )
+    texts = ((key, text_at(fields, key)) for key in fields.keys() & keys)
+    return tuple(sorted((key, text) for key, text in texts if text))
 
 
 def split_addresses(device_ip: Any) -> tuple[str, ...]:
@@ -241,8 +265,6 @@ class InstanceRow(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """A group of instances."""
-
     pointer: Pointer
     fields: dict[str, Any]
     instances: tuple[InstanceRow, ...]
@@ -251,33 +273,6 @@ class GroupRow(NamedTuple):
     def instance_count(self) -> int | None:
         """The length of its list of instances, including invalid entries; None without a list."""
         return entry_count(self.fields, "instance_list")
-
-
-@frozen
-class GroupTable(Table):
-    """A table whose servers are derived from its instances. An instance without server_id counts as its own server."""
-
-    groups: tuple[GroupRow, ...] = ()
-
-    @cached_property
-    def servers_are_complete(self) -> bool:
-        """True if every instance names its server and every entry was read, so that devices per server are known."""
-        whole = all(
-            instance.entry_count == (instance.device_count or 0)
-            for group in self.groups
-            for instance in group.instances
-        )
-        groups_are_whole = all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
-        return whole and groups_are_whole and all(server.server_id for server in self.servers)
-
-    @cached_property
-    def ranks_are_sound(self) -> bool:
-        return self.servers_are_complete and super().ranks_are_sound
-
-
-def groups_of(table: Table) -> tuple[GroupRow, ...]:
-    """Return the groups of a table; empty for formats without groups."""
-    return table.groups if isinstance(table, GroupTable) else ()
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:

@@ -28,8 +28,6 @@ class Place(NamedTuple):
 
 
 class RepeatedKey(NamedTuple):
-    """A key that occurs twice in an object."""
-
     pointer: Pointer
     first: int  # offset of the first use of the key
     again: int  # offset of a later use, which replaces it
@@ -110,8 +108,7 @@ class _Locator:
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:
-            end = at + 1 if is_container else _scalar_end(self.text, at)
-            self.places[wanted[_FOUND]] = Place(key_at, at, end)
+            self.places[wanted[_FOUND]] = Place(key_at, at, at + 1 if is_container else _scalar_end(self.text, at))
         if not is_container:
             return _scalar_end(self.text, at)
         at, index = at + 1, 0
@@ -147,7 +144,6 @@ def _scalar_end(text: str, at: int) -> int:
 
 
 def value_end(text: str, at: int) -> int:
-    """Return the end of the value at `at`."""
     if text[at] not in "{[":
         return _scalar_end(text, at)
     depth = 0

@@ -17,21 +17,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from launcher.rank_table import syntax_errors, tokens
 from launcher.rank_table.positions import Edit, RepeatedKey, overwritten
 from launcher.rank_table.syntax_errors import ErrorLog, Fault, remedy
-from launcher.rank_table.tokens import (
-    CLOSING,
-    SCALAR,
-    STRING,
-    Token,
-    entry_pattern,
-    has_repeated_key,
-    member_pattern,
-    next_token,
-)
+from launcher.rank_table.tokens import CLOSING, SCALAR, STRING, Token, next_token
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
 MAX_FAULTS = 50_000  # allows a fault on every line of a large table
@@ -40,8 +30,6 @@ MAX_REPEATS = 1000  # repeated keys that are listed
 
 @dataclass
 class _Frame:
-    """An open container."""
-
     bracket: str
     start: int
     name: str | int  # its key or index in the enclosing container
@@ -84,25 +72,15 @@ class _Stack:
 
     @property
     def brackets(self) -> str:
-        """The opening brackets that are still open."""
         return "".join(frame.bracket for frame in self.frames[1:])
 
     def count_key(self, key: str, at: int) -> None:
         frame = self.frames[-1]
         first = frame.seen.setdefault(key, at)
         if first != at and len(self.repeats) < MAX_REPEATS:
-            pointer = (*(inner.name for inner in self.frames[2:]), key)
-            self.repeats.append(RepeatedKey(pointer, first, at))
+            self.repeats.append(RepeatedKey((*(inner.name for inner in self.frames[2:]), key), first, at))
             self.has_enough = self._only_repeats and len(self.repeats) == MAX_REPEATS
         frame.key, frame.comma = key, None
-
-
-class Scan(NamedTuple):
-    """The result of a scan."""
-
-    faults: list[Fault]  # without doubtful repairs if the text could not be read to its end
-    repeats: list[RepeatedKey]
-    repaired: str | None  # the text with all patches applied; None if that is not the intended JSON
 
 
 class Scanner:
@@ -117,8 +95,12 @@ class Scanner:
         self._last = Token(tokens.END, 0, 0)  # the previous token
         self._expect: Callable[[Token], None] = self._value  # the handler of the next token
 
-    def run(self) -> Scan:
-        """Scan the text to its end, or to the first fault after which scanning cannot continue."""
+    def run(self) -> tuple[list[Fault], list[RepeatedKey], str | None]:
+        """Scan the text to its end, or to the first fault after which scanning cannot continue.
+
+        Return the faults, without doubtful repairs, the repeated keys, and the text with all patches applied; None if
+        that is not the intended JSON.
+        """
         at = 0
         while not (self._done or self._log.stopped or self._stack.has_enough):
             if self._expect == self._entry:
@@ -141,15 +123,14 @@ class Scanner:
         # If a bracket is the only fault, the rest of the text is known to match.
         is_unsure = self._log.stopped and [fault.code for fault in self._log.faults] != ["RT112"]
         # If a bracket ends the table too early, a missing comma may be the result of another wrong bracket.
-        is_unsure = is_unsure or any(
-            fault.code == "RT109" and self.text[fault.offset] in "{}[]," for fault in self._log.faults
-        )
+        ends = (self.text[fault.offset] for fault in self._log.faults if fault.code == "RT109")
+        is_unsure = is_unsure or any(char in "{}[]," for char in ends)
         faults = []
         for fault in self._log.faults:
             # A repeated key with no comma in between may mean that two objects lost their separator.
             is_in_two = fault.code == "RT105" and any(twice.first < fault.offset < twice.again for twice in repeats)
             faults.append(fault._replace(repair=None) if is_unsure or is_in_two else fault)
-        return Scan(faults, repeats, repaired)
+        return faults, repeats, repaired
 
     def _touches_last(self, token: Token) -> bool:
         """Return whether two values touch and one of them is quoted: a quote is missing or superfluous."""
@@ -168,11 +149,8 @@ class Scanner:
             self._end_value()
         elif token.kind in CLOSING and self._max_depth is not None and len(self._stack.frames) > self._max_depth:
             message = f"nested more than {self._max_depth} levels deep"
-            self._log.stop(
-                Fault(
-                    "RT110", token.start, 1, message, "check that this is a rank table: it needs fewer than 15 levels"
-                )
-            )
+            hint = "check that this is a rank table: it needs fewer than 15 levels"
+            self._log.stop(Fault("RT110", token.start, 1, message, hint))
         elif token.kind in CLOSING:
             self._stack.push(token)
             self._expect = self._entry
@@ -257,11 +235,11 @@ class Scanner:
         """Skip entries without faults that start at `at`, one step each, with the same effect as the handlers."""
         frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
-        next_one = (member_pattern() if of_object else entry_pattern()).match
+        next_one = (tokens.member_pattern() if of_object else tokens.entry_pattern()).match
         while (found := next_one(text, at)) is not None:
             if of_object:
                 self._stack.count_key(found["key"], found.start("key") - 1)
-            elif found["object"] and has_repeated_key(found["object"]):
+            elif found["object"] and tokens.has_repeated_key(found["object"]):
                 break
             at = found.end()
             frame.end_value()
@@ -356,9 +334,8 @@ class Scanner:
         if frame.comma is not None and follows == CLOSING[frame.bracket]:
             needless = "before"
         opened = frame.bracket, _line_of(frame, self.text)
-        self._log.stop(
-            syntax_errors.unmatched(self.text, token, opened, way, comma=frame.comma, needless_comma=needless)
-        )
+        fault = syntax_errors.unmatched(self.text, token, opened, way, comma=frame.comma, needless_comma=needless)
+        self._log.stop(fault)
 
     def _refuse(self, token: Token, what: str) -> None:
         if token.kind == tokens.END:
@@ -373,8 +350,7 @@ class Scanner:
             return
         still = "a bracket is" if len(closings) == 1 else f"{len(closings)} brackets are"
         hint = f"copy the file again, or add {closings[:20]} at its end"
-        at = max(self._last.end - 1, 0)
-        self._log.stop(Fault("RT108", at, 1, f"the file ends while {still} open", hint))
+        self._log.stop(Fault("RT108", max(self._last.end - 1, 0), 1, f"the file ends while {still} open", hint))
 
     def _expected(self) -> str:
         if self._expect == self._colon:

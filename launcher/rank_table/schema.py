@@ -29,12 +29,7 @@ MAX_FAULTS = 1000
 DEVICE_ID = "device_id"
 LAB_DEVICES = 8  # per server in a legacy-lab table, each in its own instance
 OPTIONAL_LISTS = frozenset({"super_pod_list"})
-_WANTED = {
-    "string_type": "a string",
-    "int_type": "an integer",
-    "list_type": "a list",
-    "bool_type": "true or false",
-}
+_WANTED = {"string_type": "a string", "int_type": "an integer", "list_type": "a list", "bool_type": "true or false"}
 _WHY = {
     "string_type": "in this format, HCCL reads numbers only from strings",
     "int_type": "in this format, HCCL reads numbers without quotes",
@@ -250,8 +245,7 @@ def _retyped(kind: str, value: Any) -> str | None:
 
 def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
     """Return a hint with a similar known key that the object does not have yet."""
-    known = sorted(shape.fields())
-    near = difflib.get_close_matches(key[:64], known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(key[:64], sorted(shape.fields()), n=1, cutoff=0.6)
     if near and near[0] in fields:
         return f'remove it: the object already has "{near[0]}"'
     return f'did you mean "{near[0]}"?' if near else "remove it, or keep it: HCCL ignores it"

@@ -57,8 +57,6 @@ def _match(text: str, at: int, opened: str) -> bool:
 
 
 class Fault(NamedTuple):
-    """A fault of the text or the table."""
-
     code: str
     offset: int
     width: int
@@ -98,14 +96,12 @@ def typographic(text: str, token: Token, repair: str | None) -> Fault:
 
 
 def broken_string(text: str, token: Token) -> Fault:
-    """Return the fault of an invalid string."""
     end = string_body_end(text, token.start)
     if end == len(text):
         hint = "copy the file again: it is cut off"
         return Fault("RT108", token.start, 1, "the file ends inside this string", hint)
     if text[end] in "\r\n":
-        holds_text = text[token.start + 1 : end].strip(_PUNCTUATION)
-        hint = 'write the missing "' if holds_text else "remove this quote"
+        hint = 'write the missing "' if text[token.start + 1 : end].strip(_PUNCTUATION) else "remove this quote"
         return Fault("RT106", token.start, 1, "this string is not closed on its line", hint)
     if text[end] == "\\":
         message = f"{shown(text[end : end + 2])} is not a JSON escape"
@@ -150,8 +146,7 @@ def unmatched(
         repair = Edit(start, end, text[start:at].removeprefix(",").rstrip(" \t\r\n"))
     elif way is not None:
         start = at if comma is None else comma
-        between = text[start:at].removeprefix(",")
-        repair = Edit(start, at + (way is Remedy.REPLACE), between + CLOSING[bracket])
+        repair = Edit(start, at + (way is Remedy.REPLACE), text[start:at].removeprefix(",") + CLOSING[bracket])
     return Fault("RT112", at, 1, message, hint, repair)
 
 
@@ -200,7 +195,6 @@ class ErrorLog:
         self.stopped, self.mendable = True, False
 
     def unquoted(self, token: Token) -> None:
-        """Record a word without quotes."""
         fault = unquoted(self._text, token)
         self.faults.append(fault)
         self.mendable = False

@@ -11,64 +11,57 @@ from typing import Any
 
 
 class Format(Enum):
-    """The known formats, including related files that HCCL does not read. The value is the name shown to users."""
+    """The known formats: the name shown to users, the title, and for related files that HCCL does not read, their use."""
 
-    V1_0 = "v1.0"
-    V1_1 = "v1.1"
-    V1_2 = "v1.2"
-    V2_0 = "v2.0"
-    LAB = "legacy-lab"
-    CLOUD = "legacy-cloud"
-    GLOBAL_TABLE = "global-table"
-    CROSS_CLUSTER = "v1.0+cluster_list"
-    DISAGGREGATED_PREFILL = "vllm-pd"
-    LOCAL_RESOURCES = "local-comm-res"
-    ROOT_INFO = "root-info"
-    RESOURCE_REQUEST = "resource-request"
-    SWITCHES = "switches"
+    _value_: str
+    title: str
+    use: str | None  # the program that reads the file, and what to do with it; None for rank tables
+
+    V1_0 = "v1.0", "rank table v1.0"
+    V1_1 = "v1.1", "heterogeneous rank table (v1.1)"
+    V1_2 = "v1.2", "super pod rank table (v1.2)"
+    V2_0 = "v2.0", "A5 rank table (v2.0)"
+    LAB = "legacy-lab", "legacy rank table for a lab (template 2, deploy_mode)"
+    CLOUD = "legacy-cloud", "legacy rank table of a cloud (template 2, group_list)"
+    GLOBAL_TABLE = (
+        "global-table", "MindCluster global table (groups of servers for serving)",
+        "MindCluster reads it; use the rank table of one of its groups",
+    )  # fmt: skip
+    CROSS_CLUSTER = (
+        "v1.0+cluster_list", "MindSpore cross-cluster table",
+        "only MindSpore reads it; remove cluster_list to make it a rank table",
+    )  # fmt: skip
+    DISAGGREGATED_PREFILL = (
+        "vllm-pd", "vLLM table for disaggregated prefill",
+        "vLLM reads it from DISAGGREGATED_PREFILL_RANK_TABLE_PATH; it has no ranks",
+    )  # fmt: skip
+    LOCAL_RESOURCES = (
+        "local-comm-res", "description of one device's links for LLM-DataDist",
+        'it is the value of the option llm.LocalCommRes; add "rank_id" to make it a rank table',
+    )  # fmt: skip
+    ROOT_INFO = (
+        "root-info", "root-info file of an A5 server",
+        "HCCL reads it if there is no rank table; remove topo_file_path to make it one",
+    )  # fmt: skip
+    RESOURCE_REQUEST = (
+        "resource-request", "resource manager's request",
+        "it requests devices from a resource manager; use the rank table that the manager returns",
+    )  # fmt: skip
+    SWITCHES = (
+        "switches", "list of network switches",
+        "MindCluster's scheduler reads it to place jobs; name the rank table of the job instead",
+    )  # fmt: skip
+
+    def __new__(cls, value: str, title: str, use: str | None = None) -> Format:  # noqa: PYI034 - typing.Self needs Python 3.11
+        member = object.__new__(cls)
+        member._value_, member.title, member.use = value, title, use
+        return member
 
     @property
     def is_rank_table(self) -> bool:
         """True if HCCL reads the format. Other formats are recognised and named, but not checked."""
-        return self not in _RELATED
+        return self.use is None
 
-    @property
-    def title(self) -> str:
-        """The format's full name."""
-        return _TITLES[self]
-
-    @property
-    def use(self) -> str:
-        """For a related format: the program that reads it, and what to do with the file."""
-        return _RELATED[self]
-
-
-_TITLES = {
-    Format.V1_0: "rank table v1.0",
-    Format.V1_1: "heterogeneous rank table (v1.1)",
-    Format.V1_2: "super pod rank table (v1.2)",
-    Format.V2_0: "A5 rank table (v2.0)",
-    Format.LAB: "legacy rank table for a lab (template 2, deploy_mode)",
-    Format.CLOUD: "legacy rank table of a cloud (template 2, group_list)",
-    Format.GLOBAL_TABLE: "MindCluster global table (groups of servers for serving)",
-    Format.CROSS_CLUSTER: "MindSpore cross-cluster table",
-    Format.DISAGGREGATED_PREFILL: "vLLM table for disaggregated prefill",
-    Format.LOCAL_RESOURCES: "description of one device's links for LLM-DataDist",
-    Format.ROOT_INFO: "root-info file of an A5 server",
-    Format.RESOURCE_REQUEST: "resource manager's request",
-    Format.SWITCHES: "list of network switches",
-}
-
-# The program that reads the file, and what to do with it.
-_RELATED = {
-    Format.GLOBAL_TABLE: "MindCluster reads it; use the rank table of one of its groups",
-    Format.CROSS_CLUSTER: "only MindSpore reads it; remove cluster_list to make it a rank table",
-    Format.DISAGGREGATED_PREFILL: "vLLM reads it from DISAGGREGATED_PREFILL_RANK_TABLE_PATH; it has no ranks",
-    Format.LOCAL_RESOURCES: 'it is the value of the option llm.LocalCommRes; add "rank_id" to make it a rank table',
-    Format.ROOT_INFO: "HCCL reads it if there is no rank table; remove topo_file_path to make it one",
-    Format.RESOURCE_REQUEST: "it requests devices from a resource manager; use the rank table that the manager returns",
-    Format.SWITCHES: "MindCluster's scheduler reads it to place jobs; name the rank table of the job instead",
-}
 
 SERVER_LISTS = frozenset({Format.V1_0, Format.V1_2})
 GROUP_LISTS = frozenset({Format.LAB, Format.CLOUD})
@@ -163,8 +156,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
     """Return the key of another format's list if the document has it instead of the list of `found`."""
-    own = LISTS[found]
-    return None if own in document else next((key for key in LISTS.values() if key in document), None)
+    return None if LISTS[found] in document else next((key for key in LISTS.values() if key in document), None)
 
 
 def _unversioned(document: dict[str, Any]) -> Format | None:
@@ -174,8 +166,7 @@ def _unversioned(document: dict[str, Any]) -> Format | None:
         return Format.LAB
     if {"group_list", "group_count"} & document.keys():
         return Format.CLOUD
-    by_list = {"rank_list": Format.V2_0, "node_list": Format.V1_1, "server_list": Format.V1_0}
-    for key, found in by_list.items():
+    for key, found in {"rank_list": Format.V2_0, "node_list": Format.V1_1, "server_list": Format.V1_0}.items():
         if key in document:
             return found
     return Format.V1_0 if {"server_count", "status"} & document.keys() else None

@@ -25,7 +25,7 @@ from launcher.core.text import printable
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.diagnostics import Problem, located_problems, render_problems
 from launcher.rank_table.document import Document, parse_document
-from launcher.rank_table.model import Table, groups_of
+from launcher.rank_table.model import Table
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.table_format import Format
 
@@ -43,8 +43,6 @@ _MANY_OBJECTS = 50_000  # collecting garbage among more objects takes longer tha
 
 @frozen
 class TableReport:
-    """The result of reading a table."""
-
     path: Path
     format: Format | None  # None if the format is unknown
     problems: tuple[Problem, ...]  # in file order
@@ -77,7 +75,6 @@ class TableReport:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems for which HCCL refuses the table."""
         return tuple(problem for problem in self.problems if problem.severity is Severity.ERROR)
 
     @property
@@ -135,7 +132,7 @@ def unread_note(reports: Iterable[TableReport]) -> str | None:
         unknown = (warning.pointer for warning in report.warnings if warning.code == "RT401")
         keys |= {at.rpartition("/")[2].replace("~1", "/").replace("~0", "~"): None for at in unknown}
         # HCCL does not read the server_list of legacy-lab.
-        if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
+        if report.table is not None and any("server_list" in group.fields for group in report.table.groups):
             keys["server_list"] = None
     if not keys:
         return None
@@ -277,9 +274,8 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
         target = path.resolve(strict=True)
         status = target.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(
-                f"{path} is not a regular file, so it cannot be replaced", hint="use `-` and redirect the output"
-            )
+            message = f"{path} is not a regular file, so it cannot be replaced"
+            raise UsageError(message, hint="use `-` and redirect the output")
         with replacing(target) as aside:
             aside.touch(mode=0o600)
             aside.write_bytes(data)
@@ -287,8 +283,7 @@ def overwrite(path: Path, original: bytes, data: bytes) -> None:
                 os.chown(aside, status.st_uid, status.st_gid)
             aside.chmod(stat.S_IMODE(status.st_mode))
             if target.stat().st_size != len(original) or read_bytes(target, len(original)) != original:
-                raise UnreadableError(
-                    f"{path} was changed by another program, so it was not replaced", hint="run the command again"
-                )
+                message = f"{path} was changed by another program, so it was not replaced"
+                raise UnreadableError(message, hint="run the command again")
     except OSError as error:
         raise UnreadableError(f"{path} cannot be replaced: {error.strerror}") from None

@@ -6,18 +6,18 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-# Kinds of tokens. A punctuation mark is its own kind.
-STRING = '"'
-SCALAR = "0"  # a number, true, false or null
-END = ""
+# Kinds of tokens: the names of the groups of `_token_pattern`, and two more. A punctuation mark is its own kind.
+STRING = "string"
+SCALAR = "scalar"  # a number, true, false or null
 COMMENT = "comment"
-OPEN_COMMENT = "open comment"  # /* without */
-SINGLE_QUOTED = "'"
-ELLIPSIS = "..."
-TYPOGRAPHIC = "“"  # a string in typographic quotes
-WIDE_MARK = "，"  # noqa: RUF001  # a full-width comma or colon
+OPEN_COMMENT = "open_comment"  # /* without */
+SINGLE_QUOTED = "single"
+ELLIPSIS = "ellipsis"
+TYPOGRAPHIC = "typographic"  # a string in typographic quotes
+WIDE_MARK = "wide_mark"  # a full-width comma or colon
 WORD = "word"  # any other text without blanks
 BROKEN_STRING = "broken string"  # not closed on its line, or with invalid content
+END = ""
 # A piece of a string: plain characters and escapes. The limit bounds the memory that the group needs for backtracking.
 _PIECE = re.compile(r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){1,1000}')
 
@@ -42,17 +42,6 @@ def _token_pattern() -> re.Pattern[str]:
     )
 
 
-_KINDS = {
-    "string": STRING,
-    "scalar": SCALAR,
-    "comment": COMMENT,
-    "ellipsis": ELLIPSIS,
-    "single": SINGLE_QUOTED,
-    "typographic": TYPOGRAPHIC,
-    "wide_mark": WIDE_MARK,
-    "open_comment": OPEN_COMMENT,
-    "word": WORD,
-}
 _BLANK = re.compile(r"[ \t\n\r]*")
 _BLANKS = r"[ \t\n\r]*"
 _PLAIN_STRING = r'"[^"\\\x00-\x1f]*"'
@@ -98,7 +87,7 @@ def next_token(text: str, at: int) -> Token:
         return _odd_token(text, at)
     group = match.lastgroup or ""
     start, end = match.span(group)
-    return Token(text[start] if group == "punctuation" else _KINDS[group], start, end)
+    return Token(text[start] if group == "punctuation" else group, start, end)
 
 
 def string_body_end(text: str, start: int) -> int:

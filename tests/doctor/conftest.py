@@ -62,7 +62,6 @@ class Evidences:
         )
 
     def change(self, *servers, **changes):
-        """Change the facts of these servers."""
         for server in servers:
             self.facts[server] = replace(self.facts[server], **changes)
 
@@ -78,7 +77,6 @@ class Evidences:
         self.change(server, interfaces=(*self.facts[server].interfaces, interface), **changes)
 
     def resolve(self, server, name, *addresses, seconds=0.001, answered=True):
-        """Let a name have these addresses on a server."""
         kept = tuple(one for one in self.facts[server].resolved if one.name != name)
         self.change(server, resolved=(*kept, Resolved(name, addresses, seconds, answered)))
 

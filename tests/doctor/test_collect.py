@@ -55,8 +55,7 @@ def test_this_machine_is_described_as_the_system_does(places):
 
 
 def test_facts_of_another_version_are_understood():
-    written = {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]}
-    facts = decode(Facts, written)
+    facts = decode(Facts, {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]})
     assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
     with pytest.raises(ValueError, match="not a valid Facts: 7 is not"):
         decode(Facts, {"hostname": 7})
@@ -108,7 +107,6 @@ def test_the_default_route_with_the_best_metric_counts(tmp_path):
 
 
 def test_names_are_asked_all_at_once_with_a_deadline():
-    """A name without an answer by then is unknown; addresses are not looked up."""
     found = resolve(["10.1.2.3", "localhost", "no-such-host.invalid", "localhost"], 30.0)
     assert list(found) == ["10.1.2.3", "localhost", "no-such-host.invalid"]
     assert found["10.1.2.3"].addresses == ("10.1.2.3",)
@@ -143,14 +141,12 @@ os.kill(busy, 9)
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not tell who waited")
 def test_a_name_server_is_not_blamed_for_a_busy_processor():
-    """Of a second in which the process that asks hardly runs, next to nothing was the name's."""
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=True)
     took_s, measured_s = map(float, done.stdout.split())
     assert measured_s < took_s / 2
 
 
 def test_two_processes_of_one_machine_have_one_identity():
-    """In another network namespace it is another server."""
     code = "from launcher.doctor.collect import identity; print(identity())"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == collecting.identity() != ""
     if os.geteuid() == 0:
@@ -161,7 +157,6 @@ def test_two_processes_of_one_machine_have_one_identity():
 
 
 def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
-    """A group without a limit says max."""
     inner = tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
     (inner / "memory.max").write_text("max\n")
@@ -195,7 +190,6 @@ def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around():
 
 
 def test_the_interface_that_ranks_would_use_is_collected(places):
-    """That of an address of this machine; of one that it does not have, none."""
     own = next((one for one in held_addresses() if one.address.version == 4 and not one.address.is_loopback), None)
     if own is None:
         pytest.skip("no network here")

@@ -71,7 +71,6 @@ def found(examination):
 
 
 def test_servers_of_one_machine_reach_each_other_and_are_found_out(examined):
-    """All facts come back, and every ordered pair is tried, and each by itself."""
     examination = examined(Transport(3))
     assert sorted(examination.facts) == [0, 1, 2]
     assert [len(facts.ports) for _, facts in sorted(examination.facts.items())] == [1, 0, 0]
@@ -82,7 +81,6 @@ def test_servers_of_one_machine_reach_each_other_and_are_found_out(examined):
 
 
 def test_a_server_that_does_not_answer_is_found_and_the_others_are_examined(examined):
-    """No other server tries to reach it; where it ends after its facts, those are kept."""
     transport = Transport(3)
     transport.gone_after["collect"] = {1}
     examination = examined(transport)
@@ -124,7 +122,6 @@ def test_a_message_of_another_version_is_answered_by_what_is_wrong():
 
 
 def test_a_handler_removes_directories_of_examinations_alone(tmp_path):
-    """And the directory above, if it was made for them and is empty; what was measured is read before."""
     handler = ProbeHandler()
     runs_dir = tmp_path / "runs" / ".doctor-0123"
     runs_dir.mkdir(parents=True)
@@ -137,7 +134,6 @@ def test_a_handler_removes_directories_of_examinations_alone(tmp_path):
 
 
 def test_a_name_is_resolved_once(monkeypatch, tmp_path):
-    """When servers try each other, there is no time for a name server that is dead."""
     handler = ProbeHandler()
     handler.answer({"do": "collect", "request": {"names": ["localhost"], "cwd": str(tmp_path)}})
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: pytest.fail("asked again"))

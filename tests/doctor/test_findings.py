@@ -296,7 +296,6 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_wrong_is_found_and_nothing_else(make_cluster, snapshot, name):
-    """A sound cluster with one thing changed: codes, severities and servers here, words in the snapshot."""
     size, change, *expected = CASES[name]
     cluster = make_cluster(*size) if isinstance(size, tuple) else make_cluster(size)
     change(cluster)
@@ -320,7 +319,6 @@ def test_sound_servers_without_accelerators_give_a_note_and_nothing_else(make_cl
     ("numpy", "1.26.4", "risky"),
 ])  # fmt: skip
 def test_versions_differ_more_or_less(make_cluster, name, version, severity):
-    """The servers that differ from most are named, the message says what all have; what none has is not compared."""
     cluster = make_cluster(3)
     usual = cluster.facts[0].version(name)
     versions = dict(cluster.facts[1].versions) | {name: version}
@@ -345,7 +343,6 @@ def test_versions_differ_more_or_less(make_cluster, name, version, severity):
     ("NCCL_SOCKET_IFNAME", "^docker", None),
 ])  # fmt: skip
 def test_the_interface_that_a_variable_chooses(make_cluster, variable, value, code):
-    """NCCL's and HCCL's names are beginnings unless they say =, and ^ excludes. Alone, a server may have any."""
     severity = "risky" if code == "other-interface" else "breaks"
     for count in (1, 2):
         cluster = make_cluster(count)
@@ -356,8 +353,6 @@ def test_the_interface_that_a_variable_chooses(make_cluster, variable, value, co
 
 
 def test_the_time_to_judge_grows_with_the_pairs_of_servers(make_cluster):
-    """And not with their cube: agents of 500 servers would not wait for it."""
-
     def seconds(count):
         cluster = make_cluster(count)
         cluster.cut(*((server, (server + 1) % count) for server in range(count)))
@@ -385,7 +380,6 @@ def test_the_time_to_judge_grows_with_the_pairs_of_servers(make_cluster):
 def test_data_that_goes_by_another_network_than_the_tables_is_risky(
     make_cluster, carriers, changes, measured, expected
 ):
-    """For each server the interface of its address counts, if it carried data; what a variable chooses is no finding."""
     cluster = make_cluster(max(2, len(carriers)))
     for server in cluster.facts:
         cluster.add_interface(server, Interface("ib0", (f"10.88.0.{server + 1}",), 1500))

@@ -51,7 +51,6 @@ def test_the_cause_is_known_whatever_stands_around_it(code, line):
 
 
 def test_what_ssh_says_counts_before_what_the_engine_makes_of_it():
-    """An engine that cannot start its daemon may guess at missing files."""
     guess = "* not finding the required libraries and/or binaries on one or more nodes. No such file or directory"
     assert diagnose_output([guess, "Host key verification failed."], "it ended").code == "host-key"
 
@@ -90,7 +89,6 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
     ("try again.", ["try again."]),
 ])  # fmt: skip
 def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
-    """With how it ended; what an engine prints last is how to get help."""
     found = diagnose_output(lines, ENDED)
     assert (found.code, found.why) == ("did-not-come", f"no agent connected; {ENDED}: {quoted}")
 

@@ -66,7 +66,6 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_connections_that_stand_out_are_found(snapshot, name):
-    """A slow server alone, also of three, where it spoils two pairs of three; one pair has its two ways to compare."""
     measured, expected = CASES[name]
     found = judged(measured)
     assert [" ".join([one.code, one.severity.value, *map(str, one.servers)]) for one in found] == expected
@@ -75,8 +74,7 @@ def test_connections_that_stand_out_are_found(snapshot, name):
 
 
 def test_what_is_usual_survives_one_bad_server():
-    rates = dict.fromkeys(combinations(range(5), 2), 1.0)
-    assert usual({**rates, (0, 1): 9.0}) == 1.0
+    assert usual({**dict.fromkeys(combinations(range(5), 2), 1.0), (0, 1): 9.0}) == 1.0
     assert usual({(0, 1): 1.0, (0, 2): 0.01, (1, 2): 0.01}) == 1.0
     assert described(links(3)) == "10 Gbit/s and 0.1 ms"
     assert described(replace(links(3), interfaces=("eth0",) * 3)) == "10 Gbit/s by eth0 and 0.1 ms"
@@ -84,7 +82,6 @@ def test_what_is_usual_survives_one_bad_server():
 
 
 def test_a_common_server_must_have_no_good_connection():
-    """Two slow pairs of three that share a server may be two faults."""
     pairs = list(combinations(range(4), 2))
     assert common_server([(0, 1), (0, 2), (0, 3)], pairs) == 0
     assert common_server([(0, 1), (0, 2)], pairs) is None
@@ -92,7 +89,6 @@ def test_a_common_server_must_have_no_good_connection():
 
 
 def test_a_measurement_of_another_version_is_read():
-    """Fields that came later are ignored; what is no measurement is refused."""
     pair = {"servers": [0, 1], "latency_s": 1e-4, "forth_bytes_per_s": 2.0, "back_bytes_per_s": 1.0, "bytes_per_s": 1.0}
     written = {"world_size": 2, "server_count": 2, "all_reduce": [], "pairs": [{**pair, "jitter_s": 3}], "colour": "r"}
     assert decode(Links, json.loads(json.dumps(written))).pairs == (Link((0, 1), 1e-4, 2.0, 1.0, 1.0),)

@@ -6,6 +6,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import count
 
 import pytest
 
@@ -60,7 +61,6 @@ def tried(port, timeout_s=PATIENCE_S, addresses=HERE, *, gets_large=False):
 
 
 def test_a_server_that_answers_is_reached():
-    """With the address, and the time that the connection took. Large packets go both ways, and others are answered."""
     with listening(1) as other:
         found = [tried(other.port, gets_large=large) for large in (True, False, True)]
     assert [(one.outcome, one.address, one.got_large) for one in found] == [
@@ -69,26 +69,24 @@ def test_a_server_that_answers_is_reached():
     assert 0 < found[0].round_trip_s < PATIENCE_S
 
 
-@pytest.mark.parametrize(("then", "last_heard", "expected"), [
-    (b"", "_answered", Outcome.LOSES_THERE),
-    (ACKNOWLEDGED, "_hear_large", Outcome.LOSES_BACK),
+@pytest.mark.parametrize(("then", "steps", "expected"), [
+    (b"", 3, Outcome.LOSES_THERE),  # it connects, and hears the answer
+    (ACKNOWLEDGED, 4, Outcome.LOSES_BACK),
     (ACKNOWLEDGED + LARGE, None, Outcome.REACHED),
     (None, None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
 ])  # fmt: skip
-def test_which_way_loses_large_packets_is_known(monkeypatch, then, last_heard, expected):
-    """Only what is small arrives: the answer, and the acknowledgement where large packets arrived there."""
-    usual = last_heard and getattr(reach._Call, last_heard)
+def test_which_way_loses_large_packets_is_known(monkeypatch, then, steps, expected):
+    usual, number = reach._Call.proceed, count(1)
 
-    def hurried(call, connection):
-        call._timeout_s = SHORT_S
-        usual(call, connection)
+    def hurried(call, selector, **came):
+        if next(number) == steps:  # once it has heard what comes, it waits for SHORT_S only
+            call._timeout_s = SHORT_S
+        usual(call, selector, **came)
 
-    if last_heard:  # once it has heard that, it waits for SHORT_S only
-        monkeypatch.setattr(reach._Call, last_heard, hurried)
+    monkeypatch.setattr(reach._Call, "proceed", hurried)
 
     def answer(connection):
-        said = connection.recv(CALL_BYTES, socket.MSG_WAITALL)
-        connection.sendall(answer_to(said[len(GREETING) :], 1, SECRET))
+        connection.sendall(answer_to(connection.recv(CALL_BYTES, socket.MSG_WAITALL)[len(GREETING) :], 1, SECRET))
         connection.recv(1)
         connection.sendall(then or b"")
         while then is not None and connection.recv(len(LARGE)):
@@ -101,7 +99,6 @@ def test_which_way_loses_large_packets_is_known(monkeypatch, then, last_heard, e
 
 
 def test_servers_that_try_each_other_at_once_answer_meanwhile():
-    """Neither has a thread: each serves its listener while it tries."""
     with closing(Listener(0, SECRET)) as first, closing(Listener(1, SECRET)) as second, ThreadPoolExecutor() as pool:
         ends = ((first, Target(1, "other", second.port, HERE)), (second, Target(0, "other", first.port, HERE)))
         tries = [pool.submit(try_reach, [target], SECRET, PATIENCE_S, listener) for listener, target in ends]
@@ -120,7 +117,6 @@ def test_another_program_is_a_wrong_answer(says):
 
 
 def test_what_is_not_the_listener_of_that_server():
-    """It is known at once, not after the timeout: a forwarded port, an address of two servers, another examination."""
     for of_another in (listening(2), listening(1, secret="another")):
         with of_another as found:
             assert tried(found.port).outcome is Outcome.WRONG_ANSWER
@@ -129,7 +125,6 @@ def test_what_is_not_the_listener_of_that_server():
 
 
 def test_a_program_that_says_nothing_is_a_wrong_answer():
-    """The connection was made, so the way is open."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = tried(server.getsockname()[1], SHORT_S)
     assert (found.outcome, found.trouble) == (Outcome.WRONG_ANSWER, "it sends no data")
@@ -161,14 +156,13 @@ def test_the_best_of_several_addresses_counts():
 
 
 def test_a_server_that_is_held_up_listens_to_the_answer_nevertheless(monkeypatch):
-    """It finds the connection made, and the time over in which that was to happen."""
-    usual = reach._Call._connected
+    usual = reach._Call.proceed
 
-    def late(call, connection):
+    def late(call, selector, **came):
         call.deadline = 0.0
-        usual(call, connection)
+        usual(call, selector, **came)
 
-    monkeypatch.setattr(reach._Call, "_connected", late)
+    monkeypatch.setattr(reach._Call, "proceed", late)
     with listening(1) as other:
         assert tried(other.port).outcome is Outcome.REACHED
 
@@ -203,7 +197,6 @@ def call(listener):
 
 
 def test_a_listener_drops_a_caller_that_does_not_greet_it_or_sends_without_end():
-    """A scanner of ports must not end it; a slow caller is answered."""
     with listening(1) as other:
         with call(other) as scanner:
             scanner.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -227,7 +220,6 @@ def test_callers_that_stay_silent_give_way(limits):
 
 
 def test_a_caller_that_has_sent_something_is_heard_before_one_is_dropped(limits):
-    """However long ago the listener was served."""
     limits(1, PATIENCE_S)
     with closing(Listener(1, SECRET)) as listener, call(listener) as caller:
         listener.serve()
@@ -239,7 +231,6 @@ def test_a_caller_that_has_sent_something_is_heard_before_one_is_dropped(limits)
 
 
 def test_many_servers_that_call_at_once_are_all_answered(limits):
-    """More than a listener keeps at a time: no caller that sends something is dropped."""
     limits(3, PATIENCE_S)  # a caller that is held up here is not silent
     with listening(1) as other:
         found = try_reach([Target(1, str(number), other.port, HERE) for number in range(100)], SECRET, PATIENCE_S)

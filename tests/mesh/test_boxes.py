@@ -28,14 +28,12 @@ def test_a_run_is_made_of_few_boxes(seed):
 
 
 def test_one_element_of_no_dims():
-    """A parameter may be a single number."""
     assert boxes_of_run(0, 1, ()) == [Box((), ())]
     assert boxes_of_run(0, 0, ()) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_boxes_have_in_common(seed):
-    """Found in both, it is the same part of the whole."""
     numbers = random.Random(seed)
     for _ in range(200):
         shape = some_shape(numbers)
@@ -57,13 +55,11 @@ def some_box(numbers, shape):
 
 
 def test_a_part_of_a_part():
-    """A box of what a rank holds becomes one of the whole."""
     assert Box((0, 1), (2, 3)).moved((4, 0)) == Box((4, 1), (2, 3))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_box_in_rows(seed):
-    """Each element once, in order, and few at a time; all together lie in the box that they were cut from."""
     numbers = random.Random(seed)
     for _ in range(100):
         shape = some_shape(numbers)

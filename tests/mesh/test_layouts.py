@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import AXES, coordinate_of, group_of, groups, rank_at
-from launcher.mesh.elastic import elastic_layouts
-from launcher.mesh.layouts import nearest_layouts, resolve_layout
+from launcher.mesh.layouts import elastic_layouts, nearest_layouts, resolve_layout
 
 sizes = st.integers(1, 5)
 layouts = st.builds(Layout, dp=sizes, mp=sizes, pp=sizes)
@@ -19,7 +18,6 @@ def test_dp_left_out_takes_all_devices():
 
 
 def test_more_ranks_than_devices_are_refused_with_layouts_that_fit():
-    """The error has the numbers put in, and every layout it offers fits."""
     with pytest.raises(RefusedLayoutError) as refusal:
         resolve_layout(8, dp=3, mp=2, pp=2)
     assert refusal.value.message == "dp * mp * pp = 3 * 2 * 2 = 12 is more than 8 devices"
@@ -27,16 +25,11 @@ def test_more_ranks_than_devices_are_refused_with_layouts_that_fit():
     assert refusal.value.exit_code == 3
 
 
-def test_idle_devices_must_be_allowed():
-    with pytest.raises(RefusedLayoutError, match="leaves 4 devices of 8 idle"):
-        resolve_layout(8, dp=1, mp=2, pp=2)
-    assert resolve_layout(8, dp=1, mp=2, pp=2, allow_idle_devices=True).world_size == 4
-
-
-def test_dp_left_out_never_hides_idle_devices():
-    """Eight devices cannot be divided by three, and the remainder is not dropped silently."""
-    with pytest.raises(RefusedLayoutError, match="leaves 2 devices of 8 idle"):
-        resolve_layout(8, mp=3)
+@pytest.mark.parametrize(("degrees", "idle"), [({"dp": 1, "mp": 2, "pp": 2}, 4), ({"mp": 3}, 2)])
+def test_idle_devices_must_be_allowed(degrees, idle):
+    with pytest.raises(RefusedLayoutError, match=f"leaves {idle} devices of 8 idle"):
+        resolve_layout(8, **degrees)
+    assert resolve_layout(8, **degrees, allow_idle_devices=True).world_size == 8 - idle
 
 
 @pytest.mark.parametrize("axis", ["dp", "mp", "pp", "micro_batches"])
@@ -55,7 +48,6 @@ def test_every_offered_layout_uses_every_device(device_count, dp, mp, pp):
 
 
 def test_mp_is_fastest_and_pp_slowest():
-    """Neighbouring ranks differ in mp first, then in dp, then in pp."""
     layout = Layout(dp=2, mp=2, pp=2)
     places = [(found.pp, found.dp, found.mp) for found in (coordinate_of(rank, layout) for rank in (0, 1, 2, 4, 5))]
     assert places == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 0, 1)]
@@ -69,7 +61,6 @@ def test_rank_and_coordinate_are_inverse(layout):
 
 @given(layouts, st.sampled_from(AXES))
 def test_groups_partition_the_ranks(layout, axis):
-    """Along each axis, every rank is in exactly one group, of the axis's size, in its coordinate's order."""
     found = groups(axis, layout)
     assert sorted(rank for ranks in found for rank in ranks) == list(range(layout.world_size))
     for ranks in found:
@@ -88,7 +79,6 @@ def test_a_rank_outside_the_layout_is_refused(rank):
 
 @given(*[st.integers(1, 4)] * 4, st.integers(0, 8))
 def test_dp_shrinks_first_and_no_fewer_micro_batches_are_computed(dp, mp, pp, micro_batches, spare):
-    """Every number of devices from one on has a layout that fits it; whole copies are never given up for another mp or pp."""
     wanted = Layout(dp, mp, pp, micro_batches)
     count = wanted.world_size + spare
     none, *layouts = elastic_layouts(wanted, count)
@@ -109,7 +99,6 @@ def test_dp_shrinks_first_and_no_fewer_micro_batches_are_computed(dp, mp, pp, mi
 
 
 def test_what_the_program_cannot_do_is_passed_over():
-    """The next smaller layout that fits is taken; none where none does."""
     assert elastic_layouts(Layout(1, 4, 1), 4, lambda layout: layout.mp != 2)[1:] == (
         *(Layout(1, 1, 1),) * 3,
         Layout(1, 4, 1),
@@ -123,6 +112,5 @@ def test_what_the_program_cannot_do_is_passed_over():
 
 
 def test_a_program_without_micro_batches_keeps_the_number_that_is_wanted():
-    """What its ranks train on together is the same all the same."""
     found = elastic_layouts(Layout(4, 2, 1), 8, lambda layout: layout.micro_batches == 1 and layout.dp != 3)
     assert found[2:] == (*(Layout(1, 2, 1),) * 2, *(Layout(2, 2, 1),) * 4, Layout(4, 2, 1))

@@ -63,7 +63,6 @@ def schedules(pipeline):
 
 @given(pipelines())
 def test_every_micro_batch_goes_forward_and_then_backward_once_through_every_chunk(pipeline):
-    """Both kinds come in the order of the micro batches in each chunk, as links without tags demand."""
     _, _, micro_batches, chunks = pipeline
     for schedule in schedules(pipeline):
         for chunk in range(chunks):
@@ -77,7 +76,6 @@ def test_every_micro_batch_goes_forward_and_then_backward_once_through_every_chu
 
 @given(pipelines())
 def test_activations_in_flight_are_as_many_as_the_table_says(pipeline):
-    """They grow with the depth of the pipeline, not with the number of micro batches, but in GPipe."""
     kind, stage_count, micro_batches, chunks = pipeline
     for stage, schedule in enumerate(schedules(pipeline)):
         left = stage_count - 1 - stage
@@ -105,7 +103,6 @@ def idle_shares(schedules, chunks):
 
 @given(pipelines())
 def test_equal_stages_are_idle_for_the_share_that_the_table_says(pipeline):
-    """By an execution of all stages' schedules; the prediction from the costs of stages says the same."""
     _, stage_count, micro_batches, chunks = pipeline
     bubble = Fraction(stage_count - 1, chunks * micro_batches + stage_count - 1)
     assert idle_shares(schedules(pipeline), chunks) == [bubble] * stage_count

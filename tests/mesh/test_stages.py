@@ -27,7 +27,6 @@ def test_every_layer_is_on_exactly_one_stage_in_order(stack):
 
 @given(stacks())
 def test_one_stage_closes_the_encoder_before_any_decoder_layer(stack):
-    """The encoder's final norm is applied once: after its last layer, before what reads it."""
     stages = stages_of(*stack)
     [closing] = [stage.index for stage in stages if stage.closes_encoder]
     assert all(not stage.encoder_layers for stage in stages[closing + 1 :])
@@ -44,7 +43,6 @@ def cuts(draw):
 @given(cuts())
 @example(([1, 5, 2, 3], 3))  # its most even cut is 6 2 3, its least busy one 1 5 5
 def test_the_cut_is_the_best_of_all(cut):
-    """The least busiest stage, then the least sum of squares, then more in earlier stages, of all cuts that there are."""
     costs, count = cut
     tried = []
     for inner in combinations(range(1, len(costs)), count - 1):

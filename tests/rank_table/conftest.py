@@ -1,7 +1,5 @@
 """The makers of tables, and the report on one, that the tests of this room share."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from .tables import make_table
 
 
 def error_of(function, *arguments, kind=UsageError):
-    """The message of a refusal, which has a hint."""
     with pytest.raises(kind) as caught:
         function(*arguments)
     assert caught.value.hint

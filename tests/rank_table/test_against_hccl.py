@@ -62,7 +62,6 @@ SOUND = [(name, chip) for name, (_, known) in mutated_tables.SEEDS.items() for c
 
 @pytest.mark.parametrize(("name", "chip"), SOUND)
 def test_both_take_a_sound_table(name, chip):
-    """Before anything is changed, tlaunch and the oracle take each table on each of its chips."""
     report, refusal = judge(json.dumps(mutated_tables.SEEDS[name][0]).encode(), chip)
     assert report.valid, report.render()
     assert refusal is None
@@ -70,7 +69,6 @@ def test_both_take_a_sound_table(name, chip):
 
 @pytest.mark.timeout(1200)
 def test_nothing_is_taken_that_hccl_refuses():
-    """However a table is changed, HCCL takes it where tlaunch does."""
     taken: Counter[str] = Counter()
     stricter: Counter[str] = Counter()
     verdicts: Counter[tuple[bool, bool]] = Counter()
@@ -91,11 +89,6 @@ def test_nothing_is_taken_that_hccl_refuses():
 @pytest.mark.skipif(not ROWS, reason="the corpus of rank tables (../shared/rank_table_corpus) is not here")
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_published_tables_are_judged_as_hccl_does(name):
-    """A table is accepted or refused, by tlaunch and by the oracle, as HCCL's own unit tests expect or as it is known.
-
-    It is called by the name of its format or of the related file it is. What HCCL does not read is refused with an
-    explanation and a hint, and gives no cluster.
-    """
     row = ROWS[name]
     report, refusal = judge((CORPUS / name).read_bytes(), "910" if name in ONLY_ON_910 else "auto")
     assert report.valid == (row["verdict"] == "valid"), report.render()
@@ -116,8 +109,7 @@ def test_published_tables_are_judged_as_hccl_does(name):
 
 def test_oracle_knows_nothing_of_the_launcher():
     """Two readings of HCCL's source that share code would share its faults."""
-    paths = [Path(tables.__file__), Path(mutated_tables.__file__), *Path(hccl_oracle.__file__).parent.glob("*.py")]
-    for path in paths:
+    for path in [Path(tables.__file__), Path(mutated_tables.__file__), *Path(hccl_oracle.__file__).parent.glob("*.py")]:
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}

@@ -3,8 +3,6 @@
 What every chip refuses for the same reason, and only by a rule of its own, is in test_rules.py.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from .tables import DROP, servers, without_last
@@ -122,14 +120,12 @@ def test_each_chip_takes_or_refuses(name, report):
     ("d1.1/rank_id", "0", "RT302"),
 ])  # fmt: skip
 def test_what_is_written_twice_is_refused_on_all_hardware(path, value, code, report):
-    """One address, name, id or rank in two places is a slip of the hand, also where HCCL is not used."""
     found = report(servers(2, 2).make({path: value}), chip="none")
     assert [problem.code for problem in found.errors] == [code]
     assert found.cluster is None
 
 
 def test_addresses_that_are_none_are_no_repeated_ones(report):
-    """Where addresses do not matter, placeholders and 0.0.0.0 may stand at all devices; each is a warning."""
     found = report(servers(2, 1).make(both("d{}.0/device_ip", "0.0.0.0")), chip="none")
     assert {problem.code for problem in found.problems} == {"RT331"}
     assert found.cluster is not None

@@ -1,7 +1,5 @@
 """From one format to another and back, and what is refused on the way."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace
@@ -29,7 +27,6 @@ from launcher.rank_table.table_format import NEVER_READ, SUPER_POD
 
 
 def servers(*sizes, names="abcdef"):
-    """A cluster whose ranks and devices are counted from host to host."""
     made, first = [], 0
     for name, size in zip(names, sizes, strict=False):
         made.append(Server(name, tuple(Device(index, first + index) for index in range(size))))
@@ -78,14 +75,12 @@ def refusal(cluster, target, drop=()):
         "1 of 2 servers are in no super pod: 'b'"),
 ])  # fmt: skip
 def test_what_would_change_for_the_ranks_is_refused(target, cluster, reason):
-    """The message names the target, the reason and the numbers; there is always a hint."""
     text = refusal(cluster, target)
     assert f"error: {target} cannot express this: " in text
     assert reason in text
 
 
 def test_all_reasons_are_given_at_once():
-    """One try shows everything that has to change."""
     cluster = Cluster((Server("a", (Device(9, 0), Device(HOST_RANK, 1, options=(("bind_device_id", "9"),)))),))
     text = refusal(cluster, "v2.0")
     assert text.count("cannot express this") == 3
@@ -93,7 +88,6 @@ def test_all_reasons_are_given_at_once():
 
 
 def test_what_is_dropped_is_left_out():
-    """With --drop the reason is gone, and nothing else."""
     cluster = Cluster((Server("a", (Device(0, 0, "1.1.1.1", "5", (("host_port", "6"),)),), super_pod_id="p"),))
     converted = convert_cluster(cluster, "v1.0", ["super_pod"])
     assert converted.cluster == Cluster((Server("a", (Device(0, 0, "1.1.1.1", None, (("host_port", "6"),)),)),))
@@ -102,7 +96,6 @@ def test_what_is_dropped_is_left_out():
 
 
 def test_a_misspelt_drop_is_refused():
-    """What no format knows cannot be left out; what the table does not have, can."""
     with pytest.raises(UsageError, match="--drop super_pot") as caught:
         convert_cluster(one_device(), "v1.0", ["super_pot"])
     assert caught.value.hint == "did you mean super_pod?"
@@ -119,7 +112,6 @@ def test_what_no_program_reads_is_left_behind_with_a_note():
 
 
 def test_a_hostfile_leaves_addresses_in_the_table():
-    """It names hosts and slots alone; the note says what stays behind and where it is kept."""
     converted = convert_cluster(one_device(device_ip="1.1.1.1"), "hostfile")
     assert converted.left_behind == ("device_ip",)
     assert "keep the table" in converted.notes[0]
@@ -127,12 +119,10 @@ def test_a_hostfile_leaves_addresses_in_the_table():
 
 @pytest.mark.parametrize(("name", "expected"), [("1.0", "v1.0"), ("v2.0", "v2.0"), ("rankfile", "rankfile")])
 def test_versions_are_named_with_or_without_v(name, expected):
-    """Both are written in documents."""
     assert format_named(name, TARGETS) == expected
 
 
 def test_an_unknown_target_is_refused():
-    """The hint has the nearest name and all the others."""
     with pytest.raises(UsageError) as caught:
         format_named("hostfle", TARGETS)
     assert caught.value.hint.startswith("did you mean hostfile? use one of v1.0, ")
@@ -140,7 +130,6 @@ def test_an_unknown_target_is_refused():
 
 @pytest.mark.parametrize("name", ["v1.1", "1.1", "legacy-lab", "legacy-cloud"])
 def test_some_formats_are_only_read(name):
-    """No tool reads them any more; a table made from one of them is written as v1.0."""
     with pytest.raises(UsageError, match="is read but not written"):
         format_named(name, TARGETS)
     full = format_named(name, SOURCES)
@@ -155,7 +144,6 @@ ports = st.integers(1, 65535).map(str)
 
 
 def _options(draw, **choices):
-    """Some of the keys, each with a value drawn for it."""
     keys = draw(st.sets(st.sampled_from(sorted(choices)))) if draw(st.booleans()) else ()
     return tuple((key, draw(choices[key])) for key in sorted(keys))
 
@@ -268,11 +256,6 @@ LAYERED = Cluster((Server("x", (Device(3, 0, options=(("level_list", _level_list
 
 @pytest.mark.parametrize("first", TARGETS)
 def test_what_is_written_is_read_back_also_by_way_of_any_other_format(first):
-    """Of random clusters those that a format can express come back as they were; some are refused, some are not.
-
-    Of those, any second format refuses them too, or the way back gives the cluster, less what was left behind there.
-    Addresses as names, ranks and devices counted from host to host: every pair of formats but v2.0 takes that.
-    """
     seen = Counter()
 
     @settings(max_examples=15)
@@ -305,14 +288,12 @@ def test_what_is_written_is_read_back_also_by_way_of_any_other_format(first):
 
 @pytest.mark.parametrize("target", ["v1.0", "v1.2", "rankfile"])
 def test_layers_of_the_network_can_be_dropped(target):
-    """A v2.0 table fits other formats without them; its servers keep the names of their first layer."""
     converted = convert_cluster(LAYERED, target, ["level_list", "local_id"])
     assert converted.cluster.servers == (Server("x", (Device(3, 0),)),)
     assert converted.left_behind == ()
 
 
 def test_every_key_has_a_format():
-    """A key that HCCL reads can be kept somewhere; those of formats that are only read are never read by others."""
     kept = set().union(*(target.keys for target in TARGETS.values()))
     assert kept >= NEVER_READ.difference(table_format.LAB_TABLE_OPTIONS, table_format.NODE_TABLE_OPTIONS)
     assert kept >= SUPER_POD
@@ -320,16 +301,13 @@ def test_every_key_has_a_format():
 
 
 def test_held_keys_counts_what_a_cluster_has():
-    """Keys of the table, of servers and of devices, each with how often it occurs."""
     device = Device(0, 0, "1.1.1.1", "2", (("host_port", "6"),))
     server = Server("a", (device, Device(1, 1)), "reserve", "1.2.3.4", "p", (("pod_ip", "1.1.1.2"),))
     expected = {"mode", "host_ip", "host_nic_ip", "super_pod_id", "pod_ip", "device_ip", "super_device_id", "host_port"}
-    held = held_keys(Cluster((server,), options=(("mode", "tcp"),)))
-    assert held == dict.fromkeys(expected, 1)
+    assert held_keys(Cluster((server,), options=(("mode", "tcp"),))) == dict.fromkeys(expected, 1)
 
 
 def test_servers_without_addresses_are_marked():
-    """Every server says cpu, but for one that says something itself; a note says so."""
     gpu = Server("b", (Device(0, 1),), options=(("hardware_type", "gpu"),))
     named = Server("a", (Device(0, 0),), options=(("server_ip", "10.0.0.1"),))
     cluster, notes = marked_without_ascend(Cluster((named, gpu)), "v1.0")
@@ -348,5 +326,4 @@ def test_servers_without_addresses_are_marked():
     ),
 ], ids=["one server", "no key for it", "a device has an address", "servers have addresses"])  # fmt: skip
 def test_what_hccl_might_use_is_not_marked(cluster, target):
-    """One server, addresses anywhere, or a format without the key: nothing changes, and nothing is said."""
     assert marked_without_ascend(cluster, target) == (cluster, ())

@@ -1,7 +1,5 @@
 """Which *.json files are looked at without being named."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.detect import looks_like_table, named_like_table
@@ -19,7 +17,6 @@ from launcher.rank_table.document import parse_document
     ('{"rank_id": NaN}', True), ('{"device_id": "0",} // table', True),
 ])  # fmt: skip
 def test_keys_and_words_of_tables_tell(text, expected):
-    """Keys of tables and of related files count, and text that is no JSON; comments, commas and NaN of others do not."""
     data = text.encode()
     assert looks_like_table(data, parse_document(data)) is expected
 
@@ -30,11 +27,9 @@ def test_keys_and_words_of_tables_tell(text, expected):
     ("table.json", False), ("franktable.json", False), ("package.json", False),
 ])  # fmt: skip
 def test_names_of_tables_tell(name, expected):
-    """As tutorials and tools call them."""
     assert named_like_table(name) is expected
 
 
 def test_words_are_found_in_any_encoding():
-    """A table saved as UTF-16 is a broken table, not another file."""
     data = '{"device_id": "0"}'.encode("utf-16")
     assert looks_like_table(data, parse_document(data))

@@ -16,7 +16,6 @@ from .conftest import error_of
 
 
 def test_ranges_and_single_ids_keep_their_order():
-    """Ids come in the order written, ranges with both their ends."""
     assert parse_device_ids(" 6, 0-3 ,9 - 10", "--device-ids") == (6, 0, 1, 2, 3, 9, 10)
 
 
@@ -25,7 +24,6 @@ def test_ranges_and_single_ids_keep_their_order():
     ("7-4", '"7-4" runs backwards'), ("0-3,2", "device 2 twice"), ("0-999999", "device 999999"),
 ])  # fmt: skip
 def test_other_lists_are_refused_with_the_part_at_fault(text, part):
-    """What is no list of ids is refused, and the message holds the part that is wrong and where it came from."""
     message = error_of(parse_device_ids, text, "--device-ids")
     assert part in message
     assert "--device-ids" in message
@@ -35,7 +33,6 @@ def test_other_lists_are_refused_with_the_part_at_fault(text, part):
     ("text", "hint"), [("[0,8)", '"0-7"'), (" [ 4, 8 ) ", '"4-7"'), ("[0,1]", '"0-3,6"'), ("[4,4)", '"0-3,6"')]
 )
 def test_brackets_of_other_tools_are_translated(text, hint):
-    """A half-open range in brackets is refused with what to write in its place."""
     with pytest.raises(UsageError, match="brackets") as caught:
         parse_device_ids(text, "--device-ids")
     assert hint in caught.value.hint
@@ -64,7 +61,6 @@ GPUS = tuple(FoundDevice(one, uuid=uuid) for one, uuid in enumerate(UUIDS))
 
 
 def test_uuids_of_gpus_become_their_numbers():
-    """As CUDA takes them: whole, or as far as they are unique, in the order given, beside numbers."""
     for text, ids in ((UUIDS[1], (1,)), (f"GPU-5d,{UUIDS[0]}", (2, 0)), ("2, GPU-8932f9", (2, 0))):
         assert visible_devices({"CUDA_VISIBLE_DEVICES": text}, CUDA_VARIABLES, GPUS) == ("CUDA_VISIBLE_DEVICES", ids)
 
@@ -74,14 +70,12 @@ def test_uuids_of_gpus_become_their_numbers():
     ("0,GPU-8932f9", "device 0 twice"),
 ])  # fmt: skip
 def test_uuids_that_are_no_gpu_of_this_machine(text, part):
-    """Ambiguous, unknown, of a part of a GPU, or of one that is named already: each is refused by name."""
     message = error_of(visible_devices, {"CUDA_VISIBLE_DEVICES": text}, CUDA_VARIABLES, GPUS)
     assert message.startswith("CUDA_VISIBLE_DEVICES names ")
     assert part in message
 
 
 def test_device_that_does_not_exist_is_named():
-    """Choosing devices that were not found names them and those that there are."""
     found = [FoundDevice(one) for one in (0, 1, 2, 3)]
     assert select_devices(found, (3, 1), "X") == (FoundDevice(3), FoundDevice(1))
     with pytest.raises(UsageError) as caught:

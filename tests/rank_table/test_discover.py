@@ -40,7 +40,6 @@ SAID = {
 
 @pytest.mark.parametrize("case", SAID)
 def test_addresses_come_from_hccn_tool(install, case):
-    """What is not set is never made up."""
     script, found = SAID[case]
     install("hccn_tool", script)
     assert ask_hccn_tool([4, 7], patience_s=10) == tuple(found)
@@ -74,7 +73,6 @@ FAILURES = [
 
 @pytest.mark.parametrize(("program", "script", "words"), FAILURES)
 def test_a_program_that_fails_is_quoted(install, program, script, words):
-    """Its exit code and first words; neither a line without an address nor a placeholder becomes a device_ip."""
     install(program, script)
     with pytest.raises(TlaunchError, match=words):
         ask_nvidia_smi() if program == "nvidia-smi" else ask_hccn_tool([5])
@@ -82,14 +80,12 @@ def test_a_program_that_fails_is_quoted(install, program, script, words):
 
 @pytest.mark.parametrize("script", ["exec /bin/sleep 600", "/bin/sleep 600 & wait"], ids=["alone", "with a child"])
 def test_hanging_program_is_given_up_and_ended(install, script):
-    """A driver that never answers costs the patience that was set, and leaves no process."""
     install("hccn_tool", script)
     with pytest.raises(TlaunchError, match=r"did not exit within 0\.2 s"):
         ask_hccn_tool([0], patience_s=0.2)
 
 
 def test_program_that_cannot_be_started(install, tmp_path):
-    """A file that is executable and no program is an error of its own."""
     install("nvidia-smi", "")
     (tmp_path / "bin" / "nvidia-smi").write_bytes(b"\x00\x01")
     with pytest.raises(UnreadableError, match="nvidia-smi cannot be started: Exec format error"):
@@ -97,7 +93,6 @@ def test_program_that_cannot_be_started(install, tmp_path):
 
 
 def test_missing_programs_say_what_to_do(install):
-    """Without the tools, the error says so and names another way."""
     for ask, name in ((lambda: ask_hccn_tool([0]), "hccn_tool"), (ask_nvidia_smi, "nvidia-smi")):
         with pytest.raises(UnreadableError, match=name) as caught:
             ask()
@@ -105,7 +100,6 @@ def test_missing_programs_say_what_to_do(install):
 
 
 def test_device_files_are_counted_by_their_numbers(tmp_path, monkeypatch):
-    """davinci10 comes after davinci2, and the manager is no device."""
     for name in ("davinci10", "davinci2", "davinci_manager", "davinci0x", "null"):
         (tmp_path / name).touch()
     monkeypatch.setattr(discover, "DEVICE_FILES", tmp_path)
@@ -113,7 +107,6 @@ def test_device_files_are_counted_by_their_numbers(tmp_path, monkeypatch):
 
 
 def test_own_name_is_never_a_loopback_address():
-    """It is an address that other servers could reach, or the host name."""
     name = own_server_id()
     if name != socket.gethostname():
         address = ipaddress.ip_address(name)

@@ -1,7 +1,5 @@
 """Unified diffs: applied to the one text they give the other, and they show little more than what changed."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import given
@@ -46,26 +44,22 @@ TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "{\n", "}\r\n", "1\n", "2
 
 @given(TEXTS, TEXTS)
 def test_diff_turns_one_text_into_the_other(before, after):
-    """Whatever two texts look like, the diff is exactly what `patch` needs."""
     diff = unified_diff(before, after, "x")
     assert bool(diff) is (before != after)
     assert patched(before, diff) == after
 
 
 def test_last_line_without_its_end_gets_the_usual_remark():
-    """One changed line is shown between three lines of context, with the remark that `diff` makes."""
     assert unified_diff("1\n2\n3\n4\n5", "1\n2\n3\n4\nfive\n", "x").endswith(
         "@@ -2,4 +2,4 @@\n 2\n 3\n 4\n-5\n\\ No newline at end of file\n+five\n"
     )
 
 
 def test_only_a_line_feed_ends_a_line():
-    """Characters at which Python's splitlines breaks are part of a line."""
     assert unified_diff("a\u2028b\x0bc\n", "a\u2028b\x0bd\n", "x").endswith("-a\u2028b\x0bc\n+a\u2028b\x0bd\n")
 
 
 def test_of_many_lines_the_diff_is_left_to_diff():
-    """Beyond the bound on lines, their number and the command that compares them are given."""
     before = "".join(f"{number}\n" for number in range(MAX_DIFF_LINES))
     assert "-7\n+seven\n" in unified_diff(before, before.replace("7\n", "seven\n", 1), "x")
     shown = unified_diff(f"{before}end\n", f"{before}end", "x")

@@ -1,7 +1,5 @@
 """Which format a document is in, and what is said about files that are no rank table."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.catalogue import CATALOGUE
@@ -53,13 +51,11 @@ RELATED = sorted((form for form in Format if not form.is_rank_table), key=lambda
 
 @pytest.mark.parametrize("name", list(DOCUMENTS))
 def test_format_is_recognised(name):
-    """HCCL goes by the text of `version`, and by a few keys where there is none; related files have keys of their own."""
     document, expected = DOCUMENTS[name]
     assert recognise(document) is expected
 
 
 def test_every_format_has_a_document_a_name_and_where_it_is_a_table_a_reader():
-    """What HCCL does not read is named only; the title says what it is, and is used once."""
     assert {expected for _, expected in DOCUMENTS.values()} == {*Format, None}
     assert set(READERS) == {form for form in Format if form.is_rank_table}
     assert all(form.title and form.title != form.value for form in Format)
@@ -68,7 +64,6 @@ def test_every_format_has_a_document_a_name_and_where_it_is_a_table_a_reader():
 
 
 def test_two_devices_without_ranks_are_a_faulty_table(report):
-    """Only a single device without a rank describes links; with two of them, ranks are missing."""
     servers = [{"server_id": "a", "device": [{"device_id": "0"}, {"device_id": "1"}]}]
     found = report({"version": "1.0", "server_count": "1", "status": "completed", "server_list": servers})
     assert found.format is Format.V1_0
@@ -77,7 +72,6 @@ def test_two_devices_without_ranks_are_a_faulty_table(report):
 
 @pytest.mark.parametrize("form", RELATED, ids=lambda form: form.value)
 def test_related_file_is_named_and_checked_no_further(form, report):
-    """A file of another program gives one error that says whose it is and what to do, and no cluster."""
     document = next(document for document, expected in DOCUMENTS.values() if expected is form)
     found = report({**document, "status": 7, "nobody_knows_this": 1})
     assert found.format is form
@@ -94,14 +88,12 @@ def test_related_file_is_named_and_checked_no_further(form, report):
     (DOCUMENTS["one device's links"][0], None, {"server_list": SERVERS}),
 ])  # fmt: skip
 def test_hint_that_makes_a_related_file_a_table_is_right(document, remove, add, report):
-    """Leaving out, or adding, the key that the hint names gives a rank table that HCCL reads."""
     table = {"status": "completed", "server_count": "1", **document, **add}
     table.pop(remove, None)
     assert report(table).valid
 
 
 def test_unknown_version_is_shown_with_the_known_ones(report):
-    """The text of an unknown version stands in the message, and what HCCL knows in the hint."""
     (problem,) = report({"version": "1.9", "server_list": SERVERS}).problems
     assert (problem.code, problem.pointer) == ("RT203", "/version")
     assert '"1.9"' in problem.message
@@ -113,7 +105,6 @@ def test_unknown_version_is_shown_with_the_known_ones(report):
     [([], "a list"), ('"x"', "a string"), (1, "a number"), (None, "null"), (True, "true or false")],
 )
 def test_document_that_is_no_object_is_none(document, named, report):
-    """A table is an object; anything else is called what it is."""
     (problem,) = report(document).problems
     assert problem.code == "RT201"
     assert problem.message.endswith(named)

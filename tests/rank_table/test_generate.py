@@ -26,7 +26,6 @@ def report_on(cluster):
 
 
 def test_counts_are_for_all_or_for_each():
-    """One count serves all servers, a list has one for each."""
     assert devices_per_server("8", 3) == (8, 8, 8)
     assert devices_per_server("8, 8,4", 3) == (8, 8, 4)
     assert "2 counts for 3 servers" in error_of(devices_per_server, "8,8", 3)
@@ -35,7 +34,6 @@ def test_counts_are_for_all_or_for_each():
 
 @pytest.mark.parametrize("text", ["0", "-1", "", "eight", "8x", "99999", "9999999999999999999"])
 def test_counts_that_no_server_has_are_refused(text):
-    """No devices, too many, or no number at all."""
     assert text in error_of(devices_per_server, text, 2)
 
 
@@ -46,20 +44,17 @@ def test_counts_that_no_server_has_are_refused(text):
     ("node[3-1]", "runs backwards"), ("node[1-2],node2", '"node2" twice'),
 ])  # fmt: skip
 def test_server_names_that_hccl_refuses(text, part):
-    """Names are unique, of 1 to 64 bytes, and do not move a terminal's cursor."""
     message = error_of(parse_servers, text)
     assert part in message
     assert message.isprintable()
 
 
 def test_servers_as_slurm_writes_them():
-    """Brackets are expanded in their order; blanks around commas do no harm, with brackets or without."""
     assert parse_servers("node[08-10] , login") == ("node08", "node09", "node10", "login")
     assert parse_servers(" 10.0.0.1 , fd00::2") == ("10.0.0.1", "fd00::2")
 
 
 def test_host_ip_is_an_address():
-    """Names are refused, both kinds of address are taken."""
     check_address("10.0.0.1", "--host-ip")
     check_address("fd00::1", "--host-ip")
     assert '--host-ip: "node1"' in error_of(check_address, "node1", "--host-ip")
@@ -70,7 +65,6 @@ def test_host_ip_is_an_address():
 
 
 def test_everyday_conf():
-    """Comments, blank lines, CRLF, blanks around =, masks and keys with other meanings do not disturb."""
     text = "# cards\r\n\r\naddress_1 = 10.0.0.2 # second\r\nnetmask_1=255.255.0.0\naddress_0=10.0.0.1\nnetdetect_0=10.0.0.9\n"
     conf = parse_hccn_conf(text, "hccn.conf")
     assert conf.devices == (FoundDevice(0, "10.0.0.1"), FoundDevice(1, "10.0.0.2"))
@@ -78,10 +72,6 @@ def test_everyday_conf():
 
 
 def test_ipv4_goes_before_ipv6_and_none_is_made_up():
-    """A device with both kinds of address gets the IPv4 one, one with IPv6 alone keeps its colons.
-
-    A mask alone, an empty value, -.-.-.- and 0.0.0.0 name a device, and give it no address.
-    """
     text = "IPv6address_0=fd00::1\naddress_0=10.0.0.1\nIPv6address_1=fd00::2\n"
     assert parse_hccn_conf(text, "x").devices == (FoundDevice(0, "10.0.0.1"), FoundDevice(1, "fd00::2"))
     unset = "netmask_0=255.255.0.0\naddress_1=\naddress_2=-.-.-.-\naddress_3=0.0.0.0\n"
@@ -89,7 +79,6 @@ def test_ipv4_goes_before_ipv6_and_none_is_made_up():
 
 
 def test_all_faults_are_named_with_their_lines():
-    """One message names every line that cannot be used, and what is wrong with it."""
     text = (
         "address_0=10.0.0.1\naddress_1=10.*.*.*\nnonsense\naddress_0=10.0.0.7\naddress_2=10.0.0.1\n"
         "address_99=10.0.0.9\naddress_04=10.0.0.4\nadress_5=10.0.0.5\naddress_6=fd00::6\n"
@@ -118,7 +107,6 @@ def test_all_faults_are_named_with_their_lines():
 
 
 def test_bytes_in_any_encoding_are_read_up_to_a_size():
-    """Comments in another encoding do not disturb; a file that is far too large is none."""
     assert decode_conf("# 卡\n".encode("gbk") + b"address_0=10.0.0.1\n", "x").endswith("\naddress_0=10.0.0.1\n")
     assert decode_conf(b"#" * MAX_CONF_BYTES, "x")
     too_large = error_of(decode_conf, b"#" * (MAX_CONF_BYTES + 1), "x", kind=UnreadableError)
@@ -143,7 +131,6 @@ def confs(draw):
 
 @given(drawn=confs())
 def test_any_conf_becomes_a_valid_table_with_exactly_its_addresses(drawn):
-    """Whatever a valid hccn.conf looks like, the table is valid, and has its devices and addresses and no others."""
     text, addresses = drawn
     cluster = build_cluster([Machine("10.0.0.1", parse_hccn_conf(text, "x").devices)]).cluster
     report = report_on(cluster)
@@ -159,7 +146,6 @@ def test_any_conf_becomes_a_valid_table_with_exactly_its_addresses(drawn):
 
 @pytest.mark.parametrize(("hardware", "written"), [(None, "cpu"), ("gpu", "gpu")])
 def test_servers_that_hccl_cannot_join_are_for_cpu_or_gpu(hardware, written):
-    """Names that are no addresses and devices without any: the table says what it is for, and is no error."""
     generated = build_cluster([plain("a", 1), plain("b", 40)], hardware=hardware)
     assert {server.options for server in generated.cluster.servers} == {(("hardware_type", written),)}
     assert "CPU or GPU" in generated.notes[0].text
@@ -169,24 +155,19 @@ def test_servers_that_hccl_cannot_join_are_for_cpu_or_gpu(hardware, written):
 
 
 def test_further_keys_of_servers_are_written_beside_what_the_table_is_for():
-    """A server's container_ip stands in the table, and does not hide that HCCL could not join the servers."""
     machines = [Machine(name, (FoundDevice(0),), options=(("container_ip", "10.0.0.7"),)) for name in "ab"]
     (first, _) = build_cluster(machines).cluster.servers
     assert first.options == (("container_ip", "10.0.0.7"), ("hardware_type", "cpu"))
-    high = Machine("a", (FoundDevice(32),), options=(("pod_ip", "10.0.0.7"),))
-    assert "device 32" in error_of(build_cluster, [high])
+    assert "device 32" in error_of(build_cluster, [Machine("a", (FoundDevice(32),), options=(("pod_ip", "10.0.0.7"),))])
 
 
 def test_addresses_of_devices_are_enough_between_servers():
-    """With a device_ip everywhere nothing is added."""
-    machines = [Machine(name, (FoundDevice(0, f"10.1.0.{end}"),)) for end, name in enumerate("ab")]
-    generated = build_cluster(machines)
+    generated = build_cluster([Machine(name, (FoundDevice(0, f"10.1.0.{end}"),)) for end, name in enumerate("ab")])
     assert generated.notes == ()
     assert all(server.host_ip is None and server.options == () for server in generated.cluster.servers)
 
 
 def test_too_few_too_many_and_unknown_devices_are_refused():
-    """No server, a server without devices, more devices than a cluster has, and device 32 in a table for HCCL."""
     error_of(build_cluster, [])
     error_of(build_cluster, [plain("a", 1), Machine("b", ())])
     many = plain("a", 4096).devices

@@ -1,7 +1,5 @@
 """What becomes of tables without a version: rows, servers put together, ranks of a cloud, and strange documents."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -41,7 +39,6 @@ def lab(*instances, chip_info="910"):
 
 
 def test_ranks_of_a_cloud_follow_names_and_devices():
-    """A cloud's ranks are counted by server_id as text, then by device_id; servers stay in file order."""
     found = read(cloud([pod("b", "10.0.0.9", 1, 0), pod("a", "10.0.0.10", 5, 4)]))
     assert found.format is Format.CLOUD
     assert found.problems == ()
@@ -51,7 +48,6 @@ def test_ranks_of_a_cloud_follow_names_and_devices():
 
 
 def test_pods_of_one_server_become_one_server():
-    """Two pods on one server, in whatever groups, share its entry in the cluster."""
     found = read(cloud([pod("a", "host", 0, 1)], [pod("b", "host", 2, 3)]))
     assert found.problems == ()
     assert [server.server_id for server in found.cluster.servers] == ["host"]
@@ -60,7 +56,6 @@ def test_pods_of_one_server_become_one_server():
 
 
 def test_addresses_of_a_lone_pod_are_not_looked_at():
-    """In a group of one pod HCCL does not read device_ip: it may be a placeholder, a number, repeated or missing."""
     table = cloud([pod("a", "host", 0, 1, 2, 3)])
     devices = table["group_list"][0]["instance_list"][0]["devices"]
     for one, value in zip(devices, ["x", 5, "x"], strict=False):
@@ -70,7 +65,6 @@ def test_addresses_of_a_lone_pod_are_not_looked_at():
 
 
 def test_rank_in_a_device_of_a_cloud_means_nothing():
-    """A cloud's table has no ranks; one written into a device is an unknown key, whatever it says."""
     table = cloud([pod("a", "host", 0)])
     table["group_list"][0]["instance_list"][0]["devices"][0]["rank_id"] = "first"
     found = read(table)
@@ -79,7 +73,6 @@ def test_rank_in_a_device_of_a_cloud_means_nothing():
 
 
 def test_ranks_of_a_lab_are_those_of_its_instances():
-    """Each instance of a lab is a rank; instances of one server need not stand together."""
     table = lab((3, "b", 1), (0, "a", 0), (1, "a", 1), (2, "b", 0))
     # The network cards that may be listed with the servers are left alone, whatever they are.
     card = {"eth0": "192.168.200.2"}
@@ -93,9 +86,7 @@ def test_ranks_of_a_lab_are_those_of_its_instances():
 
 
 def test_row_of_a_lab_points_at_both_of_its_objects():
-    """The rank of a lab's device lies in the instance, everything else in the device."""
-    document = lab((0, "a", 4))
-    (device,) = group_list.read_lab(document, Shapes(), Profile()).devices
+    (device,) = group_list.read_lab(lab((0, "a", 4)), Shapes()).devices
     assert device.at("device_id") == ("group_list", 0, "instance_list", 0, "devices", 0, "device_id")
     assert device.at("rank_id") == ("group_list", 0, "instance_list", 0, "rank_id")
     assert (device.written("rank_id"), device.written("device_id")) == ("0", "4")
@@ -106,13 +97,11 @@ def test_row_of_a_lab_points_at_both_of_its_objects():
     ("910B", "auto", False),
 ])  # fmt: skip
 def test_chip_info_says_what_to_check_for(chip_info, chip, valid):
-    """Five devices with ids to 8 are for a 300I Duo, as chip_info says where no chip is named."""
     table = lab(*((rank, "10.0.0.10", rank * 2) for rank in range(5)), chip_info=chip_info)
     assert read(table, chip=chip).valid is valid
 
 
 def test_instance_moved_to_another_server_is_no_fault_of_server_num(report):
-    """Where servers are unequal, the number of servers is not called wrong as well: writing another would not help."""
     broken = tables.lab(2, 8).make({"i0.3/server_id": "10.0.0.15"})
     codes = {problem.code for problem in report(broken).errors}
     assert "RT342" in codes

@@ -1,7 +1,5 @@
 """Large tables: work and memory grow as the file does."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -63,7 +61,6 @@ def seconds_to_read(path):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_work_grows_with_the_file_and_not_with_its_square(variant, tmp_path):
-    """A table of 4,096 devices costs about eight times one of 512, not sixty-four times, valid or broken."""
     times = {}
     for size in (SMALL, LARGE):
         path = tmp_path / f"{size}.json"
@@ -73,7 +70,6 @@ def test_work_grows_with_the_file_and_not_with_its_square(variant, tmp_path):
 
 
 def test_memory_is_a_small_multiple_of_what_json_needs(tmp_path):
-    """Reading and checking a large table holds less than four times what its bare JSON values hold."""
     path = tmp_path / "table.json"
     path.write_text(text_of(LARGE))
     read_rank_table(path)  # imports are not what is measured
@@ -162,7 +158,6 @@ def told(tmp_path_factory):
 
 @pytest.mark.parametrize("name", MONSTERS)
 def test_monsters_get_a_message_and_little_memory(name, told):
-    """A document made to exhaust its reader is refused, within a few times its own size."""
     text, code, (factor, floor) = MONSTERS[name]
     codes, last, valid, peak = told[name]
     assert not valid

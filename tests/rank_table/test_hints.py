@@ -1,7 +1,5 @@
 """Hints: a table changed as a hint says has fewer errors."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -25,8 +23,7 @@ def hint_obeyed(text, fault):
         before = before.rstrip().removesuffix(",")
     if hint.startswith("remove it"):
         return before + (after.lstrip().removeprefix(",") if "comma after it" in hint else after)
-    bracket = hint.removeprefix("write ")[0]
-    return before + bracket + text[at + ("in its place" in hint) :]
+    return before + hint.removeprefix("write ")[0] + text[at + ("in its place" in hint) :]
 
 
 @pytest.mark.parametrize(("text", "hint"), [
@@ -43,7 +40,6 @@ def hint_obeyed(text, fault):
     ('[{"b": 1,\n]', "write } at the end of that object, and remove the comma before that"),
 ])  # fmt: skip
 def test_a_bracket_that_matches_none_goes_where_the_hint_says(text, hint):
-    """Of removing it, replacing it and closing what is open before it, the hint names what mends the text for good."""
     (fault,) = parse_document(text.encode()).faults
     assert (fault.code, fault.hint) == ("RT112", hint)
     assert not parse_document(hint_obeyed(text, fault).encode()).faults
@@ -56,20 +52,17 @@ def test_a_bracket_that_matches_none_goes_where_the_hint_says(text, hint):
     ('[{"a": 1}: ]', "remove it", '[{"a": 1} ]'),
 ])  # fmt: skip
 def test_a_colon_after_a_value_is_taken_for_no_key(text, hint, mended):
-    """The message names no open list where there is none, or where no key could stand."""
     (fault,) = parse_document(text.encode()).faults
     assert (fault.code, text[fault.offset], fault.hint) == ("RT102", ":", hint)
     assert not parse_document(mended.encode()).faults
 
 
 def test_a_key_in_a_list_that_is_still_open_is_one():
-    """Where a string stands before the colon, the list has no end."""
     (fault,) = parse_document(b'{"a": [1, "b": 2}').faults
     assert fault.code == "RT112"
 
 
 def test_a_number_without_its_opening_quote_is_marked_with_the_closing_one():
-    """What is marked is what the hint's text stands for."""
     text = '{"rank_id": 7", "device_id": "7"}'
     (fault,) = parse_document(text.encode()).faults
     assert fault.hint == 'write "7"'
@@ -81,14 +74,12 @@ def test_a_number_without_its_opening_quote_is_marked_with_the_closing_one():
     ('{"a: [\n1]}', 'write the missing "'),
 ])  # fmt: skip
 def test_a_quote_before_mere_brackets_is_one_too_many(text, hint):
-    """Another quote would make a string of the brackets."""
     (fault,) = parse_document(text.encode()).faults
     assert fault.code == "RT106"
     assert fault.hint.startswith(hint)
 
 
 def test_a_stray_bracket_in_a_table_is_its_only_fault(table, report):
-    """Doing what is said about a stray bracket leaves a valid table."""
     text = json.dumps(table(2, 2), indent=1)
     broken = text.replace('"rank_id": "0"\n    },', '"rank_id": "0"\n    },\n   }', 1)
     assert broken != text
@@ -99,7 +90,6 @@ def test_a_stray_bracket_in_a_table_is_its_only_fault(table, report):
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "2.0"])
 def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(version, report):
-    """A group_list belongs to tables without a version; without it the table is valid."""
     table = cloud(1, 1).make()
     (problem,) = report({"version": version, **table}).problems
     assert (problem.code, problem.pointer) == ("RT351", "/version")
@@ -110,7 +100,6 @@ def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(vers
 
 @pytest.mark.parametrize("version", ["1.0", "1.2", "2.0"])
 def test_a_version_over_the_list_of_another_one_is_named_as_the_mix_up(version, report):
-    """The hint names the version that the list belongs to."""
     (problem,) = report(nodes(1, 1).make({"version": version})).problems
     assert (problem.code, problem.hint) == ("RT351", 'write "1.1"')
     assert report(nodes(1, 1).make()).format is Format.V1_1
@@ -120,7 +109,6 @@ def test_a_version_over_the_list_of_another_one_is_named_as_the_mix_up(version, 
     ("version", "meant"), [("1", "1.0"), ("1.0", "1.0"), ("1.2", "1.2"), ("2", "1.0"), ("null", "1.0")]
 )
 def test_a_version_that_is_a_number_is_to_be_written_as_a_string(version, meant, table, report):
-    """The hint is the whole string, and with it the table is valid."""
     text = json.dumps(table()).replace('"1.0"', version, 1)
     (problem,) = report(text).errors
     assert problem.code == "RT205"
@@ -129,7 +117,6 @@ def test_a_version_that_is_a_number_is_to_be_written_as_a_string(version, meant,
 
 
 def test_no_key_is_suggested_that_is_there_already(table, report):
-    """A misspelt key beside the right one is one too many."""
     (problem,) = report({**table(), "server_lists": []}).problems
     assert (problem.code, problem.hint) == ("RT401", 'remove it: the object already has "server_list"')
     missing = {key: value for key, value in table().items() if key != "server_count"}
@@ -138,7 +125,6 @@ def test_no_key_is_suggested_that_is_there_already(table, report):
 
 @pytest.mark.parametrize("number", ["9" * 25, "9" * 400, "1e999"])
 def test_a_huge_number_is_not_called_infinity(number, table, report):
-    """JSON has no infinity, and the table holds none."""
     found = report(json.dumps(table()).replace('"rank_id": "0"', f'"rank_id": {number}'))
     (problem,) = (one for one in found.errors if one.code == "RT205")
     assert "nfinity" not in found.render()
@@ -151,7 +137,6 @@ def test_a_huge_number_is_not_called_infinity(number, table, report):
     (9, "remove 1 of these entries to use 8"),
 ])  # fmt: skip
 def test_how_many_entries_to_add_or_remove_is_said(devices, hint, table, report):
-    """Where the numbers are known, the hint has them."""
     found = report(table(1, devices), profile=Profile("910"))
     assert hint in [problem.hint for problem in found.problems if problem.code == "RT341"]
 
@@ -163,7 +148,6 @@ def test_how_many_entries_to_add_or_remove_is_said(devices, hint, table, report)
     ("table.json", "#!/usr/bin/env python3\nprint(1)\n"),
 ])  # fmt: skip
 def test_a_program_in_place_of_a_table_is_one_problem_that_says_so(name, text, report):
-    """A script is neither quoted word by word nor renamed to .json."""
     (problem,) = report(text, name=name).problems
     assert (problem.code, problem.line) == ("RT116", 1)
     assert "script" in problem.message
@@ -171,7 +155,6 @@ def test_a_program_in_place_of_a_table_is_one_problem_that_says_so(name, text, r
 
 @pytest.mark.parametrize("text", ['"' * 70_000, "#\n" * 40_000 + '"""', "# a table\n{", "'''" * 20_000])
 def test_what_only_begins_like_a_program_is_none(text, report):
-    """Comments and quotes alone make no program, however many there are."""
     assert "RT116" not in codes(report(text))
 
 
@@ -180,7 +163,6 @@ def test_what_only_begins_like_a_program_is_none(text, report):
     *(("utf-32-le", "UTF-32LE"), ("utf-32-be", "UTF-32BE"), ("utf-32", "UTF-32")),
 ])  # fmt: skip
 def test_the_order_of_bytes_is_in_the_advice_for_a_wide_encoding(codec, source, table):
-    """Without a byte order mark `iconv -f UTF-16` may guess wrong, so the hint names the very encoding."""
     (fault,) = parse_document(json.dumps(table()).encode(codec)).faults
     assert fault.code == "RT101"
     assert f"encoded as {source}" in fault.message
@@ -188,7 +170,6 @@ def test_the_order_of_bytes_is_in_the_advice_for_a_wide_encoding(codec, source, 
 
 
 def test_zeros_that_are_no_encoding_are_called_that():
-    """A file of NUL bytes, as a full disk leaves behind, is not taken for UTF-32."""
     (fault,) = parse_document(b"\0" * 100).faults
     assert fault.code == "RT101"
     assert "NUL" in fault.message
@@ -203,7 +184,6 @@ def entry(server_id, *devices, **more):
 
 
 def test_the_renames_that_make_a_group_list_of_servers_a_table(report):
-    """With version and without, `group_list` and its keys are renamed as the hint says, and nothing else is wrong."""
     devices = [{"device_id": "0", "rank_id": "0"}]
     wrong = {"group_count": "1", "group_list": [{"server_id": "10.0.0.1", "devices": devices}], "status": "completed"}
     for document in (wrong, {"version": "1.0", **wrong}):
@@ -217,7 +197,6 @@ def test_the_renames_that_make_a_group_list_of_servers_a_table(report):
 
 
 def test_keys_that_other_tools_write_are_known(report):
-    """MindCluster and MindIE write them; no reader of a rank table looks at them."""
     known = {"server_name": "n", "server_sn": "x", "super_pod_id": "1", "pod_name": "p", "container_ids": ["c"]}
     table = server_table(entry("10.0.0.1", {"device_id": "0", "rank_id": "0"}, **known), total=1, IsMindIEEPJob=True)
     assert codes(report(table)) == []
@@ -230,7 +209,6 @@ def test_keys_that_other_tools_write_are_known(report):
     ([{"device_id": "+1"}, {}, {}], ["0", "2"]),
 ])  # fmt: skip
 def test_a_missing_device_id_gets_a_number_of_its_own(report, devices, free):
-    """On each server anew; ids that other devices have are left out."""
     servers = [
         entry(name, *({**device, "rank_id": str(first + index)} for index, device in enumerate(devices)))
         for name, first in (("10.0.0.1", 0), ("10.0.0.2", len(devices)))
@@ -241,7 +219,6 @@ def test_a_missing_device_id_gets_a_number_of_its_own(report, devices, free):
 
 @pytest.mark.parametrize(("reader", "found"), [("hccl", ["RT402"]), ("mindspore", ["RT501"])])
 def test_the_order_of_servers_matters_to_mindspore_alone(report, reader, found):
-    """For other readers it is a warning under another code."""
     servers = [
         entry(name, {"device_id": "0", "device_ip": f"192.1.0.{rank + 1}", "rank_id": str(rank)})
         for rank, name in enumerate(["10.0.0.9", "10.0.0.10"])
@@ -251,8 +228,6 @@ def test_the_order_of_servers_matters_to_mindspore_alone(report, reader, found):
 
 
 def test_a_count_is_compared_with_most_servers_or_with_what_the_table_states(report):
-    """Also where the first server is the odd one."""
-
     def device(server, number, rank):
         return {"device_id": str(number), "device_ip": f"192.{number + 1}.0.{server + 1}", "rank_id": str(rank)}
 
@@ -267,7 +242,6 @@ def test_a_count_is_compared_with_most_servers_or_with_what_the_table_states(rep
 
 
 def test_the_device_that_is_marked_is_one_that_the_message_names(report):
-    """Also where all devices of a position share a segment."""
     for changes in ({}, {(0, 1): "192.1.0.129"}, {(1, 5): "192.9.1.15"}):
         servers = [
             entry(

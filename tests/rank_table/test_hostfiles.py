@@ -1,7 +1,5 @@
 """Hostfiles, rankfiles and Slurm's node lists as people and programs write them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,21 +26,18 @@ def counts(cluster):
     ("b\na", {"b": 1, "a": 1}),
 ])  # fmt: skip
 def test_hostfile_dialects(text, expected):
-    """Counts after slots= or a colon, or as often as a bare name is there; hosts in the order of first mention."""
     found = counts(parse_hostfile(text, "hosts")[0])
     assert found == expected
     assert list(found) == list(expected)
 
 
 def test_hostfile_ranks_run_from_host_to_host():
-    """Devices are counted from 0 on each host, ranks over all of them."""
     cluster, notes = parse_hostfile("a slots=2\nb slots=1", "hosts")
     assert notes == ()
     assert [server.devices for server in cluster.servers] == [(Device(0, 0), Device(1, 1)), (Device(0, 2),)]
 
 
 def test_devices_count_for_hosts_without_a_count():
-    """The number that is given takes the place of mentions, and never of a count in the file."""
     assert counts(parse_hostfile("a\nb slots=2\na", "hosts", 8)[0]) == {"a": 8, "b": 2}
     with pytest.raises(UsageError, match="every host in hosts already has a count"):
         parse_hostfile("a slots=2", "hosts", 8)
@@ -93,7 +88,6 @@ def test_devices_count_for_hosts_without_a_count():
     (parse_nodelist, "# none", "nodelist: it names no host"),
 ])  # fmt: skip
 def test_faults_are_reported_with_their_line(parse, text, message):
-    """Each says the line, what stands there, and what to write instead; no range fills the memory."""
     name = parse.__name__.removeprefix("parse_")
     with pytest.raises(TlaunchError) as caught:
         parse(text, name)
@@ -102,7 +96,6 @@ def test_faults_are_reported_with_their_line(parse, text, message):
 
 
 def test_rankfile_slots_are_devices():
-    """Ranks may stand in any order; hosts come in the order of first mention, devices in the order of ranks."""
     text = "# placed by hand\nrank 1=b slot=5\nrank 0 = a slot = 4\nRANK 2=[fe80::1] slots=0\nrank 3=b slot=2\n"
     cluster, notes = parse_rankfile(text, "ranks")
     assert notes == ()
@@ -115,14 +108,12 @@ def test_rankfile_slots_are_devices():
 
 @pytest.mark.parametrize("slot", ["0-3", "0,2", "1:0", "1:0-2", "0:1;1:0-2", "0:*", "p3", "0"])
 def test_rankfile_cores_are_no_devices(slot):
-    """Lists, ranges, sockets, and a slot that two ranks share can only be cores: devices are counted, and that is said."""
     cluster, notes = parse_rankfile(f"rank 0=a slot={slot}\nrank 1=a slot={slot}\n", "ranks")
     assert cluster.servers[0].devices == (Device(0, 0), Device(1, 1))
     assert "slots are cores" in notes[0]
 
 
 def test_how_a_host_is_reached_is_ignored_and_said():
-    """Keys for interfaces, binding and logins do no harm; each is named once."""
     text = "a slots=2 port=22 username=me\nb:2 binding=user:0,1 ifname = ib0 port=23\n"
     cluster, notes = parse_hostfile(text, "hosts")
     assert counts(cluster) == {"a": 2, "b": 2}
@@ -138,7 +129,6 @@ def test_how_a_host_is_reached_is_ignored_and_said():
     ("n[ 1 , 2 ]", ["n1", "n2"]), ("", []),
 ])  # fmt: skip
 def test_node_lists_are_expanded_as_slurm_does(text, expected):
-    """Ranges keep their zeros; of several brackets the last one runs fastest."""
     assert list(expand(text, AT)) == expected
 
 
@@ -149,7 +139,6 @@ def test_node_lists_are_expanded_as_slurm_does(text, expected):
     (["only"], "only"),
 ])  # fmt: skip
 def test_node_lists_are_compressed_in_order(names, expected):
-    """Neighbours share brackets; the order and every zero stay."""
     assert compress(names) == expected
 
 
@@ -159,12 +148,10 @@ def test_node_lists_are_compressed_in_order(names, expected):
     )
 )
 def test_compressing_and_expanding_is_the_identity(names):
-    """Whatever hosts are called, their compressed list names them in their order."""
     assert list(expand(compress(names), AT)) == names
 
 
 def test_no_count_fills_the_memory():
-    """Each count may be possible, and all of them together more than any cluster has."""
     many = "".join(f"h{number} slots=1000000\n" for number in range(1000))
     with pytest.raises(TlaunchError, match="1,000,000,000 devices are more than the limit"):
         parse_hostfile(many, "hosts")
@@ -180,7 +167,6 @@ def test_no_count_fills_the_memory():
     kind=st.sampled_from(["hostfile", "rankfile", "nodelist"]),
 )
 def test_no_text_crashes_the_parsers(text, kind):
-    """Any text at all names a cluster or is refused with a hint; ranks are always 0 .. n-1."""
     try:
         cluster, _ = read_plain(text.encode("utf-8", "surrogatepass"), kind, "hosts")
     except TlaunchError as refused:
@@ -204,7 +190,6 @@ def test_no_text_crashes_the_parsers(text, kind):
     ('{"version": "1.0"}', None), ("  [1]", None), ("", None), ("a\0b", None),
 ])  # fmt: skip
 def test_plain_texts_are_distinguished(text, kind):
-    """By their first line that says anything; what may be meant as JSON is left to the reader of tables."""
     assert recognise_plain(text.encode()) == kind
 
 
@@ -213,7 +198,6 @@ def test_plain_texts_are_distinguished(text, kind):
     ("node1\n", "nodelist"), ("hello\n", None), ("node1\n<b>\n", None),
 ])  # fmt: skip
 def test_what_can_hardly_be_anything_else(text, kind):
-    """Lists of hosts that begin like JSON are distinguished from it; words are not taken for hosts."""
     assert certainly_plain(text.encode()) == kind
 
 
@@ -222,14 +206,12 @@ def test_what_can_hardly_be_anything_else(text, kind):
     (["a", "1", "a1b2", "a1b03"], False), (["1", "a", "a1b2", "a1b03"], True), (["only"], True),
 ])  # fmt: skip
 def test_an_order_that_slurm_would_not_keep_is_noted(names, is_sorted):
-    """Numbers count by their value; for another order the advice says how to make Slurm keep it."""
     advice = list(order_of_slurm(Cluster(tuple(Server(name, (Device(0, 0),)) for name in names))))
     assert len(advice) == (not is_sorted)
     assert all("SLURM_HOSTFILE" in text and "-m arbitrary" in text for text in advice)
 
 
 def test_a_text_that_is_not_utf_8_is_refused_and_its_byte_order_mark_read_over():
-    """It is named, not decoded into something else; a mark, which editors on other systems write, is in no name."""
     with pytest.raises(TlaunchError, match="hosts is not UTF-8"):
         read_plain(b"\xff slots=2", "hostfile", "hosts")
     assert counts(read_plain("\ufeffa slots=2".encode(), "hostfile", "hosts")[0]) == {"a": 2}
@@ -237,7 +219,6 @@ def test_a_text_that_is_not_utf_8_is_refused_and_its_byte_order_mark_read_over()
 
 @pytest.mark.parametrize("text", ["me@a slots=2\nb slots=2\n", "me@a:2\n", "me@a\nme@b\n", "a\nme@b\n"])
 def test_a_host_with_a_user_is_read_as_one(text):
-    """So that the error is about the user, and not about JSON."""
     assert recognise_plain(text.encode()) == "hostfile"
     with pytest.raises(TlaunchError, match="names a user"):
         parse_hostfile(text, "hosts")

@@ -1,7 +1,5 @@
 """Addresses that are none: the part that is to blame."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.ip import address_family, why_no_address
@@ -14,12 +12,10 @@ from launcher.rank_table.ip import address_family, why_no_address
     ("fe80::1::2", '"::"'), ("fe80::12345", '"12345"'), ("1:2:3", "3 groups"), ("fe80::1%", "%"),
 ])  # fmt: skip
 def test_the_part_that_keeps_a_text_from_being_an_address_is_named(address, part):
-    """Where one part is to blame, the reason shows it."""
     assert address_family(address) is None
     assert part in why_no_address(address)
 
 
 @pytest.mark.parametrize("address", ["node1", "-.-.-.-", "<address>", "xx.xx.xx.xx"])
 def test_what_was_never_meant_as_numbers_is_not_taken_apart(address):
-    """Of a name or a placeholder no part is more wrong than another."""
     assert why_no_address(address) == ""

@@ -1,7 +1,5 @@
 """Tables of several servers as one."""
 
-from __future__ import annotations
-
 import json
 import random
 
@@ -29,13 +27,11 @@ def reports(tmp_path):
 
 
 def one(number, devices=2):
-    """The table of one server."""
     made = tuple(Device(index, index, f"192.{index}.0.{number}") for index in range(devices))
     return Cluster((Server(f"10.0.0.{number}", made),))
 
 
 def test_ranks_are_counted_in_the_order_of_the_files(reports):
-    """The first file's ranks come first, whatever its server is called, and that is said."""
     merged = merge_tables(reports(one(2), one(1, devices=1)))
     assert [
         (server.server_id, [device.global_rank for device in server.devices]) for server in merged.cluster.servers
@@ -45,7 +41,6 @@ def test_ranks_are_counted_in_the_order_of_the_files(reports):
 
 
 def test_text_is_the_same_whatever_the_layout(reports):
-    """The order of servers, of devices and of keys in the files does not matter: every node gets equal bytes."""
     pair = Cluster(
         (
             Server("b", (Device(0, 2, "192.0.0.3"), Device(1, 3, "192.0.0.4"))),
@@ -63,7 +58,6 @@ def test_text_is_the_same_whatever_the_layout(reports):
 
 
 def test_a_repeated_address_is_refused(reports):
-    """An address is one device's, also where it is one of several."""
     other = Cluster((Server("10.0.0.9", (Device(0, 0, "192.9.9.9"), Device(1, 1, "192.1.0.1"))),))
     with pytest.raises(RefusedTableError, match=r"1\.json:9: error: device_ip '192\.1\.0\.1' is also in .*0\.json:9"):
         merge_tables(reports(one(1), other))
@@ -71,7 +65,6 @@ def test_a_repeated_address_is_refused(reports):
 
 @pytest.mark.parametrize("name", ["127.0.1.1", "127.0.0.1", "localhost"])
 def test_a_server_that_each_server_calls_itself_is_refused(reports, name):
-    """A loopback address means another server on each one; alone it does no harm."""
     local = Cluster((Server(name, one(1).servers[0].devices),))
     with pytest.raises(RefusedTableError, match=r"0\.json:6: error: .* refers to a different machine on each server"):
         merge_tables(reports(local, one(2)))
@@ -79,7 +72,6 @@ def test_a_server_that_each_server_calls_itself_is_refused(reports, name):
 
 
 def test_different_formats_are_refused(reports):
-    """The message says which file is which, the hint how to make them alike."""
     mixed = [*reports(one(1)), *reports(one(2), name="v1.2")]
     with pytest.raises(RefusedTableError, match=r"different formats: .* is v1\.0, .* is v1\.2") as caught:
         merge_tables(mixed)
@@ -87,13 +79,11 @@ def test_different_formats_are_refused(reports):
 
 
 def test_a_table_with_errors_is_not_merged(reports):
-    """It has no cluster; its problems are shown where it is read."""
     with pytest.raises(UsageError, match="has errors"):
         merge_tables(reports(one(1), "{}"))
 
 
 def test_super_pods_are_kept(reports):
-    """Servers of one pod in several files are in one pod again."""
     devices = [Device(0, 0, f"192.0.0.{number}", str(number)) for number in range(3)]
     pods = [
         Cluster((Server(f"10.0.0.{number}", (device,), super_pod_id=f"pod{number // 2}"),))
@@ -106,7 +96,6 @@ def test_super_pods_are_kept(reports):
 
 @pytest.mark.parametrize("kind", [lab, cloud, nodes])
 def test_tables_in_formats_that_are_only_read_are_merged_as_v1_0(reports, kind):
-    """The ranks stay in the order of the files; what HCCL never reads is left behind with a note."""
     first, second = of_two_servers(kind)
     first["board_id" if kind is lab else "collective_id"] = "mine"
     merged = merge_tables(reports(json.dumps(second), json.dumps(first)))
@@ -116,7 +105,6 @@ def test_tables_in_formats_that_are_only_read_are_merged_as_v1_0(reports, kind):
 
 
 def test_what_tables_say_about_the_whole_must_agree(reports):
-    """A different mode of transport would be decided by the order of the files."""
     first, second = of_two_servers(nodes)
     first["mode"], second["mode"] = "tcp", "rdma"
     with pytest.raises(RefusedTableError, match=r"mode is 'tcp' in .*0\.json and 'rdma' in .*1\.json"):
@@ -124,7 +112,6 @@ def test_what_tables_say_about_the_whole_must_agree(reports):
 
 
 def of_two_servers(kind):
-    """Tables of two servers in a format that is only read."""
     text = json.dumps(kind(1, 1).make())
     return [
         json.loads(text.replace("10.0.0.1", f"10.0.0.{number}").replace('"192', f'"19{number}')) for number in (1, 2)
@@ -132,7 +119,6 @@ def of_two_servers(kind):
 
 
 def test_keys_that_no_program_reads_make_no_difference(reports):
-    """Unknown keys that look like names of servers are neither compared nor stumbled over."""
     texts = []
     for number in (1, 2):
         values = json.loads(render_table(one(number)))

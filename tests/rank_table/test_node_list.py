@@ -1,7 +1,5 @@
 """v1.1: what the rows become, keys that must be there, and strange documents. Its rules are in test_rules.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.core.records import Cluster, Device, Server
@@ -17,7 +15,6 @@ def test_nodes_may_have_different_numbers_of_ranks(report):
 
 @pytest.mark.parametrize("key", ["device_id", "rank_ip", "port", "sdid"])
 def test_sub_version_makes_keys_mandatory(key, report):
-    """Each of the keys that a rank may lack is missed once the table has a heterog_sub_version."""
     lacking = {f"r0.0/{key}": DROP}
     (problem,) = report(nodes(1, 2, "1.2").make(lacking)).problems
     assert problem.message == f"{key} is missing here"
@@ -25,7 +22,6 @@ def test_sub_version_makes_keys_mandatory(key, report):
 
 
 def test_cluster_of_a_plain_table(report):
-    """Nodes become servers; a rank without device_id is one on the host; port 0 and an empty rank_ip are unset."""
     of_table = {"mode": "rdma", "master_ip": "10.0.0.1", "master_port": "18000", "n1/ranks": backwards}
     first = {"r0.0/port": "45000", "r0.0/rank_ip": ""}
     on_host = {"device_id": DROP, "rank_ip": DROP, "port": "0", "sdid": "7", "bind_device_id": "0"}
@@ -43,7 +39,6 @@ def test_cluster_of_a_plain_table(report):
 
 
 def test_cluster_of_a_table_for_super_pods(report):
-    """With heterog_sub_version the super device and the bound device are kept, "-1" being none."""
     found = report(nodes(1, 2, "1.2").make())
     assert found.cluster.servers[0].devices == (
         Device(0, 0, "192.0.0.0", "0"),
@@ -53,7 +48,5 @@ def test_cluster_of_a_table_for_super_pods(report):
 
 
 def test_version_of_super_pods_is_proposed(report):
-    """Servers in super pods under version 1.1 belong to a table of version 1.2."""
-    table = {"version": "1.1", "status": "completed", "server_list": [], "super_pod_list": []}
-    (problem,) = report(table).problems
+    (problem,) = report({"version": "1.1", "status": "completed", "server_list": [], "super_pod_list": []}).problems
     assert (problem.code, problem.hint) == ("RT351", 'write "1.2"')

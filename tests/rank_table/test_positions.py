@@ -1,7 +1,5 @@
 """Lines of a long text, and edits, which change what they name and no more than the blanks that only it needed."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 
 import pytest
@@ -17,7 +15,6 @@ PIECES = st.lists(
 
 @given(PIECES, st.data())
 def test_lines_start_where_a_list_of_all_lines_says(pieces, data):
-    """Line and start of any offset, and the start of any line, are those of a plain split of the text."""
     text = "".join(piece * times for piece, times in pieces)
     starts = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
     lines = Lines(text)
@@ -34,19 +31,16 @@ def test_lines_start_where_a_list_of_all_lines_says(pieces, data):
     ("[x]", "x", "[]"), ("[x a]", "x", "[a]"), ("x", "x", ""),
 ])  # fmt: skip
 def test_removal_takes_the_blanks_that_only_it_needed(before, removed, after):
-    """Nothing odd is left where something was: no blank at the end of a line, no empty line, no joined words."""
     at = before.index(removed)
     assert apply_edits(before, [Edit(at, at + len(removed), "")])[0] == after
 
 
 def test_neighbouring_removals_are_tidied_as_one():
-    """Two removals with only blanks between them leave no more than one would."""
     assert apply_edits("a\n x y\nb", [Edit(3, 4, ""), Edit(5, 6, "")])[0] == "a\nb"
 
 
 @given(st.text("ab,[] \n", max_size=30), st.data())
 def test_what_was_not_edited_stays_and_knows_its_origin(text, data):
-    """Letters outside of edits are all there, in their order, and each is traced back to where it stood."""
     places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6, unique=True)))
     edits = [
         Edit(start, end, data.draw(st.sampled_from(["", "X", "XX\n"])))

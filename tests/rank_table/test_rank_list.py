@@ -1,7 +1,5 @@
 """v2.0: what the rows become, keys that must be there, and strange documents. Its rules are in test_rules.py."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -19,14 +17,12 @@ def as_draft(level, **more):
 
 
 def test_numbers_in_quotes_are_refused(report):
-    """Where the older formats write numbers as strings, this one writes numbers, and the hint shows how."""
     problems = report(ranks(1, 2).make({"rank_count": "2", "r1/rank_id": "1", "r1/local_id": "1"})).problems
     assert {problem.code for problem in problems} == {"RT205"}
     assert [problem.hint.split(":")[0] for problem in problems] == ["write 2", "write 1", "write 1"]
 
 
 def test_keys_of_a_draft_get_their_names_of_today(report):
-    """Each key of the draft is named once, at its first use, and following the hints gives a valid table."""
     table = ranks(1, 2).make({"l0.0": as_draft, "l1.0": as_draft})
     problems = report(table).problems
     assert [problem.code for problem in problems] == ["RT389"] * 4
@@ -41,14 +37,12 @@ def test_keys_of_a_draft_get_their_names_of_today(report):
 
 
 def test_draft_key_for_the_kind_of_addresses_moves_into_the_entries(report):
-    """rank_addr_type had one kind for all addresses; each address has its own today."""
     table = ranks(1, 1).make({"l0.0": lambda level: as_draft(level, rank_addr_type="EID")})
     (problem,) = [problem for problem in report(table).problems if problem.pointer.endswith("rank_addr_type")]
     assert '"addr_type"' in problem.hint
 
 
 def test_more_ranks_than_hccl_takes_are_refused(report, monkeypatch):
-    """65,536 ranks are the most that a table may have; a lower limit takes as many, and refuses one more."""
     assert rules.RANK_LIMIT == 65536
     monkeypatch.setattr(rules, "RANK_LIMIT", 4)
     assert report(ranks(1, 4).make()).errors == ()
@@ -57,7 +51,6 @@ def test_more_ranks_than_hccl_takes_are_refused(report, monkeypatch):
 
 
 def test_servers_are_networks_of_layer_zero(report):
-    """Ranks that share a network of layer 0 are one server, in the order in which the networks appear."""
     control_plane = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000}
     of_first = {"device_port": 16667, "host_port": 60001, "replaced_local_id": 9, "control_plane": control_plane}
     table = ranks(2, 2).make({"detour": "true", **{f"r0/{key}": value for key, value in of_first.items()}})
@@ -80,12 +73,10 @@ def test_servers_are_networks_of_layer_zero(report):
 
 
 def test_devices_are_sorted_by_rank_whatever_the_file_does(report):
-    """The order of keys and ranks in the file changes nothing but the order of the servers."""
     turned = {"rank_list": lambda entries: [dict(reversed(entry.items())) for entry in reversed(entries)]}
     assert report(ranks(1, 3).make(turned)).cluster == report(ranks(1, 3).make()).cluster
 
 
 def test_empty_lists_are_refused_where_hccl_needs_an_entry(report):
-    """No ranks and no layers are faults; a layer without addresses is none."""
     for changes in ({"r0/level_list": []}, {"rank_list": [], "rank_count": 0}):
         assert [problem.code for problem in report(ranks(1, 1).make(changes)).errors] == ["RT206"]

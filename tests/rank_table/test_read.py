@@ -1,7 +1,5 @@
 """From a file to a cluster: formats, shape, records, errors, and what a person sees."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -23,7 +21,6 @@ def codes(report):
 
 
 def test_cluster_has_devices_by_rank_and_servers_in_file_order(report):
-    """The records keep the file's order of servers and sort each server's devices by global rank."""
     found = report(servers(2, 2).make({"s0/device": backwards, "s1/device": backwards, "server_list": backwards}))
     assert [server.server_id for server in found.cluster.servers] == ["10.0.0.2", "10.0.0.1"]
     assert found.cluster.servers[0] == Server(
@@ -34,7 +31,6 @@ def test_cluster_has_devices_by_rank_and_servers_in_file_order(report):
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 def test_samples_are_valid_for_every_chip_and_canonical(count):
-    """The tables that ship with tlaunch have no problem on any chip, and are written as `render_table` writes."""
     path = data_dir("rank_tables") / f"rank_table_{count}pcs.json"
     for chip in ("auto", "910", "a2", "a3", "300i", "none"):
         cluster, warnings = load_cluster(path, Profile(chip))
@@ -46,9 +42,7 @@ def test_samples_are_valid_for_every_chip_and_canonical(count):
 @pytest.mark.parametrize("broken", [1, 1.5, True, None, ["1"], {"1": "1"}])
 @pytest.mark.parametrize("key", ["version", "status", "server_count"])
 def test_strings_are_strings(key, broken, table, report):
-    """A number, even the right one, is refused where HCCL reads a string."""
-    wrong = {**table(), key: broken}
-    found = report(wrong)
+    found = report({**table(), key: broken})
     assert codes(found) == ["RT205"]
     assert found.problems[0].pointer == f"/{key}"
     assert key in found.problems[0].message
@@ -56,7 +50,6 @@ def test_strings_are_strings(key, broken, table, report):
 
 @pytest.mark.parametrize("key", ["device_id", "rank_id", "device_port"])
 def test_number_for_a_string_has_the_value_to_write(key, report):
-    """An integer for a string is shown at its place, and the hint puts quotes around it."""
     found = report(servers(1, 2).make({f"d0.1/{key}": 1}))
     assert codes(found) == ["RT205"]
     assert found.problems[0].pointer == f"/server_list/0/device/1/{key}"
@@ -82,7 +75,6 @@ MISSING = [
     ("kind", "holder", "key"), [(kind, holder, key) for kind, holder, keys in MISSING for key in keys.split()]
 )
 def test_missing_key_is_shown_where_it_should_be(kind, holder, key, report):
-    """A missing key is reported at the object that lacks it, with an example."""
     wrong, pointer = MAKERS[kind](1, 2), pointer_of(holder)
     if kind == "ranks":
         wrong["rank_list"][0]["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000}
@@ -93,31 +85,25 @@ def test_missing_key_is_shown_where_it_should_be(kind, holder, key, report):
 
 
 def test_other_entries_are_checked_beside_one_that_is_no_object(report):
-    """Something else than an object in a list hides nothing of the objects there."""
     assert {"RT205", "RT331"} <= set(codes(report(servers(2, 1).make({"d1.0/device_ip": "10.*.*.*", "s0": 3}))))
 
 
 def test_problems_come_in_file_order_and_all_at_once(report):
-    """A trailing comma hides neither the faults above it nor those below."""
     wrong = servers(2, 2).make({"d0.1/rank_id": "7", "s1/server_id": "10.0.0.1", "status": "waiting"})
-    text = json.dumps(wrong, indent=2).replace("\n  ],", ",\n  ],")
-    found = report(text)
+    found = report(json.dumps(wrong, indent=2).replace("\n  ],", ",\n  ],"))
     assert codes(found) == ["RT301", "RT314", "RT103", "RT311"]
     assert [problem.line for problem in found.problems] == sorted(problem.line for problem in found.problems)
     assert found.cluster is None
 
 
 def test_repeated_key_is_a_warning_and_the_last_one_counts(table, report):
-    """HCCL reads the last of two equal keys, and so does tlaunch, not without a word."""
-    text = json.dumps(table(1, 1), indent=2).replace('"server_id"', '"server_id": "other",\n      "server_id"')
-    found = report(text)
+    found = report(json.dumps(table(1, 1), indent=2).replace('"server_id"', '"server_id": "other",\n      "server_id"'))
     assert codes(found) == ["RT405"]
     assert found.cluster.servers[0].server_id == "10.0.0.1"
     assert found.problems[0].pointer == "/server_list/0/server_id"
 
 
 def test_rendered_problem_has_place_source_caret_and_hint(report):
-    """What a person sees: where, which code, the line itself, what to write."""
     found = report(servers(1, 2).make({"d0.1/rank_id": "5"}))
     line = next(n for n, text in enumerate(found.document.text.split("\n"), 1) if '"rank_id": "5"' in text)
     source = '          "rank_id": "5"'
@@ -133,7 +119,6 @@ def test_rendered_problem_has_place_source_caret_and_hint(report):
 
 
 def test_terminal_controls_in_a_table_stay_harmless(report):
-    """No value of a table reaches the terminal with the power to move its cursor."""
     wrong = servers(1, 1).make({"d0.0/device_ip": "\x1b[2J\u202e"})
     for ascii_only in (True, False):
         shown = report(json.dumps(wrong, ensure_ascii=ascii_only)).render()
@@ -146,7 +131,6 @@ def test_terminal_controls_in_a_table_stay_harmless(report):
 )
 @pytest.mark.parametrize(("before", "after"), [(200, 200), (0, 200), (200, 0), (1, 1)])
 def test_a_long_line_is_cut_to_the_terminal_around_its_fault(report, columns, filler, before, after):
-    """The caret stands under it in columns of a terminal, and an ellipsis at each side that is cut; a tab is one space."""
     fillers = [filler * count if filler == "\t" else f'{{"x":"{filler * count}"}}' for count in (before, after)]
     comma = "" if filler == "\t" else ","
     _, source, caret, *_ = report(f"[{fillers[0]}{comma}nosuch{comma}{fillers[1]}]").render(columns).split("\n")
@@ -165,7 +149,6 @@ def test_the_first_of_two_in_one_line_is_told_by_its_column(report):
 
 
 def test_caret_stands_under_its_character_after_wide_ones(report, table):
-    """Characters that take two cells of a terminal move the caret by two."""
     text = json.dumps(table(1, 1)).replace('"status"', '"状态": "x", "status"').replace("completed", "no")
     found = report(text.replace('"version"', '\n"version"').replace('"状态"', '\n"状态"'))
     problem = next(problem for problem in found.problems if problem.code == "RT311")
@@ -176,7 +159,6 @@ def test_caret_stands_under_its_character_after_wide_ones(report, table):
 
 
 def test_many_problems_are_shown_up_to_a_limit_and_counted(report):
-    """A table with a thousand faults does not fill the screen, and the last of them says that there are more."""
     found = report(servers(1, 1).make({"s0/device": [{"device_id": 1, "rank_id": 1}] * 600}))
     shown = found.render()
     assert "more like it" in found.problems[-1].message
@@ -186,7 +168,6 @@ def test_many_problems_are_shown_up_to_a_limit_and_counted(report):
 
 
 def test_load_cluster_raises_with_everything_shown(table, tmp_path):
-    """A refused table is one error whose message shows every problem; its exit code is 3."""
     path = tmp_path / "table.json"
     path.write_text(json.dumps({**table(), "status": "no", "server_count": "9"}))
     with pytest.raises(RefusedTableError) as raised:
@@ -197,7 +178,6 @@ def test_load_cluster_raises_with_everything_shown(table, tmp_path):
 
 
 def test_missing_file_names_the_tables_beside_it(tmp_path):
-    """A path that does not exist is unreadable, exit code 2, and the hint lists what is there."""
     (tmp_path / "rank_table_8pcs.json").write_text("{}")
     with pytest.raises(UnreadableError) as raised:
         read_rank_table(tmp_path / "rank_table_8pc.json")
@@ -206,7 +186,6 @@ def test_missing_file_names_the_tables_beside_it(tmp_path):
 
 
 def test_directory_and_file_in_place_of_one_are_unreadable(tmp_path):
-    """A directory is no table; a path through a file is unreadable, with the system's own reason."""
     with pytest.raises(UnreadableError, match="is a directory"):
         read_rank_table(tmp_path)
     (tmp_path / "file").write_text("x")
@@ -216,7 +195,6 @@ def test_directory_and_file_in_place_of_one_are_unreadable(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_file_without_permission_is_unreadable(tmp_path, table):
-    """A file that may not be read is unreadable, not refused."""
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table()))
     path.chmod(0)
@@ -225,7 +203,6 @@ def test_file_without_permission_is_unreadable(tmp_path, table):
 
 
 def test_table_may_come_through_a_pipe(tmp_path, table):
-    """A named pipe, as a shell's <(...) makes, is read to its end."""
     pipe = tmp_path / "table.json"
     os.mkfifo(pipe)
     text = json.dumps(table(2, 2))
@@ -244,20 +221,17 @@ def test_a_table_without_faults_loads_no_pydantic(tmp_path, table):
         "import sys; from pathlib import Path; from launcher.rank_table import read_rank_table\n"
         "for name in ('sound', 'faulty'): print(read_rank_table(Path(f'{name}.json')).valid, 'pydantic' in sys.modules)"
     )
-    argv = [sys.executable, "-c", program]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True False", "False True"]
 
 
 def test_an_empty_file_without_the_json_ending_is_refused_like_any_other(tmp_path):
-    """The warning about the name finds no place in an empty text, and that is no crash."""
     (tmp_path / "table").touch()
     with pytest.raises(RefusedTableError):
         load_cluster(tmp_path / "table")
 
 
 def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
-    """Reading never waits for ever."""
     monkeypatch.setattr("launcher.rank_table.table_reader.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "table.json")
     with pytest.raises(UnreadableError, match="no data arrived within"):
@@ -266,7 +240,6 @@ def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("device", ["/dev/ptmx", "/dev/kmsg", "/proc/kmsg"])
 def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch, device):
-    """Once it gives no more, or at once where this user may not read it."""
     monkeypatch.setattr("launcher.rank_table.table_reader.PIPE_PATIENCE_S", 0)
     (tmp_path / "table.json").symlink_to(device)
     with pytest.raises(UnreadableError, match="cannot be read"):
@@ -279,7 +252,6 @@ def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch, device):
     ('"device_id": "0"', '"device_id: "0"', 12, "do not pair up"),
 ])  # fmt: skip
 def test_a_missing_quote_is_shown_where_it_is_missing(right, wrong, column, word, report):
-    """A quote left out inside a line is diagnosed at the string that it belongs to, not at the next key."""
     text = '{"version": "1.0", "status": "completed", "server_count": "1", "server_list": [{"server_id": "a", "device": [\n'
     text += '          {"device_id": "0", "device_ip": "192.1.27.6", "rank_id": "0"}]}]}'
     assert report(text).valid
@@ -291,21 +263,18 @@ def test_a_missing_quote_is_shown_where_it_is_missing(right, wrong, column, word
 
 @pytest.mark.parametrize("tail", ["}", "[]", "hello", "# eof", "```", "// end"])
 def test_text_after_the_table_is_a_warning_whatever_it_is(tail, table, report):
-    """HCCL stops at the end of the table, so nothing behind it is an error."""
     found = report(json.dumps(table(1, 2)) + "\n" + tail + "\n")
     assert codes(found) == ["RT109"]
     assert found.valid
 
 
 def test_a_table_that_was_only_begun_is_not_to_be_completed_by_hand(report):
-    """While status says that the table is still being written, missing keys are not reported."""
     assert codes(report({"status": "initializing"})) == ["RT311"]
     assert "RT311" in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
     assert "RT206" not in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
 
 
 def test_ranks_are_not_judged_where_a_list_is_missing(report):
-    """A misspelt list on one server does not make the ranks of the others wrong."""
     assert codes(report(servers(2, 4).make({"s0/devices": [], "s0/device": DROP}))) == ["RT204", "RT401"]
 
 

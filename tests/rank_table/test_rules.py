@@ -383,11 +383,6 @@ ELSEWHERE = {"RT389", "RT410"}
 
 @pytest.mark.parametrize("one", CASES, ids=str)
 def test_broken_table_shows_one_problem_and_its_twin_none(one, report):
-    """A table that breaks one rule shows that rule's code, at the value that breaks it, and nothing else.
-
-    Its twin, nearest to it among the valid ones, is accepted without a word. Where the hint names a value, a table with
-    that value has no such problem, and no other error.
-    """
     values = one.table.make(one.bad)
     found = report(values, profile=one.profile)
     assert [(problem.code, problem.pointer) for problem in found.problems] == [(one.code, one.pointer)]
@@ -423,15 +418,12 @@ ENTRIES = {
 @pytest.mark.parametrize(("kind", "short"), [(kind, short) for kind, each in ENTRIES.items() for short in each])
 @pytest.mark.parametrize("entry", [7, "server", None, []])
 def test_an_entry_that_is_no_object_is_named(kind, short, entry, report):
-    """Something else than an object in a list is refused at its place, whatever else follows."""
     broken = Table(kind, (2, 2), {}, {}).make({short: entry})
     assert ("RT205", pointer_of(short)) in [(one.code, one.pointer) for one in report(broken).problems]
 
 
 def test_every_rule_has_a_case():
-    """No rule enters the catalogue without a table that breaks it."""
-    checked = {entry.code for entry in CATALOGUE.values() if entry.check}
-    assert checked - ELSEWHERE <= {one.code for one in CASES}
+    assert {entry.code for entry in CATALOGUE.values() if entry.check} - ELSEWHERE <= {one.code for one in CASES}
 
 
 @pytest.mark.parametrize(("written", "number"), [
@@ -440,19 +432,16 @@ def test_every_rule_has_a_case():
     *(("", None), ("-1", None), ("x7", None), ("+ 7", None), ("\N{ARABIC-INDIC DIGIT SEVEN}", None)),
 ])  # fmt: skip
 def test_numbers_are_read_as_hccl_reads_them(written, number):
-    """Blanks, a plus and zeros before a number and text after it are skipped; nothing beyond 32 bits is read."""
     assert read_decimal(written) == number
 
 
 def test_every_rule_explains_itself():
-    """Each entry has a title, and each rule a paragraph that says why."""
     for entry in CATALOGUE.values():
         assert entry.title
         assert entry.check is None or len(entry.explanation) > 40
 
 
 def test_several_misplaced_ranks_get_different_hints(report):
-    """Following all hints of a table whose ranks start at 2 numbers it from 0."""
     shifted = {f"d0.{number}/rank_id": str(number + 2) for number in range(3)}
     problems = report(servers(1, 3).make(shifted)).problems
     assert [problem.code for problem in problems] == ["RT301", "RT301"]
@@ -460,7 +449,6 @@ def test_several_misplaced_ranks_get_different_hints(report):
 
 
 def test_second_use_names_the_line_of_the_first(report):
-    """A repeated value says where it was used first."""
     found = report(servers(1, 2).make({"d0.1/device_ip": "192.1.0.1"}))
     (problem,) = found.problems
     first = next(n for n, line in enumerate(found.document.text.split("\n"), 1) if "192.1.0.1" in line)
@@ -472,7 +460,6 @@ def test_second_use_names_the_line_of_the_first(report):
     *({"s0/server_id": name, "d0.1/device_ip": "127.0.0.1"} for name in ("127.0.0.1", "localhost")),
 ])  # fmt: skip
 def test_single_server_needs_no_address(changes, report):
-    """On one server device_ip may be unset, and is so in the records; a loopback name or address misleads no rank."""
     found = report(servers(1, 2).make(changes))
     assert found.problems == ()
     written = changes["d0.1/device_ip"]
@@ -481,14 +468,12 @@ def test_single_server_needs_no_address(changes, report):
 
 
 def test_unknown_key_on_every_device_is_said_once(report):
-    """One line for one misspelt key, however often it is written."""
     (problem,) = report(servers(1, 4).make({f"d0.{number}/devce_port": "1" for number in range(4)})).problems
     assert "and 3 more like it" in problem.message
     assert 'did you mean "device_port"?' in problem.hint
 
 
 def test_unset_address_gets_a_hint_of_its_own(report):
-    """Where hccn_tool has no address, the hint says how to set it; what every device has is no repeated address."""
     unset = {f"d{number}.0/device_ip": "-.-.-.-" for number in range(2)}
     problems = report(servers(2, 1).make(unset)).problems
     assert [problem.code for problem in problems] == ["RT331", "RT331"]
@@ -497,7 +482,6 @@ def test_unset_address_gets_a_hint_of_its_own(report):
 
 @pytest.mark.parametrize("code", ["RT346", "RT605", "RT615"])
 def test_what_only_an_accelerator_asks_for_is_a_warning_without_one(code, report):
-    """Processes on CPUs and GPUs have no super pods, no parts of servers and no network cards of devices."""
     one = next(one for one in CASES if one.code == code)
     found = report(one.table.make(one.bad), chip="none")
     assert [problem.code for problem in found.warnings] == [code]
@@ -526,7 +510,6 @@ def addressed(pattern, count=2, devices=8):
 @pytest.mark.parametrize("name", list(SEGMENTS))
 @pytest.mark.parametrize("chip", ["910", "auto", "a2", "a3"])
 def test_segments_are_unusual_where_no_netmask_fits(name, chip, report):
-    """A warning where no netmask gives the segments of a 910, or, without a named chip, those of a later one either."""
     pattern, devices, unusual = SEGMENTS[name]
     found = report(addressed(pattern, devices=devices).make(), chip=chip)
     assert [problem.code for problem in found.problems] == (["RT410"] if chip in unusual else [])
@@ -534,7 +517,6 @@ def test_segments_are_unusual_where_no_netmask_fits(name, chip, report):
 
 
 def test_unusual_segments_name_the_devices(report):
-    """The message shows the two addresses that belong together and the two that do not."""
     (problem,) = report(addressed(lambda s, d: f"192.{d + 1}.0.{s + 1}").make()).problems
     assert "joins 192.4.0.1 (device 3) and 192.8.0.2 (device 7)" in problem.message
     assert "keeps 192.2.0.1 (device 1) and 192.3.0.1 (device 2) apart" in problem.message
@@ -542,7 +524,6 @@ def test_unusual_segments_name_the_devices(report):
 
 @pytest.mark.parametrize("written", ["", "fd00::1", "10.0.0.1"])
 def test_segments_say_nothing_about_what_cannot_be_compared(written, report):
-    """Missing, repeated and IPv6 addresses are left to the rules that know them."""
     single = addressed(lambda _, d: f"192.{d + 1}.0.1", 1)
     values = single.make({"d0.0/device_ip": written, "d0.1/device_ip": "10.0.0.1"})
     assert "RT410" not in {problem.code for problem in report(values, chip="910").problems}

@@ -18,7 +18,6 @@ def below(shape):
 
 @pytest.mark.parametrize("shape", below(Shape), ids=lambda shape: f"{shape.__module__}.{shape.__qualname__}")
 def test_what_is_evidently_right_is_right_for_pydantic(shape):
-    """With any value of a field, and without it, while the others are as they should be."""
     sound = {name: field.kind() for name, field in shape.fields().items()}
     assert all(field.suits(sound, name) for name, field in shape.fields().items())
     shape.model().model_validate(sound)

@@ -1,7 +1,5 @@
 """Files by their size: too large ones are refused early; and how they are replaced."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat
@@ -18,7 +16,6 @@ MIB = 1 << 20
 
 
 def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
-    """Its size alone decides: nothing of it is brought into memory."""
     path = tmp_path / "table.json"
     with path.open("wb") as file:
         file.truncate(MAX_TABLE_BYTES + 1)
@@ -34,7 +31,6 @@ def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
 
 
 def test_a_file_as_large_as_allowed_is_read(tmp_path):
-    """The limit is the largest size that is read, not the first that is refused."""
     path = tmp_path / "table.json"
     path.write_bytes(b" " * 2048)
     assert len(read_bytes(path, 2048)) == 2048
@@ -43,7 +39,6 @@ def test_a_file_as_large_as_allowed_is_read(tmp_path):
 
 
 def test_a_stream_without_end_is_left_at_the_limit():
-    """A device that gives bytes for ever is read as far as a table may be long, and no further."""
     with pytest.raises(UnreadableError, match="more than 1 MiB"), Path("/dev/zero").open("rb") as zeros:
         read_stream(zeros, "/dev/zero", MIB)
     with pytest.raises(UnreadableError, match="/dev/zero"):
@@ -74,7 +69,6 @@ def test_mode_is_kept(tmp_path, mode):
 
 
 def test_link_stays_a_link(tmp_path):
-    """The file that a symbolic link leads to is replaced, in its own directory."""
     (tmp_path / "there").mkdir()
     target, link = tmp_path / "there" / "real.json", tmp_path / "link.json"
     target.write_bytes(b"old")
@@ -90,7 +84,6 @@ def test_link_stays_a_link(tmp_path):
     (os.mkfifo, UsageError, "not a regular file"),
 ], ids=["changed", "gone", "pipe"])  # fmt: skip
 def test_what_is_not_the_file_that_was_read_is_left_alone(make, error, reason, tmp_path):
-    """What another process wrote is not lost, a file that is gone not made again, and a pipe is no file."""
     path = tmp_path / "table.json"
     make(path)
     before = list(tmp_path.iterdir())

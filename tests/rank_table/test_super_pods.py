@@ -1,7 +1,5 @@
 """v1.2: the records that super pods become, and where they do not matter. Their rules are in test_rules.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from launcher.rank_table.table_format import Format
@@ -20,7 +18,6 @@ def of_devices(key, value, servers, devices=2):
     (pods(1, 3, 2).make(of_devices("device_ip", DROP, 3)), [], ["0"] * 3),
 ], ids=["two", "the last one that names a server", "none is asked for", "a single one needs no device_ip"])  # fmt: skip
 def test_servers_know_their_super_pod(table, codes, super_pods, report):
-    """As HCCL reads the list, which a v1.2 table may leave out."""
     found = report(table)
     assert [problem.code for problem in found.problems] == codes
     assert [server.super_pod_id for server in found.cluster.servers] == super_pods
@@ -33,14 +30,12 @@ def test_devices_know_their_number_in_a_super_pod(report):
 
 
 def test_two_super_pods_without_names_get_different_ones(report):
-    """Following both hints does not give two super pods one name."""
     problems = report(pods().make({"p0/super_pod_id": "", "p1/super_pod_id": ""})).problems
     assert [problem.hint.split('"')[1] for problem in problems] == ["0", "1"]
 
 
 @pytest.mark.parametrize("chip", ["910", "a2", "300i"])
 def test_other_chips_skip_super_pods(chip, report):
-    """HCCL reads super_pod_list on an A3 alone, so its faults are none elsewhere."""
     table = pods().make({"m1.0/server_id": "unknown", "d0.0/super_device_id": DROP})
     assert report(table, chip="a3").cluster is None
     assert report(table, chip=chip).problems == ()
@@ -55,7 +50,6 @@ def test_v1_0_table_with_super_pods_is_told_the_version(report):
 
 
 def test_unknown_keys_of_super_pods_are_said(report):
-    """A misspelt key inside super_pod_list is found as it is elsewhere."""
     (problem,) = report(pods().make({"p0/superpod_id": "0"})).problems
     assert (problem.code, problem.pointer) == ("RT401", "/super_pod_list/0/superpod_id")
     assert "super_pod_id" in problem.hint

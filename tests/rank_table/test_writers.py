@@ -1,7 +1,5 @@
 """The text that each format is written as."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -12,7 +10,6 @@ from launcher.rank_table.convert import TARGETS, convert_cluster
 
 
 def on_one(server_id, *devices, options=(), **more):
-    """A cluster of one server."""
     return Cluster((Server(server_id, devices, **more),), options=options)
 
 
@@ -52,22 +49,16 @@ def written(cluster, name):
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_the_text_of_each_format(name, snapshot):
-    """One line per device, a fixed order of keys, a newline at the end; nothing that is not known is written.
-
-    HCCL takes strings for numbers in all formats but v2.0.
-    """
     cluster, targets = CLUSTERS[name]
     assert "".join(f"--- {target}\n{written(cluster, target)}" for target in sorted(targets)) == snapshot
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name != "v2.0"])
 def test_an_address_is_never_invented(name):
-    """What has no address gets none, in any format."""
     assert "_ip" not in written(Cluster.local(2), name)
 
 
 def test_render_table_takes_v1_2_for_super_pods():
-    """What `tlaunch run` writes keeps the pods of the table that it was given."""
     pod = on_one("a", Device(0, 0, super_device_id="5"), super_pod_id="p")
     assert json.loads(render_table(pod))["super_pod_list"] == [
         {"super_pod_id": "p", "server_list": [{"server_id": "a"}]}

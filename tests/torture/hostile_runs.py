@@ -134,8 +134,7 @@ def make_runs(folder: Path) -> None:
         ]
         command = [sys.executable, "-m", "launcher", "run", "-q", *options, "--", sys.executable, "-c", program]
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        run = next((folder / "made").glob("2*"))
-        run.rename(folder / kind)
+        next((folder / "made").glob("2*")).rename(folder / kind)
         shutil.rmtree(folder / "made")
         _add_files(folder / kind)
     for kind in KEPT[2:]:
@@ -183,13 +182,11 @@ def change(run: Path, chosen: random.Random) -> str:
         FILES[made](path)
         return f"{name} is {made}"
     found = [path for path in sorted(run.rglob("*")) if path.suffix in {".json", ".jsonl"} or path.name == "heartbeat"]
-    weights = [1 + len(path.read_text().splitlines()) ** 0.5 for path in found]
-    path = chosen.choices(found, weights)[0]
+    path = chosen.choices(found, [1 + len(path.read_text().splitlines()) ** 0.5 for path in found])[0]
     lines = path.read_text().splitlines(keepends=True) if path.suffix == ".jsonl" else [path.read_text()]
     at = chosen.randrange(len(lines))
     document = json.loads(lines[at])
-    places = list(_places(document["index"] if path.name == INDEX else document))
-    holder, key = chosen.choice(places)
+    holder, key = chosen.choice(list(_places(document["index"] if path.name == INDEX else document)))
     value = chosen.choice(VALUES)
     holder[key] = MARK
     lines[at] = (
@@ -252,8 +249,7 @@ def called(words: list[str], folder: Path) -> Called:
     cpu_s, memory_bytes = used.ru_utime + used.ru_stime, used.ru_maxrss << 10
     faults = []
     if os.WIFSIGNALED(status):
-        hangs = os.WTERMSIG(status) == signal.SIGALRM
-        faults.append("hangs" if hangs else f"killed by signal {os.WTERMSIG(status)}")
+        faults.append("hangs" if os.WTERMSIG(status) == signal.SIGALRM else f"killed by signal {os.WTERMSIG(status)}")
     if OURS in said:
         faults.append("traceback")
     if cpu_s > CPU_S:

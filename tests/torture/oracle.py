@@ -22,8 +22,6 @@ KILLED = 128 + signal.SIGKILL
 
 @dataclass(frozen=True)
 class Struck:
-    """A blow that reached its target."""
-
     blow: Blow
     time_ns: int
     attempt: int = 0  # of the rank that was hit
@@ -31,8 +29,6 @@ class Struck:
 
 @dataclass
 class Facts:
-    """What was seen of a played schedule."""
-
     schedule: Schedule
     status: int | None  # as in subprocess; None: it never ended
     started_ns: int = 0
@@ -123,7 +119,6 @@ def part_of(facts: Facts, record: dict[str, Any]) -> Part:
 
 
 def _failures(facts: Facts) -> list[Cause]:
-    """Of ranks, in the last attempt."""
     own = [
         Cause(record["time_ns"], code, record["rank"], sure=not _stopped(facts, record["rank"]))
         for record in _acts(facts)
@@ -144,7 +139,6 @@ def _stopped(facts: Facts, rank: int) -> bool:
 
 
 def _stops(facts: Facts) -> list[Cause]:
-    """Signals to the head that ask the run to stop."""
     return [
         Cause(one.time_ns, 128 + one.blow.signal)
         for one in facts.struck

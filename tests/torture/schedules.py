@@ -113,8 +113,7 @@ def _may_hang(attempt: tuple[Part, ...]) -> bool:
 def _blows(rng: random.Random, ranks: int, *, preload: bool) -> tuple[Blow, ...]:
     """Never both the head and the agent: what ranks had put into other sessions may then survive, as documented."""
     blows = [_blow(rng, ranks, preload=preload) for _ in range(rng.choice((0, 0, 1, 1, 1, 2)))]
-    killed = {blow.target for blow in blows if blow.signal == signal.SIGKILL}
-    if {"head", "agent"} <= killed:
+    if {"head", "agent"} <= {blow.target for blow in blows if blow.signal == signal.SIGKILL}:
         blows = [blow for blow in blows if blow.target != "agent"]
     return tuple(blows)
 

@@ -27,7 +27,6 @@ STORMS = os.environ.get("TLAUNCH_TEST_STORMS", "24")
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 300)
 def test_no_storm_leaves_anything():
-    """Of any program, option, signal and command: the end comes, with an exit code that they allow, and nothing is left."""
     done = subprocess.run(
         [sys.executable, STORM, "--count", STORMS],
         stdout=subprocess.PIPE,

@@ -9,7 +9,7 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, DeviceAssignment, Elastic, Layout, RunSpec, Server, full_assignment
 from launcher.core.text import shell_word
 from launcher.engines.assemble import Request, allotted_cluster, assemble_attempt, attempt_table
-from launcher.mesh.elastic import elastic_layouts
+from launcher.mesh.layouts import elastic_layouts
 
 
 def elastic_of(exclude: Sequence[str], cluster: Cluster, layout: Layout, fits: Callable[[Layout], bool]) -> Elastic:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.core.machine.interfaces import addresses_of, names_of
+from launcher.core.text import some_of
 from launcher.doctor.facts import Resolved
-from launcher.doctor.finding import Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, groups, listed
+from launcher.doctor.finding import MAX_SHOWN, Answer, Evidence, Finding, PerServer, Rule, Severity, Topic, groups
 from launcher.doctor.network_facts import is_address, is_loopback
 
 MAX_RESOLVE_S = 1.0  # per name
@@ -42,7 +43,7 @@ def unknown_names(evidence: Evidence) -> Iterator[Finding]:
         first = next(iter(names))
         resolutions = (evidence.facts[index].resolution(first) for index in without)
         message = words.format(
-            names=listed(list(names)), are="are" if len(names) > 1 else "is", their="their" if len(names) > 1 else "its",
+            names=some_of(list(names), MAX_SHOWN), are="are" if len(names) > 1 else "is", their="their" if len(names) > 1 else "its",
             servers=evidence.named(without), seconds=max((one.seconds for one in resolutions if one), default=0.0),
         )  # fmt: skip
         servers = tuple(sorted({index for pair in pairs for index in pair}))
@@ -92,7 +93,7 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
                 nameless.append(index)
     several = len(nameless) > 1
     if nameless:  # one finding for all, since they probably have the same cause
-        hostnames = listed([evidence.facts[index].hostname for index in nameless])
+        hostnames = some_of([evidence.facts[index].hostname for index in nameless], MAX_SHOWN)
         calls = f"have the hostnames {hostnames}, but" if several else f"has the hostname {hostnames}, but"
         yield Finding(
             "own-name-unknown", Topic.NAMES, Severity.RISKY, tuple(nameless),

@@ -45,8 +45,7 @@ def clock_skew(evidence: Evidence) -> Iterator[Finding]:
 
 def versions(evidence: Evidence) -> Iterator[Finding]:
     for name, (parts, severity) in _MUST_AGREE.items():
-        found = {index: facts.version(name) or _MISSING for index, facts in evidence.facts.items()}
-        said = groups(found)
+        said = groups({index: facts.version(name) or _MISSING for index, facts in evidence.facts.items()})
         if len(said) < 2:
             continue
         # Ignore the build: 2.6.0+cpu and 2.6.0+cu124 are the same release.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
 from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.core.text import some_of
 from launcher.rank_table.hostfiles import is_host_name
 from launcher.rank_table.table_format import (
     DEVICE_OPTIONS,
@@ -88,11 +89,7 @@ Limit = Callable[[Cluster], Iterator[Reason]]
 def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
     ranks = [device.global_rank for device in devices_of(cluster) if device.device_id == HOST_RANK]
     if ranks:
-        few = ", ".join(map(str, ranks[:3]))
-        more = f" and {len(ranks) - 3} more" if len(ranks) > 3 else ""
-        message = (
-            f"rank{'s' if len(ranks) > 1 else ''} {few}{more} run on the host (device_id -1), which only v1.1 allows"
-        )
+        message = f"rank{'s' if len(ranks) > 1 else ''} {some_of(list(map(str, ranks)), 3)} run on the host (device_id -1), which only v1.1 allows"
         yield Reason(message, "keep the v1.1 table, or remove these ranks")
 
 

@@ -38,10 +38,8 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
     hint = f"write the address that `hccn_tool -i {number} -ip -g` shows"
     if address == UNSET_ADDRESS:
         # Copied from hccn_tool: it would print the same again.
-        hint = (
-            f"the device has no address: set one with `hccn_tool -i {number} -ip -s address ADDRESS netmask NETMASK`,"
-        )
-        hint += " and write it here"
+        command = f"hccn_tool -i {number} -ip -s address ADDRESS netmask NETMASK"
+        hint = f"the device has no address: set one with `{command}`, and write it here"
     if table.format is Format.V1_1:
         return f'{hint}, or "" to use node_addr'
     return hint + (', or "" on a single server' if len(table.servers) == 1 else "")
@@ -128,9 +126,8 @@ def address_families_mixed(table: Table) -> Iterator[Finding]:
     yield from other_families(hosts)
     families = table.address_families
     if len(set(families.values())) > 1:
-        yield from other_families(
-            (device.at("device_ip"), families[address]) for device in table.devices for address in device.addresses
-        )
+        used = ((device, address) for device in table.devices for address in device.addresses)
+        yield from other_families((device.at("device_ip"), families[address]) for device, address in used)
 
 
 @rule("RT336", "a server without host_ip in a table that uses host addresses", formats=SERVER_LISTS, ascend_only=True)

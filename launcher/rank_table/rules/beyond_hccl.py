@@ -12,15 +12,7 @@ from itertools import combinations, pairwise
 
 from launcher.rank_table.catalogue import Finding, Severity, rule, warning
 from launcher.rank_table.ip import address_family
-from launcher.rank_table.model import (
-    DeviceRow,
-    Table,
-    disorder,
-    groups_of,
-    odd_numbers,
-    read_decimal,
-    text_at,
-)
+from launcher.rank_table.model import DeviceRow, Table, disorder, odd_numbers, read_decimal, text_at
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.table_format import RANKED, SERVER_LISTS, STRINGS, Format
 
@@ -46,10 +38,7 @@ def rank_order_unusual(table: Table) -> Iterator[Finding]:
     Other programs accept any order.
     """
     for before, server in disorder(table):
-        message = (
-            f'server "{server.server_id:.64}" has higher ranks than "{before.server_id:.64}", but is before it in '
-            "dictionary order"
-        )
+        message = f'server "{server.name}" has higher ranks than "{before.name}", but is before it in dictionary order'
         hint = "for MindSpore, assign lower ranks to this server; other readers accept the order"
         yield Finding(server.at("server_id"), message, hint)
 
@@ -75,7 +64,7 @@ def number_unusual(table: Table) -> Iterator[Finding]:
     for key in COUNTS & table.fields.keys():
         written = text_at(table.fields, key)
         yield from _unusual((key,), written, read_decimal(written))
-    for group in groups_of(table):
+    for group in table.groups:
         for key in GROUP_COUNTS & group.fields.keys():
             written = text_at(group.fields, key)
             yield from _unusual((*group.pointer, key), written, read_decimal(written))
@@ -119,8 +108,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
         owners = {number: device for device in table.devices if (number := _number(table, device)) is not None}
         apart = f"keeps {_named(owners[one])} and {_named(owners[other])} apart"
         joins = "" if low == high else f"joins {_named(owners[low])} and {_named(owners[high])} and "
-        marked = owners[high if joins else other]
-        yield Finding(marked.at("device_ip"), f"no netmask {joins}{apart}", HINT)
+        yield Finding(owners[high if joins else other].at("device_ip"), f"no netmask {joins}{apart}", HINT)
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
@@ -169,8 +157,8 @@ def rank_order_refused(table: Table) -> Iterator[Finding]:
     """
     for before, server in disorder(table):
         first = min(device.global_rank or 0 for device in server.devices)
-        message = f'server "{server.server_id:.64}" holds rank {first}, after "{before.server_id:.64}"'
-        hint = f'assign lower ranks to its devices than to devices of "{before.server_id:.64}"'
+        message = f'server "{server.name}" holds rank {first}, after "{before.name}"'
+        hint = f'assign lower ranks to its devices than to devices of "{before.name}"'
         yield Finding(server.at("server_id"), message, hint)
 
 
@@ -196,9 +184,7 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
     """
     for server in table.servers:
         if "pod_ip" not in server.fields:
-            message = (
-                f'server "{(server.server_id or "")[:64]}" has no pod_ip, so msrun does not use the ranks of this table'
-            )
+            message = f'server "{server.name}" has no pod_ip, so msrun does not use the ranks of this table'
             yield Finding(server.at(), message, 'add "pod_ip": the server\'s address in the network of the job')
 
 
@@ -227,9 +213,8 @@ def device_misplaced(table: Table) -> Iterator[Finding]:
             continue
         for index, device in enumerate(server.devices):
             if device.device_id is not None and device.device_id != index:
-                message = (
-                    f"device_id {device.device_id} is entry {index} of its list, but msrun reads entry i as device i"
-                )
+                found = f"device_id {device.device_id} is entry {index} of its list"
+                message = f"{found}, but msrun reads entry i as device i"
                 yield Finding(device.at("device_id"), message, "list all devices in the order 0, 1, 2 ...")
                 break
 

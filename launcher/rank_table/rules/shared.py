@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from launcher.core.text import counted
 from launcher.rank_table.catalogue import Finding
 from launcher.rank_table.ip import FAMILY_NAMES
 from launcher.rank_table.model import integer_at, read_decimal, text_at
@@ -34,7 +35,7 @@ def count_differs(
     if written is None or not found or number == found:
         return
     right, shown = (f'"{found}"', f'"{written!s:.20}"') if in_quotes else (str(found), clipped(int(written)))
-    there = f"but there {'is' if found == 1 else 'are'} {_counted(found, what)}"
+    there = f"but there {'is' if found == 1 else 'are'} {counted(found, what)}"
     if listed is not None:
         there = f"{listed} has {found} {'entry' if found == 1 else 'entries'}"
     hint = f"write {right}"
@@ -91,9 +92,5 @@ def clipped(number: int) -> str:
     return text if len(text) <= 20 else f"{text[:19]}…"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count > 1 else ''}"
-
-
 def _some(count: int, what: str) -> str:
-    return f"a {what}" if count == 1 else _counted(count, what)
+    return f"a {what}" if count == 1 else counted(count, what)

@@ -12,10 +12,8 @@ from launcher.rank_table.model import (
     NUMBERS,
     SERVER_ID_LIMIT,
     DeviceRow,
-    GroupTable,
     ServerRow,
     Table,
-    groups_of,
     read_decimal,
     text_at,
 )
@@ -36,21 +34,7 @@ A2, HALF = "a2", 8  # devices of a module; a server has one or two
 A5 = "a5"  # has its own HCCL library, which reads only v2.0
 COUNTS = frozenset({1, 2, 4, 8})
 UNCOUNTED = frozenset({Format.V1_1, Format.V2_0})  # HCCL does not check the sets of devices of these formats
-QUARTETS = frozenset(
-    map(
-        frozenset,
-        (
-            (0, 1, 2, 3),
-            (4, 5, 6, 7),
-            (0, 1, 4, 5),
-            (0, 2, 4, 6),
-            (0, 3, 4, 7),
-            (1, 2, 5, 6),
-            (1, 3, 5, 7),
-            (2, 3, 6, 7),
-        ),
-    )
-)
+QUARTETS = {frozenset(map(int, ids)) for ids in ("0123", "4567", "0145", "0246", "0347", "1256", "1357", "2367")}
 
 
 @rule("RT311", "the table is not completed", hccl_code="EI0004", formats=STRINGS)
@@ -79,7 +63,7 @@ def server_id_unusable(table: Table) -> Iterator[Finding]:
 def server_id_repeated(table: Table) -> Iterator[Finding]:
     """Servers are identified by server_id, compared as text. All devices of a server must be in one entry."""
     for server, earlier in repeated((server.server_id, server) for server in table.servers if server.server_id):
-        message = f'{server.word("server_id")} "{(server.server_id or "")[:64]}" is used twice'
+        message = f'{server.word("server_id")} "{server.name}" is used twice'
         hint = "write the other server's own address, or put the devices of one server into one entry"
         yield Finding(server.at("server_id"), message, hint, earlier.at("server_id"))
 
@@ -238,15 +222,10 @@ def halves_unlike(table: Table) -> Iterator[Finding]:
     ids = sorted({device.device_id for device in table.devices if device.device_id is not None})
     low, high = [one for one in ids if one < HALF], [one for one in ids if one >= HALF]
     if low and high and low != [one - HALF for one in high]:
-        message = (
-            f"devices {_listed(low)} and {_listed(high)} of an A2 server have different positions in its two halves"
-        )
-        hint = f"use devices {_listed([one + HALF for one in low])} of the second half, or set HCCL_INTRA_ROCE_ENABLE=1"
+        lower, upper, wanted = (", ".join(map(str, each)) for each in (low, high, [one + HALF for one in low]))
+        message = f"devices {lower} and {upper} of an A2 server have different positions in its two halves"
+        hint = f"use devices {wanted} of the second half, or set HCCL_INTRA_ROCE_ENABLE=1"
         yield Finding(table.servers[0].at("device"), message, hint)
-
-
-def _listed(ids: list[int]) -> str:
-    return ", ".join(map(str, ids))
 
 
 @rule("RT341", "a number of devices that a 910 server cannot use", ascend_only=True)
@@ -286,10 +265,9 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
 
 def _stated_count(table: Table) -> int:
     """Return the devices per server according to the only group of a legacy-lab table; 0 if it does not say."""
-    groups = groups_of(table)
-    if table.format is not Format.LAB or len(groups) != 1:
+    if table.format is not Format.LAB or len(table.groups) != 1:
         return 0
-    devices, servers = (read_decimal(groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
+    devices, servers = (read_decimal(table.groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
     return devices // servers if servers and devices % servers == 0 else 0
 
 
@@ -309,6 +287,4 @@ def _servers(table: Table) -> tuple[ServerRow, ...]:
 
 def _counted(table: Table) -> tuple[ServerRow, ...]:
     """Return the servers whose devices can be counted; none if a list is broken or an instance names no server."""
-    if isinstance(table, GroupTable) and not table.servers_are_complete:
-        return ()
-    return tuple(server for server in table.servers if server.devices)
+    return tuple(server for server in table.servers if server.devices) if table.servers_are_complete else ()

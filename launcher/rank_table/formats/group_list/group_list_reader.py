@@ -6,24 +6,25 @@ Both contain groups of instances with devices. An instance names its server, so 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from launcher.core.records import Cluster, Device, Server
+from launcher.core.records import Cluster, Device
 from launcher.rank_table.catalogue import Finding
 from launcher.rank_table.model import (
     DeviceRow,
     Fields,
     GroupRow,
-    GroupTable,
     InstanceRow,
     ServerRow,
     Table,
+    cluster_of,
     read_decimal,
     text_at,
 )
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.profile import CHIP_INFOS, CHIPS, Chip, Profile
+from launcher.rank_table.profile import CHIP_INFOS, CHIPS
 from launcher.rank_table.schema import Shape, Shapes, needed, shown
 from launcher.rank_table.table_format import LAB_TABLE_OPTIONS, Format
 
@@ -90,8 +91,6 @@ class LonePodDeviceShape(Shape):
 
 
 class _Form(NamedTuple):
-    """The shapes of one of the formats."""
-
     format: Format
     table: type[Shape]
     group: type[Shape]
@@ -100,21 +99,18 @@ class _Form(NamedTuple):
 
 
 _LAB = _Form(Format.LAB, LabShape, LabGroupShape, LabInstanceShape, {"device": "server_id"})
-
-
 _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "devices"})
 
 
-def read_lab(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+def read_lab(document: Fields, shapes: Shapes) -> Table:
     """Return the rows of a legacy-lab table; shape faults go to `shapes`."""
-    named = CHIP_INFOS.get(text_at(document, "chip_info") or "")
-    chip = CHIPS[named] if named is not None and profile.chip == "auto" else profile.hardware
-    return _read(_LAB, document, shapes, chip, profile.consumer)
+    named = CHIP_INFOS.get(text_at(document, "chip_info") or "", "auto")
+    return replace(_read(_LAB, document, shapes), chip=CHIPS[named])
 
 
-def read_cloud(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+def read_cloud(document: Fields, shapes: Shapes) -> Table:
     """Return the rows of a legacy-cloud table, without ranks; shape faults go to `shapes`."""
-    return _read(_CLOUD, document, shapes, profile.hardware, profile.consumer)
+    return _read(_CLOUD, document, shapes)
 
 
 def lab_cluster(table: Table) -> Cluster:
@@ -125,8 +121,8 @@ def lab_cluster(table: Table) -> Cluster:
     devices = max(len(server.devices) for server in table.servers)
     cards = ",".join(f'"eth{index}"' for index in range(devices))
     usual = dict(zip(LAB_TABLE_OPTIONS, ("0x0000", "910", "device", f"[{cards}]", str(devices)), strict=True))
-    ranks = {device.pointer: device.global_rank or 0 for device in table.devices}
-    return Cluster(_servers(table, ranks), options=tuple(sorted(texts.items() - usual.items())))
+    options = tuple(sorted(texts.items() - usual.items()))
+    return replace(cluster_of(table, lambda row: _device(row, row.global_rank or 0)), options=options)
 
 
 def cloud_cluster(table: Table) -> Cluster:
@@ -139,80 +135,56 @@ def cloud_cluster(table: Table) -> Cluster:
     for server in sorted(table.servers, key=lambda server: server.server_id or ""):
         for device in sorted(server.devices, key=lambda device: device.device_id or 0):
             ranks[device.pointer] = len(ranks)
-    return Cluster(_servers(table, ranks))
+    return cluster_of(table, lambda row: _device(row, ranks[row.pointer]))
 
 
-def _servers(table: Table, ranks: Mapping[Pointer, int]) -> tuple[Server, ...]:
-    servers = []
-    for row in table.servers:
-        devices = [
-            Device(device.device_id or 0, ranks[device.pointer], text_at(device.fields, "device_ip") or None)
-            for device in row.devices
-        ]
-        servers.append(Server(row.server_id or "", tuple(sorted(devices, key=lambda device: device.global_rank))))
-    return tuple(servers)
+def _device(row: DeviceRow, rank: int) -> Device:
+    return Device(row.device_id or 0, rank, text_at(row.fields, "device_ip") or None)
 
 
-def _read(form: _Form, document: Fields, shapes: Shapes, chip: Chip, consumer: str) -> GroupTable:
+def _read(form: _Form, document: Fields, shapes: Shapes) -> Table:
     shapes.check(form.table, (), document)
     if "version" in document:  # not a string, or the format would be another one
         message = f"version must be a string, not {shown(document['version'])}"
         shapes.note("RT205", Finding(("version",), message, "remove it: a table with group_list has none"))
-    rows = _Rows(form, shapes)
-    entries = shapes.entries((), document, "group_list")
-    groups = tuple(rows.group(pointer, fields) for pointer, fields in entries)
-    return GroupTable(form.format, document, rows.servers(), chip, consumer, groups=groups)
+    # By name, or by the instance if it has none: each server without its devices, and its devices.
+    servers: dict[str | Pointer, tuple[ServerRow, list[DeviceRow]]] = {}
+    groups = []
+    for group_at, group in shapes.entries((), document, "group_list"):
+        shapes.check(form.group, group_at, group)
+        instances = group.get("instance_list")
+        has_addresses = form is _LAB or (isinstance(instances, list) and len(instances) > 1)
+        rows = []
+        for at, fields in shapes.entries(group_at, group, "instance_list"):
+            shapes.check(form.instance, at, fields)
+            server_id = text_at(fields, "server_id")
+            new = ServerRow(len(servers), at, fields, server_id, None, (), form.server_words)
+            server, of_server = servers.setdefault(at if server_id is None else server_id, (new, []))
+            devices = list(_devices(server.number, at, fields, shapes, has_addresses=has_addresses))
+            of_server += [_ranked(server.number, at, fields, devices)] if form is _LAB else devices
+            rows.append(InstanceRow(at, fields, server_id, len(devices)))
+        groups.append(GroupRow(group_at, group, tuple(rows)))
+    full = tuple(server._replace(devices=tuple(devices)) for server, devices in servers.values())
+    return Table(form.format, document, full, groups=tuple(groups))
 
 
-class _Rows:
-    """A collector of servers during the walk over groups, instances and devices. Servers with one name are merged."""
+def _devices(
+    server: int, pointer: Pointer, instance: Fields, shapes: Shapes, *, has_addresses: bool
+) -> Iterator[DeviceRow]:
+    for at, fields in shapes.entries(pointer, instance, "devices"):
+        shapes.check(DeviceShape if has_addresses else LonePodDeviceShape, at, fields)
+        # Unlike in other formats, HCCL does not split the address at commas.
+        device_ip = text_at(fields, "device_ip") if has_addresses else None
+        addresses = (device_ip,) if device_ip else ()
+        yield DeviceRow(server, at, fields, read_decimal(fields.get("device_id")), None, addresses)
 
-    def __init__(self, form: _Form, shapes: Shapes) -> None:
-        self._form = form
-        self._shapes = shapes
-        self._numbers: dict[str, int] = {}  # indexes of the named servers
-        self._servers: list[tuple[ServerRow, list[DeviceRow]]] = []  # rows without devices, and their devices
 
-    def group(self, pointer: Pointer, fields: Fields) -> GroupRow:
-        """Return the row of a group, and record the servers of its instances."""
-        self._shapes.check(self._form.group, pointer, fields)
-        instances = fields.get("instance_list")
-        has_addresses = self._form is _LAB or (isinstance(instances, list) and len(instances) > 1)
-        rows = (
-            self._instance(at, instance, has_addresses=has_addresses)
-            for at, instance in self._shapes.entries(pointer, fields, "instance_list")
-        )
-        return GroupRow(pointer, fields, tuple(rows))
+def _ranked(server: int, pointer: Pointer, instance: Fields, devices: Sequence[DeviceRow]) -> DeviceRow:
+    """Return the device of an instance of a lab, with the rank, which is in the object of the instance.
 
-    def servers(self) -> tuple[ServerRow, ...]:
-        """Return all servers, in the order of their first use in the table."""
-        return tuple(server._replace(devices=tuple(devices)) for server, devices in self._servers)
-
-    def _instance(self, pointer: Pointer, fields: Fields, *, has_addresses: bool) -> InstanceRow:
-        self._shapes.check(self._form.instance, pointer, fields)
-        server_id = text_at(fields, "server_id")
-        number = self._server_number(server_id, pointer, fields)
-        devices = []
-        for at, entry in self._shapes.entries(pointer, fields, "devices"):
-            self._shapes.check(DeviceShape if has_addresses else LonePodDeviceShape, at, entry)
-            # Unlike in other formats, HCCL does not split the address at commas.
-            device_ip = text_at(entry, "device_ip") if has_addresses else None
-            device_id = read_decimal(entry.get("device_id"))
-            devices.append(DeviceRow(number, at, entry, device_id, None, (device_ip,) if device_ip else ()))
-        if self._form is _LAB:
-            # An instance has one rank, even if its device list is faulty, so that this does not look like a fault of the
-            # ranks. The rank is in the object of the instance.
-            first = devices[0] if devices else DeviceRow(number, pointer, {}, None, None, ())
-            rank = fields.get("rank_id")
-            ranked = first._replace(global_rank=read_decimal(rank), words={}, rank_pointer=pointer)
-            self._servers[number][1].append(ranked._replace(fields={**first.fields, "rank_id": rank}))
-        else:
-            self._servers[number][1].extend(devices)
-        return InstanceRow(pointer, fields, server_id, len(devices))
-
-    def _server_number(self, server_id: str | None, pointer: Pointer, fields: Fields) -> int:
-        number = len(self._servers) if server_id is None else self._numbers.setdefault(server_id, len(self._servers))
-        if number == len(self._servers):
-            row = ServerRow(number, pointer, fields, server_id, None, (), self._form.server_words)
-            self._servers.append((row, []))
-        return number
+    An instance has one rank, even if its device list is faulty, so that this does not look like a fault of the ranks.
+    """
+    first = devices[0] if devices else DeviceRow(server, pointer, {}, None, None, ())
+    rank = instance.get("rank_id")
+    fields = {**first.fields, "rank_id": rank}
+    return first._replace(fields=fields, global_rank=read_decimal(rank), rank_pointer=pointer)

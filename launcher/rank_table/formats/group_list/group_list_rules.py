@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from launcher.rank_table.catalogue import Finding, rule, warning
-from launcher.rank_table.model import GroupRow, InstanceRow, Table, entry_count, groups_of, read_decimal, text_at
+from launcher.rank_table.model import GroupRow, InstanceRow, Table, entry_count, read_decimal, text_at
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import CHIP_INFOS
 from launcher.rank_table.rules.shared import count_differs, name_unusable, repeated
@@ -28,7 +28,7 @@ def groupcount_differs(table: Table) -> Iterator[Finding]:
 @rule("RT602", "instance_count differs from the number of instances", formats=GROUP_LISTS)
 def instancecount_differs(table: Table) -> Iterator[Finding]:
     """`instance_count` is the length of the group's `instance_list`, as a string. HCCL compares them."""
-    for group in groups_of(table):
+    for group in table.groups:
         yield from count_differs(group.pointer, group.fields, "instance_count", group.instance_count, "instance")
 
 
@@ -39,7 +39,7 @@ def devicecount_differs(table: Table) -> Iterator[Finding]:
     HCCL counts the devices of all instances and refuses a table in which the numbers differ.
     """
     key = "device_num" if table.format is Format.LAB else "device_count"
-    for group in groups_of(table):
+    for group in table.groups:
         yield from count_differs(group.pointer, group.fields, key, _device_count(table, group), "device")
 
 
@@ -49,11 +49,10 @@ def server_num_differs(table: Table) -> Iterator[Finding]:
 
     HCCL adds up `server_num` of all groups, and refuses a table with more or fewer servers.
     """
-    for group in groups_of(table):
+    for group in table.groups:
         sizes = _server_sizes(group)
         # If servers must have equal sizes, unequal ones are already reported: a mistyped name adds a server.
-        is_known = table.chip.equal_servers and len(set(sizes.values())) > 1 and _written(group, "server_num")
-        if not is_known:
+        if not (table.chip.equal_servers and len(set(sizes.values())) > 1 and _written(group, "server_num")):
             yield from count_differs(group.pointer, group.fields, "server_num", len(sizes), "server")
 
 
@@ -65,13 +64,12 @@ def part_of_server_unknown(table: Table) -> Iterator[Finding]:
     """
     if table.chip.equal_servers:
         return
-    for group in groups_of(table):
+    for group in table.groups:
         devices, servers = _written(group, "device_num"), _written(group, "server_num")
         is_right = devices == _device_count(table, group) and servers == len(_server_sizes(group))
         if devices and servers and is_right and devices / servers not in PARTS_OF_A_SERVER:
             message = f"{devices} devices on {servers} servers: HCCL allows 1, 2, 4, 8 or 16 on each"
-            hint = "use 1, 2, 4, 8 or 16 devices on each server"
-            yield Finding((*group.pointer, "server_num"), message, hint)
+            yield Finding((*group.pointer, "server_num"), message, "use 1, 2, 4, 8 or 16 devices on each server")
 
 
 @rule("RT606", "a server in two groups", formats=_LAB, ascend_only=True)
@@ -79,7 +77,7 @@ def server_in_two_groups(table: Table) -> Iterator[Finding]:
     """All instances of a server must be in one group: HCCL adds up `server_num`, and would count the server twice."""
     first: dict[str, tuple[GroupRow, InstanceRow]] = {}
     reported: set[str] = set()
-    for group in groups_of(table):
+    for group in table.groups:
         for instance in group.instances:
             name = instance.server_id
             if name is None or name in reported:
@@ -95,7 +93,7 @@ def server_in_two_groups(table: Table) -> Iterator[Finding]:
 @rule("RT607", "an instance with several devices", formats=_LAB)
 def instance_has_several_devices(table: Table) -> Iterator[Finding]:
     """In a legacy-lab table, each instance is one rank with one device. HCCL has no rank for a second device."""
-    for group in groups_of(table):
+    for group in table.groups:
         for instance in group.instances:
             count = instance.device_count or 0
             if count > 1:
@@ -107,7 +105,7 @@ def instance_has_several_devices(table: Table) -> Iterator[Finding]:
 @rule("RT611", "a group_name used twice", formats=GROUP_LISTS)
 def group_name_repeated(table: Table) -> Iterator[Finding]:
     """Groups are identified by `group_name`, compared as text. It may be empty, but only in one group."""
-    groups = groups_of(table)
+    groups = table.groups
     names = {text_at(group.fields, "group_name") for group in groups}
     named = ((text_at(group.fields, "group_name"), (number, group)) for number, group in enumerate(groups))
     for (number, group), (_, earlier) in repeated(one for one in named if one[0] is not None):
@@ -136,7 +134,7 @@ def pod_name_empty(table: Table) -> Iterator[Finding]:
 @rule("RT614", "a name that is too long", formats=GROUP_LISTS)
 def name_too_long(table: Table) -> Iterator[Finding]:
     """group_name and pod_name have at most 127 bytes."""
-    names = [((*group.pointer, "group_name"), text_at(group.fields, "group_name") or "") for group in groups_of(table)]
+    names = [((*group.pointer, "group_name"), text_at(group.fields, "group_name") or "") for group in table.groups]
     for at, name in (*names, *(_pod_names(table) if table.format is Format.CLOUD else ())):
         yield from name_unusable(at, name, NAME_LIMIT, "write a shorter name; it only has to be unique")
 
@@ -199,7 +197,7 @@ def _written(group: GroupRow, key: str) -> int | None:
 def _pod_names(table: Table) -> list[tuple[Pointer, str]]:
     return [
         ((*instance.pointer, "pod_name"), name)
-        for group in groups_of(table)
+        for group in table.groups
         for instance in group.instances
         if (name := text_at(instance.fields, "pod_name")) is not None
     ]

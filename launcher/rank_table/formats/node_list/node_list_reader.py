@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
+from launcher.core.records import HOST_RANK, Cluster, Device
 from launcher.rank_table.model import (
     DeviceRow,
     Fields,
     ServerRow,
     Table,
+    cluster_of,
     options_at,
     read_decimal,
     read_signed,
     text_at,
 )
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.profile import Profile
 from launcher.rank_table.schema import Shape, Shapes, needed
 from launcher.rank_table.table_format import NO_SUPER_DEVICE, NODE_TABLE_OPTIONS, SUB_VERSION, Format, list_of_another
 
@@ -62,7 +63,7 @@ class TableShape(Shape):
     master_port: Any = None
 
 
-def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+def read(document: Fields, shapes: Shapes) -> Table:
     """Return the rows of a v1.1 table. A rule about versions reports tables with the list of another format."""
     servers: list[ServerRow] = []
     if list_of_another(document, Format.V1_1) is None:
@@ -77,27 +78,28 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
             name = text_at(fields, "node_addr")
             servers.append(ServerRow(len(servers), pointer, fields, name, None, tuple(devices), NODE_WORDS))
     options = options_at(document, TABLE_OPTIONS)
-    return Table(Format.V1_1, document, tuple(servers), profile.hardware, profile.consumer, options)
+    return Table(Format.V1_1, document, tuple(servers), options=options)
 
 
 def cluster(table: Table) -> Cluster:
     """Return the cluster of a table without errors."""
-    in_super_pods = SUB_VERSION in table.fields
-    servers = []
-    for node in table.servers:
-        devices = []
-        for row in sorted(node.devices, key=lambda row: row.global_rank or 0):
-            super_device = text_at(row.fields, "sdid") if in_super_pods else None
-            device = Device(
-                HOST_RANK if row.device_id is None else row.device_id,
-                row.global_rank or 0,
-                row.addresses[0] if row.addresses else None,
-                None if super_device == NO_SUPER_DEVICE else super_device,
-                _options(row, in_super_pods=in_super_pods),
-            )
-            devices.append(device)
-        servers.append(Server(node.server_id or "", tuple(devices)))
-    return Cluster(tuple(servers), options=table.options)
+    return cluster_of(table, partial(_device, in_super_pods=SUB_VERSION in table.fields))
+
+
+def _device(row: DeviceRow, *, in_super_pods: bool) -> Device:
+    """Return a rank. Port 0 means no port, and only host ranks have a bound device."""
+    super_device = text_at(row.fields, "sdid") if in_super_pods else None
+    is_bound = in_super_pods and row.device_id == HOST_RANK
+    bound = text_at(row.fields, "bind_device_id") if is_bound else None
+    port = text_at(row.fields, "port")
+    options = (("bind_device_id", bound), ("device_port", port if read_decimal(port) else None))
+    return Device(
+        HOST_RANK if row.device_id is None else row.device_id,
+        row.global_rank or 0,
+        row.addresses[0] if row.addresses else None,
+        None if super_device == NO_SUPER_DEVICE else super_device,
+        tuple((key, text) for key, text in options if text),
+    )
 
 
 def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:
@@ -106,18 +108,4 @@ def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:
         device_id = None
     rank_ip = text_at(fields, "rank_ip")
     addresses = (rank_ip,) if rank_ip else ()
-    return DeviceRow(
-        server, pointer, fields, device_id, read_decimal(text_at(fields, "rank_id")), addresses, RANK_WORDS
-    )
-
-
-def _options(row: DeviceRow, *, in_super_pods: bool) -> Options:
-    """Return the options of a rank. Port 0 means no port, and only host ranks have a bound device."""
-    found: list[tuple[str, str]] = []
-    bound = text_at(row.fields, "bind_device_id")
-    if in_super_pods and row.device_id == HOST_RANK and bound:
-        found.append(("bind_device_id", bound))
-    port = text_at(row.fields, "port")
-    if port and read_decimal(port):
-        found.append(("device_port", port))
-    return tuple(found)
+    return DeviceRow(server, pointer, fields, device_id, read_decimal(fields.get("rank_id")), addresses, RANK_WORDS)

@@ -22,11 +22,7 @@ NAME_LIMIT = 1024  # bytes of net_instance_id and plane_id
 PORT_LIMIT, PORT_NAME_LIMIT = 16, 32
 BACKUP_LIMIT = 16  # backup addresses of one address
 NET_TYPES = ("TOPO_FILE_DESC", "CLOS", "1DMESH", "2DMESH", "A3_SERVER", "A2_AX_SERVER")
-ADDRESS_KINDS = {
-    "EID": "an EID of 32 hexadecimal digits",
-    "IPV4": "an IPv4 address",
-    "IPV6": "an IPv6 address",
-}
+ADDRESS_KINDS = {"EID": "an EID of 32 hexadecimal digits", "IPV4": "an IPv4 address", "IPV6": "an IPv6 address"}
 EID_DIGITS = 32
 _TODAY = {
     "level": 'write "net_layer", with the same number',
@@ -61,8 +57,7 @@ def layer_outside(table: Table) -> Iterator[Finding]:
 def layers_unordered(table: Table) -> Iterator[Finding]:
     """The entries of level_list are sorted by net_layer, without repeats."""
     for device in table.devices:
-        layers = _sound_layers(device)
-        for (_, before), (pointer, layer) in pairwise(layers):
+        for (_, before), (pointer, layer) in pairwise(_sound_layers(device)):
             if layer <= before:
                 message = f"net_layer {layer} comes after {before}"
                 yield Finding((*pointer, "net_layer"), message, "sort level_list by net_layer, with each layer once")
@@ -86,8 +81,7 @@ def instance_unusable(table: Table) -> Iterator[Finding]:
         name = text_at(level, "net_instance_id")
         if name is not None and not 1 <= len(name.encode()) <= NAME_LIMIT:
             message = f"net_instance_id has {len(name.encode())} bytes, but HCCL allows 1 to {NAME_LIMIT}"
-            hint = "write a name that all ranks of this network share"
-            yield Finding((*pointer, "net_instance_id"), message, hint)
+            yield Finding((*pointer, "net_instance_id"), message, "write a name that all ranks of this network share")
 
 
 @rule("RT381", "an unknown net_type", formats=V2_0)
@@ -98,8 +92,7 @@ def net_type_unknown(table: Table) -> Iterator[Finding]:
         if written is not None and written not in NET_TYPES:
             known = written.strip().upper()
             hint = f'write "{known}"' if known in NET_TYPES else 'write "TOPO_FILE_DESC" in layer 0, "CLOS" above'
-            message = f'net_type "{written[:20]}" is unknown to HCCL'
-            yield Finding((*pointer, "net_type"), message, hint)
+            yield Finding((*pointer, "net_type"), f'net_type "{written[:20]}" is unknown to HCCL', hint)
 
 
 @rule("RT382", "an unknown addr_type", formats=V2_0)
@@ -109,8 +102,7 @@ def address_kind_unknown(table: Table) -> Iterator[Finding]:
         written = address.get("addr_type")
         if isinstance(written, str) and written not in ADDRESS_KINDS:
             hint = f'write "{_kind_of(text_at(address, "addr")) or "EID"}"'
-            message = f'addr_type "{written[:20]}" is unknown to HCCL'
-            yield Finding((*pointer, "addr_type"), message, hint)
+            yield Finding((*pointer, "addr_type"), f'addr_type "{written[:20]}" is unknown to HCCL', hint)
 
 
 @rule("RT383", "an address that is not of its addr_type", formats=V2_0)
@@ -121,8 +113,7 @@ def address_of_other_kind(table: Table) -> Iterator[Finding]:
         if kind in ADDRESS_KINDS and written is not None and not _is_of_kind(kind, written):
             other = _kind_of(written)
             hint = f"write {ADDRESS_KINDS[kind]}" + (f', or "{other}" as addr_type' if other else "")
-            message = f'"{written[:45]}" is not {ADDRESS_KINDS[kind]}'
-            yield Finding((*pointer, "addr"), message, hint)
+            yield Finding((*pointer, "addr"), f'"{written[:45]}" is not {ADDRESS_KINDS[kind]}', hint)
 
 
 @rule("RT392", "backup addresses that cannot be used", formats=V2_0)
@@ -157,10 +148,9 @@ def address_counts_uneven(table: Table) -> Iterator[Finding]:
             continue
         expected, earlier = first.setdefault((layer, name), (count, pointer))
         if count != expected:
-            message = (
-                f"{counted_addresses(count)} in {name[:64]}, where the first rank has {counted_addresses(expected)}"
-            )
-            hint = f"write {counted_addresses(expected)}"
+            wanted = counted_addresses(expected)
+            message = f"{counted_addresses(count)} in {name[:64]}, where the first rank has {wanted}"
+            hint = f"write {wanted}"
             yield Finding((*pointer, "rank_addr_list"), message, hint, (*earlier, "rank_addr_list"))
 
 

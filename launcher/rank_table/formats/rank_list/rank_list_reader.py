@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.core.records import Cluster, Device, Server
-from launcher.rank_table.model import DeviceRow, Fields, ServerRow, Table, integer_at, options_at, text_at
+from launcher.core.records import Cluster, Device
+from launcher.rank_table.model import DeviceRow, Fields, ServerRow, Table, cluster_of, integer_at, options_at, text_at
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.profile import Profile
 from launcher.rank_table.schema import MAY_BE_MISSING, Shape, Shapes, needed
 from launcher.rank_table.table_format import RANK_LAYERS, RANK_NUMBERS, Format, list_of_another
 
@@ -73,7 +72,7 @@ class TableShape(Shape):
     detour: str = ""
 
 
-def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+def read(document: Fields, shapes: Shapes) -> Table:
     """Return the rows of a v2.0 table. A rule about versions reports tables with the list of another format."""
     by_name: dict[str | None, list[DeviceRow]] = {}
     if list_of_another(document, Format.V2_0) is None:
@@ -83,31 +82,26 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
             _check_network(pointer, fields, shapes)
             rows = by_name.setdefault(text_at(_lowest_level(fields), "net_instance_id"), [])
             number = rows[0].server if rows else len(by_name) - 1
-            rows.append(
-                DeviceRow(number, pointer, fields, _number(fields, "device_id"), _number(fields, "rank_id"), ())
-            )
+            device_id, rank = _number(fields, "device_id"), _number(fields, "rank_id")
+            rows.append(DeviceRow(number, pointer, fields, device_id, rank, ()))
     servers = []
     for name, rows in by_name.items():
         pointer = (*rows[0].pointer, "level_list", 0)
         level = _lowest_level(rows[0].fields)
         servers.append(ServerRow(rows[0].server, pointer, level, name, None, tuple(rows), LEVEL_WORDS))
     options = options_at(document, frozenset({"detour"}))
-    return Table(Format.V2_0, document, tuple(servers), profile.hardware, profile.consumer, options)
+    return Table(Format.V2_0, document, tuple(servers), options=options)
 
 
 def cluster(table: Table) -> Cluster:
     """Return the cluster of a table without errors. Ranks that share the network of the lowest layer form a server."""
-    servers = []
-    for row in table.servers:
-        ranked = sorted(row.devices, key=lambda device: device.global_rank or 0)
-        devices = []
-        for one in ranked:
-            numbers = [(key, str(one.fields[key])) for key in RANK_NUMBERS if key in one.fields]
-            layers = [(key, _canonical(one.fields[key])) for key in RANK_LAYERS if key in one.fields]
-            options = tuple(sorted(numbers + layers))
-            devices.append(Device(one.device_id or 0, one.global_rank or 0, options=options))
-        servers.append(Server(row.server_id or "", tuple(devices)))
-    return Cluster(tuple(servers), options=table.options)
+    return cluster_of(table, _device)
+
+
+def _device(row: DeviceRow) -> Device:
+    numbers = [(key, str(row.fields[key])) for key in RANK_NUMBERS if key in row.fields]
+    layers = [(key, _canonical(row.fields[key])) for key in RANK_LAYERS if key in row.fields]
+    return Device(row.device_id or 0, row.global_rank or 0, options=tuple(sorted(numbers + layers)))
 
 
 def _check_network(pointer: Pointer, rank: Fields, shapes: Shapes) -> None:

@@ -103,7 +103,7 @@ def local_id_repeated(table: Table) -> Iterator[Finding]:
         known = zip(ids, server.devices, strict=True) if server.server_id is not None else ()
         for device, earlier in repeated(pair for pair in known if pair[0] not in (None, BACKUP)):
             local_id = integer_at(device.fields, "local_id") or 0
-            message = f"local_id {clipped(local_id)} is used twice in {(server.server_id or '')[:64]}"
+            message = f"local_id {clipped(local_id)} is used twice in {server.name}"
             unused = next(free, None)
             hint = "remove the entry" if unused is None else f"write {unused}, or the intended local_id"
             yield Finding(device.at("local_id"), message, hint, earlier.at("local_id"))
@@ -123,11 +123,9 @@ def _outside(pointer: Pointer, fields: Mapping[str, Any], bounds: Mapping[str, t
     for key, (lowest, largest) in bounds.items():
         number = integer_at(fields, key)
         if number is not None and not lowest <= number <= largest:
-            first = max(lowest, 0)
-            message = f"{key} {clipped(number)} is outside {first} .. {largest}"
-            hint = (
-                "write 16666" if key.endswith("port") else "write the number that the driver shows, which starts at 0"
-            )
+            message = f"{key} {clipped(number)} is outside {max(lowest, 0)} .. {largest}"
+            shown = "the number that the driver shows, which starts at 0"
+            hint = f"write {16666 if key.endswith('port') else shown}"
             yield Finding((*pointer, key), message, hint)
 
 
@@ -138,7 +136,6 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 @warning("RT427", "an A5 table that is not completed", formats=V2_0)
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
     """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
-    status = table.fields.get("status", COMPLETED)
-    if status != COMPLETED:
+    if table.fields.get("status", COMPLETED) != COMPLETED:
         message = f'status is not "{COMPLETED}", so graph mode would wait for it'
         yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')

@@ -16,7 +16,6 @@ from launcher.rank_table.model import (
     split_addresses,
     text_at,
 )
-from launcher.rank_table.profile import Profile
 from launcher.rank_table.schema import MAY_BE_MISSING, Shape, Shapes, needed
 from launcher.rank_table.table_format import DEVICE_OPTIONS, SERVER_OPTIONS, VERSIONS, Format, list_of_another
 
@@ -84,7 +83,7 @@ class PodServerShape(Shape):
     server_index: Any = None
 
 
-def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
+def read(document: Fields, shapes: Shapes) -> Table:
     """Return the rows of a v1.0 or v1.2 table; shape faults go to `shapes`.
 
     A rule about versions reports tables with the list of another format.
@@ -92,7 +91,7 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
     found = VERSIONS.get(str(document.get("version")), Format.V1_0)
     has_pods = found is Format.V1_2
     if list_of_another(document, found):
-        return Table(found, document, (), profile.hardware, profile.consumer)
+        return Table(found, document, ())
     shapes.check(PodTableShape if has_pods else TableShape, (), document)
     device_shape = PodDeviceShape if has_pods else DeviceShape
     servers: list[ServerRow] = []
@@ -114,7 +113,7 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
             shapes.check(PodServerShape, at, entry)
             members.append((at, text_at(entry, "server_id")))
         pods.append(PodRow(pointer, text_at(fields, "super_pod_id"), tuple(members)))
-    return Table(found, document, tuple(servers), profile.hardware, profile.consumer, pods=tuple(pods))
+    return Table(found, document, tuple(servers), pods=tuple(pods))
 
 
 def cluster(table: Table) -> Cluster:
@@ -127,9 +126,8 @@ def _server(row: ServerRow, table: Table) -> Server:
     for one in sorted(row.devices, key=lambda device: device.global_rank or 0):
         device_ip, super_device_id = text_at(one.fields, "device_ip"), text_at(one.fields, "super_device_id")
         options = () if _DEVICE_OPTIONS.isdisjoint(one.fields) else options_at(one.fields, _DEVICE_OPTIONS)
-        devices.append(
-            Device(one.device_id or 0, one.global_rank or 0, device_ip or None, super_device_id or None, options)
-        )
+        ids = one.device_id or 0, one.global_rank or 0
+        devices.append(Device(*ids, device_ip or None, super_device_id or None, options))
     server_id = row.server_id or ""
     pod = table.pod_of_server.get(server_id)
     return Server(

@@ -7,13 +7,7 @@ from collections.abc import Iterator
 
 from launcher.rank_table.catalogue import Addition, Finding, Severity, rule, warning
 from launcher.rank_table.ip import is_loopback, is_unspecified, packed_address, what_it_is_instead, why_no_address
-from launcher.rank_table.model import (
-    DeviceRow,
-    Table,
-    read_decimal,
-    split_addresses,
-    text_at,
-)
+from launcher.rank_table.model import DeviceRow, Table, read_decimal, split_addresses, text_at
 from launcher.rank_table.rules.shared import MAX_PORT, count_differs, repeated
 from launcher.rank_table.table_format import SERVER_LISTS
 
@@ -57,7 +51,7 @@ def name_is_placeholder(table: Table) -> Iterator[Finding]:
     """
     for server in table.servers:
         if server.server_id and _PLACEHOLDER.search(server.server_id[:NAME_LIMIT]):
-            message = f'server_id "{server.server_id[:64]}" is a placeholder'
+            message = f'server_id "{server.name}" is a placeholder'
             yield Finding(server.at("server_id"), message, "write the server's own address or name")
 
 
@@ -81,9 +75,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
     """
     for server in table.servers if len(table.servers) > 1 else ():
         if server.server_id and is_loopback(server.server_id):
-            message = (
-                f'server_id "{server.server_id[:64]}" refers to the local machine, but this table has several servers'
-            )
+            message = f'server_id "{server.name}" refers to the local machine, but this table has several servers'
             yield Finding(server.at("server_id"), message, "write an address that other servers can reach")
 
 

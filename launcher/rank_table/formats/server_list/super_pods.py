@@ -57,15 +57,15 @@ def super_device_repeated(table: Table) -> Iterator[Finding]:
     """A super_device_id identifies a device within a super pod. Another super pod may use the same numbers."""
     placed: list[tuple[tuple[Pointer, int], DeviceRow]] = []  # devices whose number in a super pod is known
     for server in table.servers if _pods(table) else ():
-        pod_of_server = table.pod_of_server.get(server.server_id or "")
+        pod_of_server = table.pod_of_server.get(server.server_id)
         for one in server.devices if pod_of_server is not None else ():
             number = read_decimal(one.fields.get("super_device_id"))
             if pod_of_server is not None and number is not None and number != NO_DEVICE:
                 placed.append(((pod_of_server.pointer, number), one))
     for device, earlier in repeated(placed):
-        pod = table.pod_of_server[table.servers[device.server].server_id or ""]
+        pod = table.pod_of_server[table.servers[device.server].server_id]
         number = read_decimal(device.fields["super_device_id"])
-        message = f'super_device_id {number} is used twice in super pod "{(pod.super_pod_id or "")[:64]}"'
+        message = f'super_device_id {number} is used twice in super pod "{pod.name}"'
         yield Finding(device.at("super_device_id"), message, f"write {_SDID}", earlier.at("super_device_id"))
 
 
@@ -88,7 +88,7 @@ def pod_name_repeated(table: Table) -> Iterator[Finding]:
     """Super pods are identified by super_pod_id, compared as text. All servers of a super pod must be in one entry."""
     names = _free_names(table)
     for pod, earlier in repeated((pod.super_pod_id, pod) for pod in _pods(table) if pod.super_pod_id):
-        message = f'super_pod_id "{(pod.super_pod_id or "")[:64]}" is used twice'
+        message = f'super_pod_id "{pod.name}" is used twice'
         hint = f'write "{next(names)}", or put the servers of one super pod into one entry'
         yield Finding(pod.at("super_pod_id"), message, hint, earlier.at("super_pod_id"))
 
@@ -107,7 +107,7 @@ def member_unknown(table: Table) -> Iterator[Finding]:
                 server = next(left_over, None)
                 hint = "remove the entry, or add the server to server_list"
                 if server is not None:
-                    hint = f'write "{(server.server_id or "")[:64]}", which is in no super pod'
+                    hint = f'write "{server.name}", which is in no super pod'
                 yield Finding((*pointer, "server_id"), message, hint)
 
 
@@ -122,7 +122,7 @@ def server_outside(table: Table) -> Iterator[Finding]:
     count = "one" if len(table.pods) == 1 else f"{len(table.pods)} of them"
     for server in _outside(table):
         hint = 'add {"server_id": "..."} with this name to the server_list of its super pod'
-        message = f'server "{(server.server_id or "")[:64]}" is in no super pod, but the table has {count}'
+        message = f'server "{server.name}" is in no super pod, but the table has {count}'
         yield Finding(server.at("server_id"), message, hint)
 
 
@@ -141,7 +141,7 @@ def pods_interleaved(table: Table) -> Iterator[Finding]:
     """HCCL's documentation requires that the servers of a super pod are consecutive. Its parser does not check this."""
     if not _pods(table):
         return
-    placed = [(server, table.pod_of_server.get(server.server_id or "")) for server in table.servers]
+    placed = [(server, table.pod_of_server.get(server.server_id)) for server in table.servers]
     left: set[Pointer] = set()
     for (before, pod_before), (server, pod) in pairwise(placed):
         if pod is None or pod_before is None or pod is pod_before:
@@ -149,8 +149,8 @@ def pods_interleaved(table: Table) -> Iterator[Finding]:
         left.add(pod_before.pointer)
         if pod.pointer in left:
             message = (
-                f'server "{(server.server_id or "")[:64]}" of super pod "{(pod.super_pod_id or "")[:64]}" comes after '
-                f'server "{(before.server_id or "")[:64]}" of another super pod'
+                f'server "{server.name}" of super pod "{pod.name}" comes after '
+                f'server "{before.name}" of another super pod'
             )
             yield Finding(server.at("server_id"), message, "list the servers of each super pod one after another")
             return
@@ -161,8 +161,7 @@ def pods_ignored(table: Table) -> Iterator[Finding]:
     """HCCL reads super_pod_list and super_device_id only if version is "1.2". In a v1.0 table it ignores them."""
     if "super_pod_list" in table.fields:
         message = "super_pod_list is ignored in a v1.0 table"
-        hint = 'write "1.2" as version, or remove super_pod_list'
-        yield Finding(("super_pod_list",), message, hint, at_key=True)
+        yield Finding(("super_pod_list",), message, 'write "1.2" as version, or remove super_pod_list', at_key=True)
 
 
 def _pods(table: Table) -> tuple[PodRow, ...]:
