@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.checkpoint.file_layout import OWNED, WAYS
-from launcher.core.errors import UsageError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
 from launcher.mesh.schedules import KINDS
 from launcher.recipes.settings import setting
@@ -43,11 +43,7 @@ class TrainConfig:
 
 
 def check_early_stopping(train: TrainConfig) -> None:
-    """Raise if early stopping is enabled without validations during training.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """Raise UsageError if early stopping is enabled without validations during training."""
     if train.early_stopping and not train.validate_every:
         raise UsageError(
             f"train.early_stopping = {train.early_stopping} counts validations, "
@@ -56,12 +52,17 @@ def check_early_stopping(train: TrainConfig) -> None:
         )
 
 
-def check_clip_norm(name: str, norm: float) -> None:
-    """Raise if the maximum gradient norm is too small to change any weight. 0 means no limit.
+def check_divisible(batch_size: int, parts: int, divisor: str) -> None:
+    """Raise RefusedLayoutError if a batch cannot be divided into `parts`, which the message calls `divisor`."""
+    if batch_size % parts:
+        raise RefusedLayoutError(
+            f"train.batch_size = {batch_size} is not divisible by {divisor}",
+            hint=f"use `--set train.batch_size={batch_size - batch_size % parts or parts}`",
+        )
 
-    Raises:
-        UsageError: it is below `LEAST_NORM`.
-    """
+
+def check_clip_norm(name: str, norm: float) -> None:
+    """Raise UsageError if the maximum gradient norm is too small to change any weight. 0 means no limit."""
     if 0 < norm < LEAST_NORM:
         raise UsageError(
             f"{name} = {norm:g} reduces every gradient to nothing",

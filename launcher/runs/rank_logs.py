@@ -10,12 +10,11 @@ from pathlib import Path
 from launcher.core.events import AttemptStarted, Event, RankStarted, SchedulerStarted
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.logs.follow import Changes, Follower
-from launcher.logs.line_times import Arrivals
 from launcher.logs.lines import OVERWRITES, Line, LineReader, PartialLine, attempt_at, with_attempts
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
-from launcher.logs.times import Clock
-from launcher.runs.attempt_places import AttemptPlaces
+from launcher.logs.times import Arrivals, Clock
 from launcher.runs.event_reader import EventReader
+from launcher.runs.record import AttemptPlaces
 
 SCHEDULER = -1  # the "rank" of MindSpore's scheduler in mappings by rank
 

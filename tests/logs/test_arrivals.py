@@ -6,9 +6,8 @@ import pytest
 
 from launcher.core.line_times import RECORD
 from launcher.logs import line_times as arrivals_module
-from launcher.logs.line_times import Arrivals
 from launcher.logs.lines import Line
-from launcher.logs.times import APART_NS, Clock
+from launcher.logs.times import APART_NS, Arrivals, Clock
 
 S = 1_000_000_000
 WRITTEN = 99 * S  # when the log was written last

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launcher.logs.log_cursor import MAX_BYTES, Place, piece_after
+from launcher.logs.log_file import MAX_PIECE_BYTES, Place, piece_after
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def test_of_more_than_a_piece_holds_the_end_is_read_from_the_start_of_a_line(log
     assert piece.lines[-1] == b"%09d" % 29_999
     assert {len(line) for line in piece.lines} == {9}
     assert piece.skipped_bytes + 10 * len(piece.lines) + 4 == log.stat().st_size - (0 if is_first else 10)
-    assert len(piece.lines) * 10 <= MAX_BYTES
+    assert len(piece.lines) * 10 <= MAX_PIECE_BYTES
 
 
 def test_a_line_longer_than_a_piece_does_not_hold_up_what_follows(log):
-    log.write_bytes(b"x" * 3 * MAX_BYTES)
+    log.write_bytes(b"x" * 3 * MAX_PIECE_BYTES)
     piece = piece_after(log, None)
-    assert (piece.lines, len(piece.rest)) == ((), MAX_BYTES)
+    assert (piece.lines, len(piece.rest)) == ((), MAX_PIECE_BYTES)
     with log.open("ab") as file:
         file.write(b"\nnext\n")
     assert piece_after(log, piece.place).lines[-1] == b"next"

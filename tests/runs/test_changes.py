@@ -6,7 +6,7 @@ from launcher.core.events import Cause
 from launcher.core.metrics import StepMetrics
 from launcher.core.records import DeviceAssignment, Layout
 from launcher.core.run_report import Attempt
-from launcher.runs.changes import changes_of
+from launcher.runs.training_history import changes_of
 
 
 def attempt(number, devices, cause=Cause.RESIZED):
