@@ -29,10 +29,7 @@ def finish(directory: Path, index: Index) -> None:
     """Write strategy and index next to the tensor files, and remove all other files. The schema follows from the files.
 
     Both files are synced to disk. Their directory entries are not: call `launcher.core.atomic.name_directory` next.
-
-    Raises:
-        DamagedError: an element is in no box, or boxes overlap.
-        OSError: for example, the disk is full.
+    Raises DamagedError if an element is in no box, or boxes overlap, and OSError, for example if the disk is full.
     """
     strategy = write_digested(directory / STRATEGY, [strategy_text(index).encode()], synced=True)
     files = {**index.files, STRATEGY: strategy}
@@ -47,9 +44,8 @@ def finish(directory: Path, index: Index) -> None:
 def record_validation(checkpoint: Path, loss: float | None, validations: Validations) -> None:
     """Replace the validation loss and counters in a checkpoint's index. A loss that is not finite is recorded as None.
 
-    Raises:
-        UnreadableError: the index is missing, damaged or of another version.
-        OSError: for example, the disk is full.
+    Raises UnreadableError if the index is missing, damaged or of another version, and OSError, for example if the disk
+    is full.
     """
     known = loss if loss is not None and math.isfinite(loss) else None
     index = dataclasses.replace(read_index(checkpoint), validation_loss=known, validations=validations)
@@ -60,10 +56,7 @@ def set_aside(directory: Path, step: int) -> Path | None:
     """Rename the checkpoint of `step` to `step-N.not-finite`, and return its new path.
 
     Only the newest checkpoint is renamed, and only if an older one is left. Otherwise return None. `--resume` ignores a
-    renamed checkpoint unless it is named.
-
-    Raises:
-        OSError: the directory cannot be read or written.
+    renamed checkpoint unless it is named. Raises OSError if the directory cannot be read or written.
     """
     newest, *older = checkpoints_in(directory) or [directory]
     if newest.name != name_of(step) or not older:

@@ -107,6 +107,11 @@ class Index:
         """The shapes of all parameters and buffers."""
         return {**self.shapes, **self.buffers}
 
+    @property
+    def tokenizer(self) -> str | None:
+        """The digest of the tokenizer's file, if there is one."""
+        return self.files[TOKENIZER].sha256 if TOKENIZER in self.files else None
+
     def kinds_of(self, name: str) -> tuple[str, ...]:
         """Return the kinds of values stored for a parameter or buffer."""
         return KINDS_OF_BUFFERS if name in self.buffers else self.kinds
@@ -134,8 +139,7 @@ def partial_name(step: int, token: str) -> str:
 def remove_partials(directory: Path) -> OSError | None:
     """Remove incomplete checkpoints that killed writers left in a directory. Return the first error.
 
-    Raises:
-        OSError: the directory cannot be read.
+    Raises OSError if the directory cannot be read.
     """
     failures = [_remove(path) for path in list(directory.iterdir()) if _PARTIAL.fullmatch(path.name)]
     return next(filter(None, failures), None)
@@ -215,26 +219,20 @@ def hinted(checkpoint: Path) -> Iterator[None]:
 def read_index(checkpoint: Path) -> Index:
     """Read the index of a checkpoint, and check that its boxes cover every parameter exactly.
 
-    Raises:
-        DamagedError: it is missing or damaged.
-        UnreadableError: it cannot be read, or is of another version.
+    Raises DamagedError if it is missing or damaged, and UnreadableError if it cannot be read, or is of another version.
     """
-    with hinted(checkpoint):
-        return _read_index(checkpoint)
-
-
-def _read_index(checkpoint: Path) -> Index:
     path = checkpoint / INDEX
-    try:
-        content = read_regular(path, MAX_INDEX_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        raise DamagedError(f"{path} is missing") from None
-    except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror}") from None
-    index = index_of(content, path)
-    if step_named(checkpoint.name) not in {None, index.step}:
-        raise DamagedError(f"{path} is of step {index.step}")
-    return index
+    with hinted(checkpoint):
+        try:
+            content = read_regular(path, MAX_INDEX_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            raise DamagedError(f"{path} is missing") from None
+        except OSError as error:
+            raise UnreadableError(f"{path}: {error.strerror}") from None
+        index = index_of(content, path)
+        if step_named(checkpoint.name) not in {None, index.step}:
+            raise DamagedError(f"{path} is of step {index.step}")
+        return index
 
 
 def index_of(content: bytes, path: Path) -> Index:
@@ -254,9 +252,7 @@ def index_of(content: bytes, path: Path) -> Index:
         index = decode(Index, found)
     except ValueError as error:
         raise DamagedError(f"{path}: {error}") from None
-    if (fault := _fault_of(index)) is not None:
-        raise DamagedError(f"{path}: {fault}")
-    for problem in _problems_of(index):
+    if (problem := _fault_of(index) or next(_problems_of(index), None)) is not None:
         raise DamagedError(f"{path}: {problem}")
     return index
 
@@ -294,7 +290,6 @@ def _fault_of(index: Index) -> str | None:
 
 
 def kinds_in(file: str, index: Index) -> tuple[str, ...]:
-    """Return the kinds of values that a file has for each of its boxes."""
     return KINDS_OF_BUFFERS if file == BUFFERS else index.kinds
 
 

@@ -18,10 +18,7 @@ def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, 
     """Return intact files that contain every box, and a line per damaged file that names its replacement.
 
     `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
-    The replacements that the lines name come first.
-
-    Raises:
-        DamagedError: a box is in no intact file.
+    The replacements that the lines name come first. Raises DamagedError if a box is in no intact file.
     """
     first: dict[str, PartFile] = {}
     lines = []

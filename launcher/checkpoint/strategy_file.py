@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from launcher.checkpoint.file_layout import rank_of
@@ -40,8 +40,8 @@ class _Held:
     place: Coordinate | None
 
 
-def strategy_of(index: Index) -> dict[str, Any]:
-    """Return the content of strategy.json as Python objects."""
+def strategy_text(index: Index) -> str:
+    """Return the content of strategy.json, with one line per box."""
     held: dict[str, list[_Held]] = {name: [] for name in index.shapes}
     for name, file in index.files.items():
         rank = rank_of(name)
@@ -49,36 +49,23 @@ def strategy_of(index: Index) -> dict[str, Any]:
         place = coordinate_of(rank, index.layout) if rank is not None and is_known else None
         for each in file.boxes if name != BUFFERS else ():
             held[each.name].append(_Held(name, each.box, place))
-    return {
-        "step": index.step,
-        "layout": {axis: getattr(index.layout, axis) for axis in ("dp", "mp", "pp")},
-        "parameters": {name: _parameter(index.shapes[name], held[name]) for name in index.shapes},
-    }
-
-
-def strategy_text(index: Index) -> str:
-    """Return the content of strategy.json as JSON, with one line per box."""
-    found = strategy_of(index)
-    parameters = found.pop("parameters")
-    head = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in found.items())
-    body = ",\n".join(f"    {json.dumps(name)}: {_text_of(facts)}" for name, facts in parameters.items())
+    layout = {axis: getattr(index.layout, axis) for axis in ("dp", "mp", "pp")}
+    body = ",\n".join(f"    {json.dumps(name)}: {_parameter(index.shapes[name], held[name])}" for name in index.shapes)
+    head = f'  "step": {index.step},\n  "layout": {json.dumps(layout)},\n'
     return f'{{\n{head}  "parameters": {{\n{body}\n  }}\n}}\n'
 
 
-def _text_of(facts: Mapping[str, Any]) -> str:
-    short = "".join(f"      {json.dumps(key)}: {json.dumps(facts[key])},\n" for key in facts if key != "boxes")
-    boxes = ",\n".join(f"        {json.dumps(each)}" for each in facts["boxes"])
-    return f'{{\n{short}      "boxes": [\n{boxes}\n      ]\n    }}'
-
-
-def _parameter(shape: Sequence[int], held: Sequence[_Held]) -> dict[str, Any]:
+def _parameter(shape: Sequence[int], held: Sequence[_Held]) -> str:
     stages = {each.place.pp for each in held if each.place is not None}
-    return {
+    facts = {
         "shape": list(shape),
         "stage": stages.pop() if len(stages) == 1 else None,  # None: the file holds the full model
         "cut": _cuts(held),
-        "boxes": [{"file": each.file, "start": list(each.box.start), "size": list(each.box.size)} for each in held],
     }
+    short = "".join(f"      {json.dumps(key)}: {json.dumps(value)},\n" for key, value in facts.items())
+    boxes = ({"file": each.file, "start": list(each.box.start), "size": list(each.box.size)} for each in held)
+    lines = ",\n".join(f"        {json.dumps(each)}" for each in boxes)
+    return f'{{\n{short}      "boxes": [\n{lines}\n      ]\n    }}'
 
 
 def _cuts(held: Sequence[_Held]) -> list[dict[str, Any]]:

@@ -73,10 +73,8 @@ def write_boxes(
 ) -> PartFile:
     """Write boxes to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on, in the order of `contents`.
 
-    The pieces in `contents` may start and end anywhere. With `synced`, the file is on disk when this returns.
-
-    Raises:
-        OSError: for example, the disk is full.
+    The pieces in `contents` may start and end anywhere. With `synced`, the file is on disk when this returns. Raises
+    OSError, for example if the disk is full.
     """
     several = {name for name, count in Counter(each.name for each in boxes).items() if count > 1}
     head = header(
@@ -95,8 +93,7 @@ def write_boxes(
 def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> PartFile:
     """Write pieces of any size to a file and return its size and digest. With `synced`, it is on disk afterwards.
 
-    Raises:
-        OSError: for example, the disk is full.
+    Raises OSError, for example if the disk is full.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
@@ -147,11 +144,8 @@ class StoredBoxes:
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytearray]:
         """Yield the values of a box of a parameter or buffer in row-major order, in blocks of at most BLOCK_BYTES.
 
-        `kind` is the number of the kind of values.
-
-        Raises:
-            DamagedError: the checkpoint lacks an element.
-            OSError: a file cannot be read.
+        `kind` is the number of the kind of values. Raises DamagedError if the checkpoint lacks an element, and OSError
+        if a file cannot be read.
         """
         for piece in pieces(box, BLOCK_BYTES // self._item_bytes):
             yield self.read(kind, name, piece)
@@ -209,10 +203,8 @@ def pieces(box: Box, most: int) -> Iterator[Box]:
 def verified_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
     """Verify the digests of all files of a checkpoint, and return the intact files to read.
 
-    `tell` receives a line for each damaged file that is replaced by others.
-
-    Raises:
-        DamagedError: data of a damaged file is in no other file.
+    `tell` receives a line for each damaged file that is replaced by others. Raises DamagedError if data of a damaged
+    file is in no other file.
     """
     problems = {}
     for name, file in index.files.items():

@@ -81,8 +81,7 @@ def progress_regex(text: str) -> Matcher:
     >>> progress_regex(r"it=(?P<step>\d+)").groups
     frozenset({'step'})
 
-    Raises:
-        UsageError: not a regular expression, or no group is a figure.
+    Raises UsageError if it is not a regular expression, or no group is a figure.
     """
     from launcher.logs.select import Matcher  # noqa: PLC0415 - the built-in expressions do not need it
 
@@ -100,10 +99,8 @@ def progress_regex(text: str) -> Matcher:
 def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     """Return the figures of a training in a line; None if the line is not certainly about that.
 
-    `pattern`: from `progress_regex`; it replaces the built-in expressions.
-
-    Raises:
-        UsageError: the pattern takes too long.
+    `pattern`: from `progress_regex`; it replaces the built-in expressions. Raises UsageError if the pattern takes too
+    long.
     """
     if len(line) > MAX_LINE_CHARS:
         return None
@@ -125,8 +122,7 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
     """Yield the figures of the finished lines of a text, last line first. A carriage return also ends a line.
 
-    Raises:
-        UsageError: the pattern takes too long on a line, or on all lines together.
+    Raises UsageError if the pattern takes too long on a line, or on all lines together.
     """
     begun_s = 0.0 if pattern is None else time.process_time()
     parts = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
@@ -192,10 +188,10 @@ def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
     """
     patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
     if not text.strip() and forms.bare.match(bar["rest"]) and _loss(bar["rest"]) is None:
-        bare = Figures(
-            _integer(bar["step"]), _integer(bar["last"]), steps_per_s=_steps_per_s(bar["rest"]), is_bare=True
-        )
-        return None if is_below or not 0 < (bare.steps_per_s or 0) <= MAX_BARE_STEPS_PER_S else bare
+        steps_per_s = _steps_per_s(bar["rest"])
+        if is_below or not 0 < (steps_per_s or 0) <= MAX_BARE_STEPS_PER_S:
+            return None
+        return Figures(_integer(bar["step"]), _integer(bar["last"]), steps_per_s=steps_per_s, is_bare=True)
     loss = _loss(bar["rest"])
     if patterns.other_data.search(text) or (loss is None and not forms.about_training.search(text)):
         return None
@@ -211,7 +207,7 @@ def _by(pattern: Matcher, line: str) -> Figures | None:
     match = pattern.first(line)
     if match is None:
         return None
-    said = {name: text for name, text in match.groupdict().items() if text is not None}
+    said = match.groupdict()
     epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
     figures = Figures(_integer(said.get("step")), _integer(said.get("last_step")), epoch, loss, tokens_per_s)
     return None if figures == Figures() else figures
@@ -242,19 +238,15 @@ def _number_of_unit(pattern: re.Pattern[str], line: str) -> float | None:
     for match in pattern.finditer(line):
         before, after = match["before"], match["after"]
         if before is not None:
-            name = _name_before(line, match.start("before"))
+            place = match.start("before")
+            named = figure_patterns().name_before.search(line, max(0, place - 50), place)
+            name = named["name"].casefold() if named else ""  # "loss" for `loss 4.09` and `loss=4.09`
             is_after = after is not None and (match["sign"].strip() or name not in _OF_A_SPEED)
             before = None if is_after or name.endswith(_NO_SPEED) else before
         side = "before" if before is not None else "after"
         if (value := _real(match[side])) is not None:
             return value * _SCALE[match[f"{side}_scale"].casefold()]
     return None
-
-
-def _name_before(line: str, place: int) -> str:
-    """Return the name of the number at a position: "loss" for `loss 4.09` and `loss=4.09`; empty if there is none."""
-    found = figure_patterns().name_before.search(line, max(0, place - 50), place)
-    return found["name"].casefold() if found else ""
 
 
 def _word_before(line: str, place: int) -> str:

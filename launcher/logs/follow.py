@@ -63,7 +63,6 @@ class Follower:
         return {global_rank: begun for global_rank, reader in self._readers.items() if (begun := reader.partial)}
 
     def wait(self, seconds: float) -> None:
-        """Sleep until something may have been written, at most `seconds`."""
         self._changes.wait(seconds)
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
@@ -77,7 +76,6 @@ class Follower:
                 yield global_rank, skipped + len(self._readers[global_rank].rest())
 
     def close(self) -> None:
-        """Close the logs."""
         self._changes.close()
         for log in self._logs.values():
             log.close()

@@ -46,34 +46,20 @@ def level_named(name: str) -> int:
     return level
 
 
-def level_in(text: str) -> int | None:
-    """Return the level that a line names, in any form that loggers use."""
-    found = level_at(text)
-    return None if found is None else found[0]
-
-
 def level_at(text: str) -> tuple[int, int, int] | None:
-    """Return the level that a line names, with the start and end of its name."""
+    """Return the level that a line names in any form that loggers use, with the start and end of its name."""
     match = _LEVEL.search(text, 0, LEVEL_CHARS)
     if match is None:
         return None
-    group = match.lastgroup or 0
-    name = match[group]
-    match match.lastgroup:
-        case "glog":
-            level = _GLOG_LEVELS[name]
-        case "pino":
-            level = _PINO_LEVELS[name]
-        case "crash":
-            level = LEVELS["ERROR"]
-        case _:
-            level = _LEVEL_OF[name.upper()]
+    group = match.lastgroup or ""
+    levels = {"glog": _GLOG_LEVELS, "pino": _PINO_LEVELS}.get(group, _LEVEL_OF)
+    level = LEVELS["ERROR"] if group == "crash" else levels[match[group].upper()]
     return level, match.start(group), match.end(group)
 
 
 def _highest_in(text: str) -> int | None:
     """Return the highest level in the parts of a line that overwrite each other."""
-    return max((level for part in text.split("\r") if (level := level_in(part)) is not None), default=None)
+    return max((found[0] for part in text.split("\r") if (found := level_at(part))), default=None)
 
 
 class Levels:
@@ -147,7 +133,6 @@ class Levels:
         if self._raised:
             return self._sections.holds(rest) or bool(prefix) or rest.startswith(_BETWEEN)
         is_exception = bool(rest) and not rest[0].isspace()
-        self._raised = is_exception and not rest.endswith(
-            HEADER
-        )  # otherwise it quotes another traceback, which follows
+        # A line that ends with a header quotes another traceback, which follows.
+        self._raised = is_exception and not rest.endswith(HEADER)
         return not is_exception or EXCEPTION.match(rest) is not None

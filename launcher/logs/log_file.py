@@ -43,14 +43,6 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
     return b"".join(chunks)
 
 
-def _data_after(log: int, offset: int) -> int:
-    """Return the end of the hole at `offset`; `offset` if there is none, or the file system does not support it."""
-    try:
-        return os.lseek(log, offset, os.SEEK_DATA)
-    except OSError as error:
-        return os.fstat(log).st_size if error.errno == errno.ENXIO else offset
-
-
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
     """Read the last `limit_bytes` of a log, nothing before `offset`; empty for a missing log.
 
@@ -160,7 +152,6 @@ class GrowingLog:
 
     @property
     def unread_bytes(self) -> int:
-        """The number of unread bytes; 0 if the log cannot be read."""
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
@@ -197,7 +188,6 @@ class GrowingLog:
         return self._log if self._is_displaced else None
 
     def close(self) -> None:
-        """Close the file. May be called twice."""
         if self._log is not None:
             os.close(self._log)
             self._log = None
@@ -248,7 +238,10 @@ class GrowingLog:
         if not chunk.startswith(b"\0") or chunk.strip(b"\0"):
             return chunk
         # If a file is truncated while a program writes to it without appending, it begins with a hole of any size.
-        self.position = _data_after(self._log, self.position)
+        try:
+            self.position = os.lseek(self._log, self.position, os.SEEK_DATA)
+        except OSError as error:  # ENXIO: no data follows; otherwise the file system does not support it
+            self.position = os.fstat(self._log).st_size if error.errno == errno.ENXIO else self.position
         return os.pread(self._log, limit_bytes, self.position)
 
 

@@ -274,9 +274,7 @@ class TracebackLines:
     """Decides which lines of one rank, in order, are part of a traceback."""
 
     def __init__(self) -> None:
-        self.continues = (
-            False  # the last line belongs to the one before: its traceback, message, or chain of exceptions
-        )
+        self.continues = False  # the last line belongs to the traceback, message or chain of exceptions before it
         self._header: str | None = None  # the last line if it is a header: the next line shows the common prefix
         self._prefix: str | None = None  # of the current traceback
         self._raised: str | None = None  # prefix of a traceback that has reached its exception and may continue

@@ -32,11 +32,9 @@ Settings = TypeVar("Settings")
 def load_settings(recipe: type[Settings], config: str | None, settings: Sequence[str] = ()) -> Settings:
     """Load the settings of `recipe` from an optional configuration and KEY=VALUE settings.
 
-    `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml").
-
-    Raises:
-        UnreadableError: the file is missing or unreadable.
-        UsageError: invalid TOML, an unknown setting, or a value of the wrong type or out of bounds.
+    `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml"). Raises
+    UnreadableError if the file is missing or unreadable, and UsageError for invalid TOML, an unknown setting, or a
+    value of the wrong type or out of bounds.
     """
     return build(recipe, list(_assignments(config, settings)))
 
@@ -82,8 +80,7 @@ def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str
 def find_config(config: str) -> Path:
     """Return the file that `config` names, or the packaged configuration of that name.
 
-    Raises:
-        UnreadableError: it is not found.
+    Raises UnreadableError if it is not found.
     """
     if (path := Path(config)).is_file():
         return path

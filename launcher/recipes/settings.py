@@ -156,8 +156,7 @@ _KINDS = {
 def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str = "") -> Any:
     """Convert a value to the setting's type. `where` says where the user wrote it.
 
-    Raises:
-        UsageError: it has the wrong type, or is out of bounds.
+    Raises UsageError if it has the wrong type, or is out of bounds.
     """
     wanted, said = type(field.default), f"{where}: {name}" if where else name
     if wanted is float and type(value) is int:

@@ -112,9 +112,7 @@ GRADIENT_GROUPS = setting(
     alias="gradient_aggregation_group",  # MindSpore's name
 )
 TRANSPORT = setting(
-    "auto",
-    "auto: shared memory if all ranks are on the CPU of one host",
-    choices=("auto", "backend", "shared_memory"),
+    "auto", "auto: shared memory if all ranks are on the CPU of one host", choices=("auto", "backend", "shared_memory")
 )
 
 
@@ -125,10 +123,7 @@ class ParallelConfig:
     )
     schedule: str = setting("1f1b", "order of forward and backward passes in a pipeline", choices=KINDS)
     interleave: int = setting(
-        1,
-        "chunks of layers per pipeline stage; more than one if schedule is interleaved",
-        minimum=1,
-        maximum=1000,
+        1, "chunks of layers per pipeline stage; more than one if schedule is interleaved", minimum=1, maximum=1000
     )
     vocab_emb_dp: bool = setting(
         False, "replicate embedding tables on all model-parallel ranks instead of splitting their rows"
@@ -139,8 +134,7 @@ class ParallelConfig:
     )
     optimizer_shard: bool = setting(True, "shard the optimizer state over data-parallel ranks")
     gradient_accumulation_shard: bool = setting(
-        False,
-        "sum gradients after each micro batch, so that each rank keeps only the gradients of its shard",
+        False, "sum gradients after each micro batch, so that each rank keeps only the gradients of its shard"
     )
     gradient_groups: int = GRADIENT_GROUPS
     transport: str = TRANSPORT

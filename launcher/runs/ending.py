@@ -39,12 +39,9 @@ class Orphan:
     def of(cls, process: ProcessId, owner: int | None) -> Orphan:
         """Return the orphan for a living process of a run of `owner`."""
         group, found = _group(process.pid), stat(process.pid)
+        watcher = group if found is not None and group == found.parent else None
         uids = None if owner == ROOT else uids_of_process(process.pid)
-        if group == process.pid:
-            return cls(process, group, None, uids)
-        if found is not None and group == found.parent:
-            return cls(process, group, group, uids)
-        return cls(process, None, None, uids)
+        return cls(process, group if group == process.pid else watcher, watcher, uids)
 
     def living(self) -> list[ProcessId]:
         """Return the living processes of the rank and its group."""
@@ -75,8 +72,6 @@ class StopOutcome(str, Enum):
 
 @frozen
 class Stopped:
-    """The outcome of a stop request."""
-
     outcome: StopOutcome
     state: RunState  # after the request
     orphans: tuple[int, ...] = ()  # global ranks that were alive without launcher and agent; sent SIGTERM
@@ -101,11 +96,7 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
     """Stop the run and wait until its agent has ended, for `timeout_s` at most. `kill` skips the grace period.
 
     The agent ends its ranks and writes the report. Ranks without an agent are ended in the same way.
-    A second request is harmless.
-
-    Raises:
-        PermissionError: the run belongs to another user.
-        ForeignProcessError: the run's files name a process of another user.
+    A second request is harmless. Raises the errors of `_check_owner`.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     # A run that is starting gets a moment to write the agent's first event.
@@ -136,8 +127,7 @@ def _is_ending(state: RunState) -> bool:
 def send(process: ProcessId, number: int) -> bool:
     """Signal this process and wake it if it was stopped. Return False if it has ended, even if its pid was reused.
 
-    Raises:
-        PermissionError: it belongs to another user.
+    Raises PermissionError if it belongs to another user.
     """
     with _handle(process) as descriptor:
         if descriptor is None or not process.lives:  # checked after opening the handle: both refer to the same process
@@ -217,9 +207,8 @@ def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
 def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
     """Raise if a living process does not belong to the run's owner. `file`: a file of the run that the process writes.
 
-    Raises:
-        PermissionError: the run belongs to another user.
-        ForeignProcessError: the process belongs to another user.
+    Raises PermissionError if the run belongs to another user, and ForeignProcessError if the process belongs to another
+    user.
     """
     if is_of_owner(process, state.owner, file) or not process.lives:
         return

@@ -53,9 +53,8 @@ def _writes_to(pid: int, file: Path, owner: int) -> bool:
 def check_own_directory(directory: Path) -> None:
     """Raise if a directory belongs to another user, who could replace its files by links to ours.
 
-    Raises:
-        UsageError: the directory, or a link at its path, belongs to another user.
-        OSError: it cannot be reached.
+    Raises UsageError if the directory, or a link at its path, belongs to another user, and OSError if it cannot be
+    reached.
     """
     for uid in uids_of_file(directory):
         if not is_trusted_in(uid, directory):

@@ -209,13 +209,12 @@ class Progress:
         return State.RESTARTING if attempt.number else State.STARTING
 
     def process_of(self, global_rank: int) -> ProcessId | None:
-        """Return the identity of the rank's process in this attempt, or None."""
         start = self.current.starts.get(global_rank)
         return None if start is None else self._process(start.event.pid, start.event.started, start.server_index)
 
     @property
     def scheduler_process(self) -> ProcessId | None:
-        """The identity of MindSpore's scheduler process in this attempt, or None."""
+        """MindSpore's scheduler process in this attempt."""
         scheduler = self.current.scheduler
         if scheduler is None or scheduler.event is None:
             return None
@@ -231,16 +230,17 @@ class Progress:
         return (*self.past, self._current_attempt())
 
     def _current_attempt(self) -> Attempt:
+        now = self.current
         return Attempt(
-            number=self.current.number,
-            master_port=self.current.master_port,
-            started_ns=self.current.started_ns or self.first_ns or 0,
+            number=now.number,
+            master_port=now.master_port,
+            started_ns=now.started_ns or self.first_ns or 0,
             ended_ns=self.last_ns,
-            cause=self.current.ending.cause,
-            exits=tuple(self.current.exits.values()),
-            verdict=self.current.verdict,
-            killed=self.current.ending.killed,
-            allotment=self.current.allotment,
+            cause=now.ending.cause,
+            exits=tuple(now.exits.values()),
+            verdict=now.verdict,
+            killed=now.ending.killed,
+            allotment=now.allotment,
         )
 
     @property
@@ -286,7 +286,7 @@ class Progress:
         """Return the number of ranks of an attempt that count."""
         if allotment is None:
             return self.rank_count
-        return len(self._devices.intersection(allotment.devices) if self._devices is not None else allotment.devices)
+        return len(allotment.devices if self._devices is None else self._devices.intersection(allotment.devices))
 
     def _note_agent(self, event: events.AgentStarted, server_index: int) -> None:
         self.agents[server_index] = event.agent

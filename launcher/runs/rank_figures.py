@@ -71,11 +71,7 @@ class _Log:
 
 
 def pattern_of(text: str | None) -> Matcher | None:
-    """Compile the expression of --progress-regex that finds figures in lines. Return None for the built-in formats.
-
-    Raises:
-        UsageError: `text` is not a valid expression.
-    """
+    """Compile a --progress-regex that finds figures in lines; None means the built-in formats. Raises UsageError."""
     if text is None:
         return None
     from launcher.logs.figures import progress_regex  # noqa: PLC0415 - few runs have one
@@ -83,21 +79,14 @@ def pattern_of(text: str | None) -> Matcher | None:
     return progress_regex(text)
 
 
-def recorded_pattern(run_dir: RunDir) -> Matcher | None:
-    """Return the --progress-regex expression of a run, or None for the built-in formats. Never raises."""
-    text = read_fields(run_dir).get("progress_regex")
-    with suppress(UsageError):
-        return pattern_of(text if isinstance(text, str) else None)
-    return None
-
-
 def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
-    """Return the expression for `text`, or the one that the run was started with if `text` is None.
-
-    Raises:
-        UsageError: `text` is not a valid expression.
-    """
-    return recorded_pattern(run_dir) if text is None else pattern_of(text)
+    """Return the expression for `text`, or the recorded one of the run if `text` is None. Raises UsageError for `text`."""
+    if text is not None:
+        return pattern_of(text)
+    recorded = read_fields(run_dir).get("progress_regex")
+    with suppress(UsageError):
+        return pattern_of(recorded if isinstance(recorded, str) else None)
+    return None
 
 
 class FiguresReader:

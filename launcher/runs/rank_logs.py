@@ -36,12 +36,11 @@ class AttemptStarts:
         match event:
             case AttemptStarted(number=number):
                 self.attempt = number
-            case SchedulerStarted(log_offset=offset):
+            case SchedulerStarted() | RankStarted():
+                rank = event.global_rank if isinstance(event, RankStarted) else SCHEDULER
                 mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
-                self.note(SCHEDULER, max(0, offset - mark_bytes), self.attempt)
-            case RankStarted(global_rank=global_rank, log_offset=offset):
-                mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
-                self.note(global_rank, 0 if self._written_anew else max(0, offset - mark_bytes), self.attempt)
+                offset = 0 if self._written_anew else max(0, event.log_offset - mark_bytes)
+                self.note(rank, offset, self.attempt)
             case _:
                 pass
 
@@ -84,9 +83,8 @@ class RankLog:
         `wanted`: as in `RankLogs`. `arrivals`: the times of lines that contain no time.
         """
         self._global_rank = global_rank
-        self._log = log
+        self._log, self._reader = log, LineReader(global_rank)
         self._all_starts, self._starts = starts, starts.of(global_rank)
-        self._reader = LineReader(global_rank)
         self._clock = Clock(near_ns, arrivals)
         self._wanted = wanted
         self.before_read: Callable[[], None] = lambda: None  # called before each read by `present` and `blocks`
@@ -110,12 +108,12 @@ class RankLog:
             yield from self.lines(*chunk)
 
     def with_partial(self) -> Iterator[Line]:
-        """Yield the lines of `present`, and an unfinished last line."""
+        """Yield all finished lines up to the current end of the log, and an unfinished last line."""
         yield from self.present()
         yield from self.rest()
 
     def with_partial_from(self, marks: Collection[bytes]) -> Iterator[Line]:
-        """Yield the lines of `whole`, from the chunk before the first of `marks`; nothing if there is no mark.
+        """Yield the lines of `with_partial`, from the chunk before the first of `marks`; nothing if there is no mark.
 
         Searching a chunk is much cheaper than splitting it into lines.
         """
@@ -133,7 +131,7 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the text of `whole` in blocks of lines. Parts of long lines and an unfinished line have no newline."""
+        """Yield the text of `with_partial` in blocks of lines. Parts of long lines and an unfinished line have no newline."""
         reader = LineReader(self._global_rank, MAX_PIECE_BYTES)
         for chunk in self._present():
             for _, block in reader.blocks(*chunk):
@@ -261,7 +259,6 @@ class RankLogs:
 
     @property
     def _changes(self) -> Changes:
-        """The watcher of all logs, created on first use."""
         if self._watched is None:
             self._watched = Changes(self._growing)
         return self._watched
@@ -309,7 +306,6 @@ class RankLogs:
         return Follower(self._growing)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a log may have changed, for `seconds` at most."""
         self._changes.wait(seconds)
 
     def note_attempts(self) -> None:

@@ -84,11 +84,8 @@ class Removal:
     def remove(self, root: Path) -> str | None:
         """Remove a run. Return the reason if it must stay.
 
-        The directory is renamed first, so that no reader sees a run with missing files.
-
-        Raises:
-            FileNotFoundError: another process has removed it.
-            OSError: it cannot be removed, or only partly; the remaining files have a hidden name.
+        The directory is renamed first, so that no reader sees a run with missing files. Raises FileNotFoundError if
+        another process has removed it, and OSError if files remain, which then have a hidden name.
         """
         if name := continued_among([root], self._started_meanwhile()).get(root):
             return f"{name} continues it"

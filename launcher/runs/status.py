@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 
@@ -129,10 +129,8 @@ class RunState:
             start = self.progress.current.starts.get(global_rank)
             ended = self.progress.current.exits.get(global_rank)
             state = RankState.ENDED if ended else self._state_of(process)
-            look = RankLook(global_rank, state, process, start.time_ns if start else None, None)
-            if ended:
-                look = replace(look, ended_ns=ended.ended_ns, status=ended.status, reason=ended.reason)
-            yield look
+            end = (ended.ended_ns, ended.status, ended.reason) if ended else (None, None, None)
+            yield RankLook(global_rank, state, process, start.time_ns if start else None, *end)
 
     @property
     def lives(self) -> bool:
@@ -188,27 +186,30 @@ class RunStatusReader:
         """
         self._read()
         while True:
-            agent, agent_lives = self._progress.agent, self._alive()
+            agent = self._progress.agent
+            agent_lives = agent is not None and agent.lives
             head_lives = not agent_lives and self._progress.head is not None and self._progress.head.lives
             if not agent_lives and not self._progress.ended:
                 self._read()  # the last event may have been written between the two checks
             report = read_report(self.run_dir)
             if self._progress.agent == agent:
                 break
-        state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)
-        noted = self._engine_ranks.look() if self._engine_ranks else {}
-        owner = owner_of(self.run_dir, frozenset(self._events.uids))
+        state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)  # sets the engine
         return RunState(
-            self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part, owner
+            self.run_dir,
+            state,
+            self._progress,
+            report,
+            time.time_ns(),
+            engine=self._engine,
+            noted=self._engine_ranks.look() if self._engine_ranks else {},
+            part=self._part,
+            owner=owner_of(self.run_dir, frozenset(self._events.uids)),
         )
 
     def _read(self) -> None:
         for stamped in self._events.read():
             self._progress.take(stamped)
-
-    def _alive(self) -> bool:
-        agent = self._progress.agent
-        return agent is not None and agent.lives
 
     def _state(self, report: Report | None, *, agent_lives: bool, head_lives: bool) -> State:
         if report is not None:

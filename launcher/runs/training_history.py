@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher.core.events import Cause
 from launcher.core.frozen import frozen
@@ -20,7 +20,7 @@ from launcher.core.metrics import Record, StepMetrics
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import Attempt
-from launcher.runs.metrics_reader import Metrics, read_metrics
+from launcher.runs.metrics_reader import KINDS, Metrics, read_metrics
 from launcher.runs.record import continued_by
 
 MAX_RUNS = 1000  # in a chain of resumed runs
@@ -71,13 +71,8 @@ def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
 
 def own_course(metrics: Metrics, below: float = inf) -> Metrics:
     """Return a run's metrics without records that a later attempt replaced, for steps below `below`."""
-    return replace(
-        metrics,
-        steps=tuple(standing(metrics.steps, metrics.steps, below)),
-        validations=tuple(standing(metrics.validations, metrics.steps, below)),
-        saved=tuple(standing(metrics.saved, metrics.steps, below)),
-        stages=tuple(standing(metrics.stages, metrics.steps, below)),
-    )
+    records: dict[str, Any] = {kind: tuple(standing(getattr(metrics, kind), metrics.steps, below)) for kind in KINDS}
+    return replace(metrics, **records)
 
 
 def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
@@ -89,13 +84,8 @@ def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] 
     for earlier, continued in runs_before(run_dir):
         first = course.steps[0].step if course.steps else continued.step + 1
         before = own_course(read(earlier.metrics), first)
-        course = replace(
-            course,
-            steps=before.steps + course.steps,
-            validations=before.validations + course.validations,
-            saved=before.saved + course.saved,
-            stages=before.stages + course.stages,
-        )
+        records: dict[str, Any] = {kind: getattr(before, kind) + getattr(course, kind) for kind in KINDS}
+        course = replace(course, **records)
     return course
 
 

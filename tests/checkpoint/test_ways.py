@@ -10,7 +10,6 @@ from launcher.checkpoint.file_layout import (
     OWNED,
     SLICES,
     WAYS,
-    name_of_rank,
     planned_files,
     rank_of,
 )
@@ -53,5 +52,5 @@ def test_what_needs_no_other_rank():
 
 def test_whose_file_it_is():
     """Other files are of no rank."""
-    assert [rank_of(name_of_rank(rank)) for rank in (0, 7, 10)] == [0, 7, 10]
+    assert [rank_of(f"rank{rank}.safetensors") for rank in (0, 7, 10)] == [0, 7, 10]
     assert [rank_of(name) for name in ("model.safetensors", "rank01.safetensors", "rank1.part")] == [None] * 3

@@ -5,17 +5,8 @@ import os
 
 import pytest
 
-from launcher.core.metrics import append, to_line
-from launcher.runs.metrics_reader import (
-    MAX_LINE_BYTES,
-    MetricsReader,
-    Saved,
-    StageShares,
-    StepMetrics,
-    Validation,
-    from_line,
-    read_metrics,
-)
+from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append, to_line
+from launcher.runs.metrics_reader import MAX_LINE_BYTES, MetricsReader, from_line, read_metrics
 
 
 @pytest.fixture

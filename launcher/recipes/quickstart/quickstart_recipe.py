@@ -94,11 +94,9 @@ def own_layout(settings: QuickstartSettings, layout: Layout) -> Layout:
 
 
 def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
-    """Raise if the layout or a strategy does not fit.
+    """Raise RefusedLayoutError if the mode does not support the layout, or the batch is not divisible.
 
-    Raises:
-        RefusedLayoutError: the mode does not support the layout, or the batch is not divisible.
-        UsageError: a strategy names an unknown operator, or does not fit the operator or the devices.
+    Raises UsageError if a strategy names an unknown operator, or does not fit the operator or the devices.
     """
     rows = settings.train.batch_size
     check_mode(settings.parallel.mode, settings.strategies, layout)

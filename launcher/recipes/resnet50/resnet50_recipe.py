@@ -110,11 +110,9 @@ def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
 
 
 def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise if the mode does not support the layout, or a rank has too few images for batch norm.
+    """Raise RefusedLayoutError if the mode does not support the layout, or a rank has too few images for batch norm.
 
-    Raises:
-        RefusedLayoutError: the layout does not fit; the message names the nearest values that fit.
-        UsageError: as in `check_early_stopping`.
+    The message names the nearest values that fit. Raises UsageError as `check_early_stopping` does.
     """
     mode = settings.parallel.mode
     check_mode(mode, settings.strategies, layout, micro_batches=mode in REPLICATED)

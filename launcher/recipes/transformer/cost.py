@@ -91,9 +91,7 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
     """Return the stages of `pp` pipeline-parallel ranks, from `parallel.stages` or balanced by cost.
 
     With v chunks of layers per rank there are v `pp` stages, and rank i has the stages i, `pp` + i, 2 `pp` + i, ...
-
-    Raises:
-        RefusedLayoutError: there are fewer parts than stages, or `parallel.stages` does not fit.
+    Raises RefusedLayoutError if there are fewer parts than stages, or `parallel.stages` does not fit.
     """
     encoder_layers, decoder_layers = settings.model.encoder_layers, settings.model.decoder_layers
     layer_count = encoder_layers + decoder_layers
