@@ -17,9 +17,8 @@ from launcher.checkpoint.index import (
     index_text,
     name_of,
     read_index,
-    schema_of,
+    with_schema,
 )
-from launcher.checkpoint.replicas import has_copies
 from launcher.checkpoint.strategy_file import strategy_text
 from launcher.checkpoint.tensors import write_digested
 from launcher.core.atomic import write_text
@@ -33,7 +32,7 @@ def finish(directory: Path, index: Index) -> None:
     """
     strategy = write_digested(directory / STRATEGY, [strategy_text(index).encode()], synced=True)
     files = {**index.files, STRATEGY: strategy}
-    content = index_text(_with_schema(dataclasses.replace(index, files=files))).encode()
+    content = index_text(with_schema(dataclasses.replace(index, files=files))).encode()
     index_of(content, directory / INDEX)  # raises
     write_digested(directory / INDEX, [content], synced=True)
     for path in list(directory.iterdir()):
@@ -49,7 +48,7 @@ def record_validation(checkpoint: Path, loss: float | None, validations: Validat
     """
     known = loss if loss is not None and math.isfinite(loss) else None
     index = dataclasses.replace(read_index(checkpoint), validation_loss=known, validations=validations)
-    write_text(checkpoint / INDEX, index_text(_with_schema(index)))
+    write_text(checkpoint / INDEX, index_text(with_schema(index)))
 
 
 def set_aside(directory: Path, step: int) -> Path | None:
@@ -65,8 +64,3 @@ def set_aside(directory: Path, step: int) -> Path | None:
     if aside.exists():
         shutil.rmtree(aside)
     return newest.rename(aside)
-
-
-def _with_schema(index: Index) -> Index:
-    """Return the index with the oldest schema that can express it."""
-    return dataclasses.replace(index, schema=schema_of(index, has_copies=has_copies(index.files)))

@@ -24,7 +24,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -293,13 +293,16 @@ def kinds_in(file: str, index: Index) -> tuple[str, ...]:
     return KINDS_OF_BUFFERS if file == BUFFERS else index.kinds
 
 
-def schema_of(index: Index, *, has_copies: bool) -> int:
-    """Return the oldest schema that can express an index."""
+def with_schema(index: Index) -> Index:
+    """Return an index with the oldest schema that can express it."""
+    boxes = [box for file in index.files.values() for box in file.boxes]
     if index.validations != NOT_VALIDATED:
-        return SCHEMA_OF_VALIDATIONS
-    if index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
-        return SCHEMA_OF_KINDS
-    return SCHEMA_OF_COPIES if has_copies else SCHEMA
+        schema = SCHEMA_OF_VALIDATIONS
+    elif index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
+        schema = SCHEMA_OF_KINDS
+    else:
+        schema = SCHEMA_OF_COPIES if len(boxes) > len(set(boxes)) else SCHEMA
+    return replace(index, schema=schema)
 
 
 def _is_within(box: Box, shape: tuple[int, ...]) -> bool:

@@ -9,11 +9,6 @@ from launcher.checkpoint.index import DamagedError, Index, PartFile, damage_of, 
 from launcher.core.errors import UnreadableError
 
 
-def has_copies(files: Mapping[str, PartFile]) -> bool:
-    boxes = [box for file in files.values() for box in file.boxes]
-    return len(boxes) > len(set(boxes))
-
-
 def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
     """Return intact files that contain every box, and a line per damaged file that names its replacement.
 

@@ -38,9 +38,6 @@ class Bounds:
             return "not finite"
         if self.minimum is not None and value < self.minimum:
             return f"below {self.minimum:g}"
-        return self._above(value)
-
-    def _above(self, value: Any) -> str | None:
         if self.maximum is not None and value > self.maximum:
             return f"above {self.maximum:,}"
         return None if self.below is None or value < self.below else f"not below {self.below:g}"
@@ -125,11 +122,13 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
             continue
         if assignment.name not in known:
             names = (*known, *(f"{section}.NAME" for section in chosen))
-            hint = (
-                did_you_mean(_suggestions(assignment.name, known) or _suggested_entries(of, entry, chosen))
-                or f"known settings: {', '.join(names)}"
+            # For a mistyped section with names chosen by the user, such as `strategy` for `strategies`: the entry there.
+            entries_near = [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
+            hint = did_you_mean(_suggestions(assignment.name, known) or entries_near)
+            raise UsageError(
+                f"{assignment.where}: unknown setting {assignment.name}",
+                hint=hint or f"known settings: {', '.join(names)}",
             )
-            raise UsageError(f"{assignment.where}: unknown setting {assignment.name}", hint=hint)
         field = known[assignment.name]
         values.setdefault(of, {})[entry] = checked(assignment.name, assignment.value, field, where=assignment.where)
     return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
@@ -187,11 +186,6 @@ def _suggestions(name: str, known: Mapping[str, object]) -> Sequence[str]:
     for setting_name in known:
         names.setdefault(setting_name.partition(".")[2], []).append(setting_name)
     return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
-
-
-def _suggested_entries(of: str, entry: str, chosen: Mapping[str, object]) -> list[str]:
-    """Return the name in a section whose name is similar to `of`, such as `strategy` for `strategies`."""
-    return [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
 
 
 def as_toml(value: Any) -> str:

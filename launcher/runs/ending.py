@@ -150,10 +150,9 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
     orphans = {global_rank: Orphan.of(process, state.owner) for global_rank, process in living.items()}
     grace_s = 0.0
     if not kill:
-        try:
+        grace_s = DEFAULT_GRACE_S
+        with suppress(UnreadableError):
             grace_s = read_recorded(watch.run_dir).grace_s
-        except UnreadableError:
-            grace_s = DEFAULT_GRACE_S
         _ask_all(orphans, signal.SIGTERM)
         _wait_for_ends(orphans, min(deadline, time.monotonic() + grace_s))
     stubborn = [global_rank for global_rank, each in orphans.items() if each.process.lives]
@@ -207,8 +206,7 @@ def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
 def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
     """Raise if a living process does not belong to the run's owner. `file`: a file of the run that the process writes.
 
-    Raises PermissionError if the run belongs to another user, and ForeignProcessError if the process belongs to another
-    user.
+    Raises PermissionError if the run belongs to another user, and otherwise ForeignProcessError.
     """
     if is_of_owner(process, state.owner, file) or not process.lives:
         return
@@ -246,18 +244,15 @@ def _wait_for_end(process: ProcessId, limit_s: float) -> None:
 @contextmanager
 def _handle(process: ProcessId) -> Iterator[int | None]:
     """Yield a pidfd of a process; None if the process does not exist, -1 if pidfds are not supported."""
-    if not hasattr(os, "pidfd_open"):
-        yield -1
-        return
+    descriptor: int | None = -1  # if it is not Linux, a kernel before 5.3, or a sandbox that forbids it
     try:
-        descriptor = os.pidfd_open(process.pid)
+        descriptor = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
     except ProcessLookupError:
-        yield None
-        return
-    except OSError:  # a kernel before 5.3, or a sandbox that forbids it
-        yield -1
-        return
+        descriptor = None
+    except OSError:
+        pass
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        if descriptor is not None and descriptor >= 0:
+            os.close(descriptor)

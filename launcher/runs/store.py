@@ -211,11 +211,11 @@ def _why_no_run(directory: Path) -> str:
     return f"{escaped(str(directory))} has no run.json{hint}"
 
 
-def _known(runs_dir: Path, limit: int = 3) -> str:
+def _known(runs_dir: Path) -> str:
     names = newest_first(runs_dir)
     if not names:
         return f"{runs_dir} contains no runs; choose another directory with `--runs-dir`"
-    return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:limit]))}"
+    return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:3]))}"
 
 
 def _listed(names: Sequence[str]) -> str:

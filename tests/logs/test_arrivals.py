@@ -5,7 +5,7 @@ import os
 import pytest
 
 from launcher.core.line_times import RECORD
-from launcher.logs import line_times as arrivals_module
+from launcher.logs import times as arrivals_module
 from launcher.logs.lines import Line
 from launcher.logs.times import APART_NS, Arrivals, Clock
 

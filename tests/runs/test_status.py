@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
-from launcher.core.machine.proc import identify
+from launcher.core.machine.proc import ProcessId, identify
 from launcher.core.run_report import Report
 from launcher.runs import status
 from launcher.runs.engine_ranks import note_process
@@ -115,16 +115,6 @@ def test_strange_lines_are_passed_over(tmp_path):
     assert look(run_dir).state is State.UNKNOWN
 
 
-class Hesitating(RunStatusReader):
-    """Between reading events and looking for the agent it lets the agent say its last word and go."""
-
-    def _alive(self):
-        if not self.run_dir.root.joinpath("said").exists():
-            self.run_dir.root.joinpath("said").touch()
-            acted_run.append(self.run_dir, AgentEnded(Cause.FINISHED, 0))
-        return super()._alive()
-
-
 @pytest.mark.parametrize("count", [1 << 62, -1, 1 << 17])
 def test_a_run_of_more_ranks_than_there_can_be(tmp_path, count):
     """Nobody looks at each of them."""
@@ -135,10 +125,16 @@ def test_a_run_of_more_ranks_than_there_can_be(tmp_path, count):
     assert (state.state, states(state)) == (State.UNKNOWN, [])
 
 
-def test_a_last_word_between_reading_and_looking_counts(tmp_path):
+def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
     """An agent that has just gone is not taken for one that was killed."""
     run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), None, 1)])
-    assert Hesitating(run_dir).look().state is State.FINISHED
+
+    def end(_process):
+        acted_run.append(run_dir, AgentEnded(Cause.FINISHED, 0))
+        return False
+
+    monkeypatch.setattr(ProcessId, "lives", property(end))
+    assert look(run_dir).state is State.FINISHED
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from launcher.core import events
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
+from launcher.core.machine.proc import ProcessId
 from launcher.core.metrics import Saved, StepMetrics, Validation
 from launcher.core.run_report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.runs import timeline as timeline_module
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline, timeline
 from tests.programs import acted_run
 from tests.programs.acted_run import me, someone_gone
@@ -172,23 +172,16 @@ def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, told):
     assert (found.ended_ns, found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, None, ["running"])
 
 
-class Hesitating(timeline_module._EventsSeen):
-    """Between reading events and looking for the agent it lets the agent say its last word and go."""
-
-    run_dir: acted_run.RunDir
-
-    @property
-    def agent_lives(self):
-        with self.run_dir.events.open("a") as file:
-            file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0))))
-        return super().agent_lives
-
-
 def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
     """The end is when the agent said so, not its last word but one."""
     run_dir = make(tmp_path, *begun(started=0))
-    monkeypatch.setattr(Hesitating, "run_dir", run_dir, raising=False)
-    monkeypatch.setattr(timeline_module, "_EventsSeen", Hesitating)
+
+    def end(_process):
+        with run_dir.events.open("a") as file:
+            file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0))))
+        return False
+
+    monkeypatch.setattr(ProcessId, "lives", property(end))
     assert timeline(run_dir, ()).ended_ns == 30
 
 

@@ -110,24 +110,16 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
         return stages_of((*counts, last - 1), encoder_layers)
     written = f"parallel.stages = {list(by_hand)}"
     if len(by_hand) != count:
-        raise RefusedLayoutError(
-            f"{written} has {len(by_hand)} stages, but pp = {pp}{in_chunks}",
-            hint=_pp_for(by_hand, settings) or f"give {count} numbers",
-        )
+        possible = (len(by_hand), len(by_hand) // settings.parallel.interleave)
+        fitting = (each for each in possible if each and each * settings.parallel.chunks(each) == len(by_hand))
+        hint = next((f"use `--pp {each}`" for each in fitting), f"give {count} numbers")
+        raise RefusedLayoutError(f"{written} has {len(by_hand)} stages, but pp = {pp}{in_chunks}", hint=hint)
     if sum(by_hand) != layer_count:
         raise RefusedLayoutError(
             f"{written} has {sum(by_hand)} layers, but {model}",
             hint="use `--set parallel.stages=[]` to balance stages by cost",
         )
     return stages_of(by_hand, encoder_layers)
-
-
-def _pp_for(by_hand: Sequence[int], settings: TransformerSettings) -> str | None:
-    """Return a hint with the number of pipeline stages that fits `by_hand`, or None if none fits."""
-    for pp in (len(by_hand), len(by_hand) // settings.parallel.interleave):
-        if pp > 0 and pp * settings.parallel.chunks(pp) == len(by_hand):
-            return f"use `--pp {pp}`"
-    return None
 
 
 def stage_costs(settings: TransformerSettings, stages: Sequence[Stage]) -> tuple[int, ...]:

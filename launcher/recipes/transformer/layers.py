@@ -59,13 +59,8 @@ def settings_by(
     layers = [Layer() for _ in range(encoder_layers + decoder_layers)]
     for offset, count in ((0, encoder_layers), (encoder_layers, decoder_layers)):
         for layer_id in range(count):
-            lambda_func(
-                layers[offset + layer_id],
-                layer_id=layer_id,
-                offset=offset,
-                parallel_config=parallel_config,
-                layers=count,
-            )
+            arguments = {"layer_id": layer_id, "offset": offset, "layers": count, "parallel_config": parallel_config}
+            lambda_func(layers[offset + layer_id], **arguments)
     chosen = [layer.pipeline_stage for layer in layers if layer.pipeline_stage is not None]
     if chosen and len(chosen) < len(layers):
         missing = next(number for number, layer in enumerate(layers) if layer.pipeline_stage is None)

@@ -109,7 +109,6 @@ def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
 
 
 def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
-    """Return the predicted fraction of a step that ranks wait for the pipeline, averaged over ranks."""
     return 1 - sum(predicted_busy(settings, layout.pp, layout.micro_batches)) / layout.pp
 
 
