@@ -29,8 +29,6 @@ BOXES = {"rank0": (UPPER, NORM), "rank1": (LOWER, NORM), "rank2": (UPPER, NORM),
 
 @pytest.fixture(name="checkpoint")
 def _checkpoint(tmp_path):
-    """Gives a function that writes a checkpoint of the boxes of each file."""
-
     def write(boxes=BOXES, **other):
         path = tmp_path / "step-40"
         path.mkdir()
@@ -56,7 +54,6 @@ def damaged(checkpoint, *ranks):
 
 
 def test_the_file_of_the_same_slice_serves(checkpoint):
-    """And is read first, though others hold some of its boxes, too."""
     files, lines = damaged(checkpoint(), 1)
     assert lines == ["rank1 is damaged; its slice is read from rank3.safetensors"]
     assert list(files) == ["rank3.safetensors", "rank0.safetensors", "rank2.safetensors", TOKENIZER]
@@ -74,7 +71,6 @@ def test_several_may_be_lost(checkpoint):
 
 
 def test_some_of_a_slice_is_not_enough(checkpoint):
-    """What all ranks hold alike is still there, the other boxes are not."""
     with pytest.raises(DamagedError, match="no intact replica"):
         damaged(checkpoint({name: BOXES[name] for name in ("rank0", "rank1")}), 1)
 
@@ -86,7 +82,6 @@ def test_where_nothing_is_read_from_nothing_is_lost(checkpoint):
 
 
 def test_findings_name_every_file(checkpoint):
-    """And end with what they come to."""
     path = checkpoint()
     assert findings(path) == []
     (path / "rank1.safetensors").write_bytes(b"")
@@ -110,7 +105,6 @@ def test_without_its_index_it_is_still_a_checkpoint(checkpoint, tmp_path):
 
 
 def test_an_older_index_is_read(checkpoint):
-    """One without copies, as all were before."""
     boxes = {"rank0": (UPPER, NORM), "rank1": (LOWER,)}
     index = read_index(checkpoint(boxes, schema=1))
     assert (index.schema, with_schema(index).schema) == (1, 1)

@@ -71,7 +71,6 @@ def test_what_else_is_another_state(difference, facts):
 
 
 def test_parameters_and_shapes(difference):
-    """Of those that both have in one shape, values are compared."""
     found = difference(shapes={"head": (3, 2), "word": (3,)})
     assert (found.only_first, found.only_second) == (("norm",), ("word",))
     assert [(fact.name, fact.first, fact.second) for fact in found.shapes] == [("head", (2, 3), (3, 2))]
@@ -79,8 +78,6 @@ def test_parameters_and_shapes(difference):
 
 
 def test_the_largest_difference(difference):
-    """It is that of all elements, absolute and relative, not of the same one."""
-
     def change(first, second):
         first["head"][1][:] = type(first["head"][1])("f", [100, 2, 0, 1, -1, 5])
         second["head"][1][:] = type(first["head"][1])("f", [104, 3, 0, 1, 1, 5])

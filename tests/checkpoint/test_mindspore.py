@@ -41,7 +41,6 @@ def test_what_is_written_is_read(path):
 
 
 def test_pieces_of_one_tensor_are_joined(tmp_path):
-    """Each has the shape of the whole, as those of MindSpore have."""
     path = tmp_path / "model.ckpt"
     with path.open("wb") as file:
         for piece in (bytes(range(16)), bytes(range(16, 40))):

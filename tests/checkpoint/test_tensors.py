@@ -61,7 +61,6 @@ def opening(path):
 
 @given(st.data())
 def test_any_cut_is_joined(data):
-    """Blocks end anywhere."""
     shapes, dtype = data.draw(MODELS), data.draw(st.sampled_from(["F32", "F64"]))
     cut, values = data.draw(divided(shapes)), numbered(shapes, dtype)
     block = patch.object(tensors, "BLOCK_BYTES", data.draw(st.integers(8, 100)))
@@ -130,7 +129,6 @@ def test_a_damaged_file_is_found_before_anything_is_written(tmp_path, name):
 
 
 def test_a_copy_serves(tmp_path):
-    """Of a damaged file whose boxes stand in another one, too; it is told."""
     copied = dict.fromkeys(("rank0.safetensors", "rank2.safetensors"), HALVES["rank0.safetensors"])
     values = numbered(SHAPE)
     path = write(tmp_path / "step-5", SHAPE, values, {**HALVES, **copied})
@@ -154,7 +152,6 @@ def test_a_failure_leaves_nothing(tmp_path):
 
 
 def test_few_files_are_open_at_a_time(tmp_path):
-    """However many there are, and in whatever order they are read."""
     shapes = {"head": (8, 2)}
     rows = {f"rank{row}.safetensors": [NamedBox("head", Box((row, 0), (1, 2)))] for row in range(8)}
     values = numbered(shapes)

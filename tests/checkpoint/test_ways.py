@@ -43,7 +43,6 @@ def test_a_slice_is_of_one_place(way):
 
 
 def test_what_needs_no_other_rank():
-    """A rank's own part, and whatever there is of one rank alone."""
     assert all(file.is_a_part for file in planned_files(OWNED, Layout(dp=2, mp=2)))
     assert all(file.is_a_part for file in planned_files(SLICES, Layout(mp=2, pp=2)))
     assert [file.is_a_part for file in planned_files(INTEGRATED, Layout())] == [True]
@@ -51,6 +50,5 @@ def test_what_needs_no_other_rank():
 
 
 def test_whose_file_it_is():
-    """Other files are of no rank."""
     assert [rank_of(f"rank{rank}.safetensors") for rank in (0, 7, 10)] == [0, 7, 10]
     assert [rank_of(name) for name in ("model.safetensors", "rank01.safetensors", "rank1.part")] == [None] * 3

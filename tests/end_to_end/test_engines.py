@@ -92,7 +92,6 @@ def test_by_mpirun_on_two_hosts(two_hosts, training, expected, mpirun):
 
 
 def test_by_hand_on_two_hosts(two_hosts, training, expected):
-    """The same command on each; nobody says which server it is."""
     table = table_of(training.directory / "table.json", two_hosts.addresses())
     for host in ("h1", "h2"):
         training.start("--rank-table", table, before=(two_hosts.root / "on", host))
@@ -110,7 +109,6 @@ def test_by_slurm_on_two_hosts(two_hosts, training, expected, slurm_on_hosts):
 
 
 def test_training_under_mpirun_is_training_under_tlaunch_run(mpirun, settings, expected):
-    """The same losses, digit by digit."""
     done = mpirun.exec(RANKS, *LAYOUT, "--", *TRAINER, *settings)
     assert done.returncode == 0, done.stderr + mpirun.logs()[0]
     assert losses(mpirun.latest) == expected
@@ -173,7 +171,6 @@ def test_mpirun_on_a_host_with_ranks_gives_them_what_others_get(two_hosts, mpiru
 
 
 def test_hosts_that_are_told_different_ports_are_refused(two_hosts, mpirun, tmp_path):
-    """On a file system that both see; the host that came later says so."""
     table_of(tmp_path / "table.json", two_hosts.addresses(), 1)
     start = ["sh", "-c", 'exec "$@" --master-port 2345$OMPI_COMM_WORLD_RANK --rank-table table.json -- sleep 0.5', "sh"]
     done = mpirun(

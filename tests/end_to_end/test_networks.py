@@ -137,7 +137,6 @@ def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric
 
 
 def test_the_doctor_names_the_interface_that_it_measured(fabric):
-    """One that an option chooses besides the table's: that is risky."""
     options = ("--engine", "mpi", "--rank-table", fabric.table, "--json", "--env", "GLOO_SOCKET_IFNAME=eth0")
     done = fabric.from_hub("doctor", *options)
     assert done.returncode == 0, done.stderr
@@ -196,7 +195,6 @@ def test_open_mpi_5_does_not_hang_in_a_rank_that_the_mpirun_of_4_has_started(by_
 
 
 def test_the_doctor_tells_of_a_library_that_would_hang(by_name):
-    """As a note: ranks get what keeps them from it."""
     words = ("doctor", "--engine", "mpi", "--rank-table", by_name.table, "--no-links", "--json")
     done = by_name(*TLAUNCH, *words)
     assert done.returncode == 0, done.stderr

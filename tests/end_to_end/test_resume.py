@@ -47,7 +47,6 @@ def _whole(tmp_path_factory, small_text):
 
 
 def test_another_layout_goes_on(whole, small_text, tmp_path):
-    """By the path of a checkpoint, by a run's name, and by itself."""
     losses, runs_dir = whole
     run = (runs_dir / "latest").resolve()
     newest, *_, oldest = checkpoints_in(run / "checkpoints")
@@ -85,7 +84,6 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
 
 
 def test_where_nothing_is_left_to_train_that_is_said_and_the_model_validated(whole, small_text, tmp_path):
-    """As by a person who takes train.steps for the number of further ones."""
     _, runs_dir = whole
     first = min(path for path in runs_dir.iterdir() if path.name != "latest")
     losses, log = train(tmp_path, small_text, "--devices", 1, "--resume", first)
@@ -196,7 +194,6 @@ def test_signals_save_and_nothing_is_lost(small_text, tmp_path, wait_until):
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_as_it_is(small_text, tmp_path, wait_until):
-    """The training goes on after it, or ends by SIGTERM."""
     process = begin(tmp_path, small_text, "--set", "train.steps=100000", "--set", "train.epochs=100000")
     run = tmp_path / "latest"
     try:

@@ -162,7 +162,6 @@ def test_after_a_lost_agent_a_restart_goes_on(run):
 
 
 def test_no_rank_starts_again_beside_those_of_a_server_whose_connection_was_reset(run):
-    """Its agent lives, ends its ranks by itself, and they take their grace."""
     program = run.directory / "stubborn.py"
     ignoring = "import os, signal\nif os.environ['RANK'] in '23':\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     program.write_text(ignoring + PROGRAM.read_text())
@@ -237,7 +236,6 @@ def test_servers_in_another_order_take_their_own_places(run):
 
 
 def test_a_full_disk_on_one_server_is_named(run):
-    """Where the run directory cannot be filled, nothing starts anywhere."""
     full = run.directory / "full"
     full.mkdir()
     run.hosts.on("h2", "mount", "-t", "tmpfs", "-o", "size=64k", "none", full)

@@ -125,7 +125,6 @@ def test_one_task_of_srun_may_start_all_servers(cluster):
 
 
 def test_ranks_are_where_the_table_wants_them(cluster):
-    """Whatever Slurm's own order of its nodes is."""
     table = table_of(cluster.directory / "table.json", {"n3": [0, 1], "n1": [2]})
     out, code = cluster.end(cluster.start("--rank-table", table, nodes=3, asked=("--cpus-per-task=2",)))
     assert code == 0, out
@@ -134,7 +133,6 @@ def test_ranks_are_where_the_table_wants_them(cluster):
 
 
 def test_a_rank_that_fails_is_told_with_its_server(cluster):
-    """Once; the ranks of other nodes are ended too."""
     out, code = cluster.end(cluster.start("--devices", 2, words=("raise", "3"), asked=("--exclusive",)))
     assert code == 1, out
     assert (out.count("error: "), out.count("CPU")) == (1, 0), out
@@ -211,7 +209,6 @@ def test_stacks_shows_the_ranks_of_all_nodes_and_a_signal_of_the_batch_shell_rea
 
 
 def test_a_rendered_script_is_handed_to_sbatch(cluster):
-    """The run has the job's number in its name."""
     words = ("--devices", 2, "--name", "t", "--runs-dir", cluster.runs, "--max-restarts", 1, "--submit")
     done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", sys.executable, PROGRAM, "live", "0.3")
     job = done.stdout.strip()
@@ -223,7 +220,6 @@ def test_a_rendered_script_is_handed_to_sbatch(cluster):
 
 
 def test_what_sbatch_refuses_is_told_in_its_words(cluster):
-    """With its exit code; nothing is queued."""
     words = ("--devices", 2, "--nodes", 99, "--submit")
     done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", "true", check=False)
     assert done.returncode == 1

@@ -72,8 +72,6 @@ def log(tmp_path):
 
 @pytest.fixture
 def zone(monkeypatch):
-    """Gives a function that changes the zone of this machine."""
-
     def change(name):
         monkeypatch.setenv("TZ", name)
         _new_zone()

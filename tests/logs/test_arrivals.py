@@ -39,7 +39,6 @@ def test_a_byte_came_by_the_first_look_that_saw_it(noted):
 
 
 def test_nothing_is_known_without_records(noted):
-    """Of a run without an agent. Where they begin, the last write tells."""
     assert noted.reader.of(0) is None
     assert noted(size=5).of(0) == WRITTEN
     assert noted((10, 6), size=6).of(5) == 10

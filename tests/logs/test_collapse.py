@@ -119,7 +119,6 @@ def test_a_group_of_exceptions_is_one_piece():
 
 @pytest.mark.parametrize("text", [OF_NETWORK, OF_DATASET])
 def test_an_exception_with_sections_is_one_piece(text):
-    """Though another rank writes meanwhile, and whatever comes behind it."""
     lines = text.splitlines()
     told = collapsed([*lines, "step 2"], [f"other {number}" for number in range(8)])
     assert [each[4:] for each in told if each.startswith("[0]")] == [*lines, "step 2"]
@@ -128,7 +127,6 @@ def test_an_exception_with_sections_is_one_piece(text):
 
 
 def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
-    """Its step 2 is not taken for the others' step 1, though the words are the same."""
     steps = [f"step {step} loss {step * 0.7:.2f}" for step in range(1, 50)]
     lines = collapsed(steps, steps[1:], steps)
     assert lines[-40:] == [f"[0-2] {text}" for text in steps[-40:]]
@@ -151,7 +149,6 @@ def training(rank, generator, steps):
 
 
 def test_a_training_of_eight_ranks():
-    """Not one line that all have written is torn apart."""
     texts = {rank: list(training(rank, random.Random(rank), 300)) for rank in range(8)}
     lines = list(collapse(in_turns(texts), texts))
     by_ranks = Counter(len(each.ranks) for each in lines)
@@ -174,7 +171,6 @@ def assert_whole(lines, texts):
 @settings(max_examples=50)
 @given(TEXTS)
 def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
-    """However little the ranks have in common."""
     assert_whole(list(collapse(in_turns(dict(enumerate(texts))), range(len(texts)))), texts)
 
 
@@ -228,7 +224,6 @@ def test_a_rank_that_lags_behind_is_shown_by_itself():
 
 
 def test_no_line_waits_for_more_than_two_windows():
-    """Whatever the ranks write."""
     generator = random.Random(3)
     collapser = Collapser(range(4))
     put_at, waited = {rank: [] for rank in range(4)}, []
@@ -245,7 +240,6 @@ def test_no_line_waits_for_more_than_two_windows():
 
 @pytest.mark.parametrize(("count", "chars"), [(MAX_LINES_OF_RANK + 50, 1), (400, 1 << 16)])
 def test_too_many_lines_do_not_wait(count, chars):
-    """Memory is bounded while one rank writes much and another nothing."""
     collapser = Collapser([0, 1])
     put(collapser, *(line(0, "x" * chars) for _ in range(count)))
     given = len(collapser.take(0))
@@ -259,7 +253,6 @@ def test_too_many_lines_do_not_wait(count, chars):
 @settings(max_examples=50)
 @given(TEXTS, st.data())
 def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
-    """In whatever portions they come."""
     collapser = Collapser(range(len(texts)))
     left = {rank: list(some) for rank, some in enumerate(texts)}
     lines, now = [], 0
@@ -309,7 +302,6 @@ def test_a_straggler_stands_by_itself():
 
 @pytest.mark.parametrize(("minute", "ranks"), [(2, [(0,), (1, 2)]), (1, [(0, 1, 2)])])
 def test_a_rank_that_was_first_by_far_stands_by_itself(minute, ranks):
-    """Though most came later."""
     lines = [at(0, 0, "ready"), at(1, minute, "ready"), at(2, minute, "ready")]
     assert [each.ranks for each in collapse(lines, range(3))] == ranks
 
@@ -347,7 +339,6 @@ RED = "\x1b[31mloss 1\x1b[0m"
     ([RED, "loss 1", "\x1b[31mloss 2\x1b[0m"], "loss 1..2"),
 ])  # fmt: skip
 def test_numbers_that_differ_become_ranges(texts, one):
-    """As they are written; equal ones stay."""
     lines = lines_of(*texts)
     assert len({line.identity for line in lines}) == 1
     assert folded(lines) == one
@@ -388,7 +379,6 @@ def test_numbers_of_each_rank_alone_do_not_count():
 
 
 def test_a_number_that_stops_growing_evenly_counts_no_more():
-    """It was taken for a counter by accident."""
     kinds = Kinds()
     for value in (1, 2, 3, 4, 5, 9, 2):
         lines = lines_of(*[f"queue {value}"] * 2, kinds=kinds)
@@ -398,7 +388,6 @@ def test_a_number_that_stops_growing_evenly_counts_no_more():
 
 
 def test_what_is_known_is_bounded(monkeypatch):
-    """The kinds of lines that came last are kept."""
     monkeypatch.setattr(alike_module, "MAX_KINDS", 10)
     kinds = Kinds()
     often = kinds.of("often")

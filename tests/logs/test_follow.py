@@ -24,7 +24,6 @@ from .conftest import append
 
 @pytest.fixture
 def follow():
-    """Gives a function that follows logs, by rank."""
     made = []
 
     def follower_of(logs):
@@ -51,7 +50,6 @@ def poll(follower, **options):
 
 
 def test_a_log_that_does_not_exist_yet(log, follower):
-    """It is waited for, then read from its start."""
     assert poll(follower) == []
     append(log, b"one\ntwo\n")
     seen = []
@@ -61,7 +59,6 @@ def test_a_log_that_does_not_exist_yet(log, follower):
 
 
 def test_an_unfinished_line_waits_for_its_end(log, follower):
-    """Half a line is not shown before it is whole, or nobody writes any more."""
     append(log, b"hal")
     assert poll(follower) == []
     append(log, b"f\nlast")
@@ -70,7 +67,6 @@ def test_an_unfinished_line_waits_for_its_end(log, follower):
 
 
 def test_a_line_without_end_is_given_in_pieces(log, follower):
-    """Memory stays bounded, and no byte is lost."""
     append(log, b"x" * (5 * PIECE_BYTES + 7) + b"\nnext\n")
     lines = [line for _, line in poll(follower, ended=True)]
     assert lines[-1] == "next"
@@ -138,7 +134,6 @@ def test_a_line_longer_than_what_is_kept(log, follower):
     st.lists(st.text(st.characters(exclude_categories=["C"])), max_size=20), st.lists(st.integers(0, 400), max_size=8)
 )
 def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
-    """Wherever the writes are cut, the lines are those of the whole text."""
     log = tmp_path_factory.mktemp("follow") / "train.log"
     data = "".join(f"{line}\n" for line in lines).encode()
     with closing(Follower({0: GrowingLog(log)})) as follower:
@@ -167,7 +162,6 @@ def test_what_others_do_not_need_is_not_left_out(follow, tmp_path):
 
 @pytest.fixture
 def watch(tmp_path):
-    """A function that watches files of a directory."""
     made = []
 
     def changes_of(*names):
@@ -259,7 +253,6 @@ def test_a_file_that_is_replaced(watched, tmp_path, how):
 
 
 def test_waiting_ends_with_a_change(watched, tmp_path):
-    """Long before its time."""
     append(tmp_path / "a")
     changes = watched("a")
     settle(changes)
@@ -283,7 +276,6 @@ def test_a_writer_wakes_nobody_who_has_much_to_read(watch, tmp_path):
 
 
 def test_a_thousand_files(watch, tmp_path):
-    """Each is told of by itself, and costs no descriptor."""
     for number in range(1024):
         append(tmp_path / str(number))
     changes = watch(*map(str, range(1024)))
@@ -294,7 +286,6 @@ def test_a_thousand_files(watch, tmp_path):
 
 
 def test_without_inotify_files_are_looked_at(watch, tmp_path):
-    """A limit on its instances or watches costs speed alone."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     append(tmp_path / "a")
     try:

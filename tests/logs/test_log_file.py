@@ -38,7 +38,6 @@ def start_of_last(path, count):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([b"ab", b"\n", b"c" * 40_000])).map(b"".join), st.integers(0, 12))
 def test_the_last_lines_are_those_of_the_whole_log(log, data, count):
-    """However long they are; an unfinished last one is one of them."""
     log.write_bytes(data)
     kept = data.splitlines(keepends=True)[-count:] if count else []
     assert data[start_of_last(log, count) :] == b"".join(kept)
@@ -46,7 +45,6 @@ def test_the_last_lines_are_those_of_the_whole_log(log, data, count):
 
 @pytest.mark.parametrize("odd", [0, 1])
 def test_lines_are_counted_across_chunks(log, odd):
-    """None is counted twice or not at all, wherever a chunk or a step begins."""
     data = b"x" * odd + b"a\n" * 1_500_000
     for written in (data, data[:-1]):
         log.write_bytes(written)
@@ -65,7 +63,6 @@ def test_the_last_lines_are_found_without_reading_the_rest(log):
 
 
 def test_no_byte_is_read_twice(log):
-    """Also where most of the log is wanted."""
     log.write_bytes(b"0123456789abcde\n" * 500_000)
     before = bytes_read()
     assert start_of_last(log, 499_999) == 16
@@ -113,7 +110,6 @@ def test_the_last_bytes(log):
 
 
 def test_the_last_lines_are_safe_to_show_and_short(log):
-    """Only the end of a long log is looked at."""
     log.write_bytes(b"line\n" * 100_000 + b"\x1b[2Jred\xff\n" + b"y" * 9000)
     before, odd, long = last_lines(log, 3)
     assert (before, odd, long[:3]) == ("line", "red\ufffd", "yyy")
@@ -128,7 +124,6 @@ def test_the_last_lines_are_safe_to_show_and_short(log):
     ("\n \n", 3, 0, []), ("", 3, 0, []), ("\n\nonly", 1, 0, ["only"]), ("one\ntwo\n\n\n", 1, 0, ["two"]),
 ])  # fmt: skip
 def test_the_last_lines(log, text, count, offset, lines):
-    """None from before an offset."""
     log.write_text(text)
     assert last_lines(log, count, offset=offset) == lines
 
@@ -163,7 +158,6 @@ def all_new(growing, limit_bytes=1 << 16):
 
 
 def test_what_is_appended_is_read_once(log, growing):
-    """From before the log exists."""
     assert (growing.read(), growing.position, growing.unread_bytes) == ((0, b""), 0, 0)
     append(log, b"one\ntw")
     assert growing.unread_bytes == 6
@@ -176,7 +170,6 @@ def test_what_is_appended_is_read_once(log, growing):
 
 @pytest.mark.parametrize("again", [b"new\n", b"a new and longer first line\n"])
 def test_a_log_that_is_made_again(log, growing, truncations, again):
-    """The old file is read to its end, then the new one from its start."""
     append(log, b"one\ntwo\n")
     assert growing.read(4) == (0, b"one\n")
     log.unlink()
@@ -250,7 +243,6 @@ def test_a_log_that_is_truncated(log, growing, truncations, looks):
 
 
 def test_a_log_that_cannot_be_read(log, growing):
-    """It gives nothing and says why, until it can be read: then all of it is new."""
     log.symlink_to(log)
     growing.skip_to_last_lines(1)
     looks = (growing.read(), growing.position, growing.end, growing.unread_bytes, growing.skip_to_last(5))
@@ -293,7 +285,6 @@ def test_a_file_that_fails_once(log, growing, monkeypatch, replaced):
 
 
 def test_any_turn_of_writer_and_reader(log, growing):
-    """Whoever comes first, each byte is read once."""
     chosen, given, written = random.Random(0), b"", 0
     for _ in range(200):
         if chosen.random() < 0.5:
@@ -308,7 +299,6 @@ def test_any_turn_of_writer_and_reader(log, growing):
 
 @pytest.mark.parametrize("count", [0, 1, 30, 100, 101])
 def test_reading_on_at_the_last_lines(log, growing, count):
-    """Of the log as it is then; what comes later is read too."""
     append(log, numbered(0, 100))
     growing.skip_to_last_lines(count)
     append(log, b"new\n")
@@ -321,7 +311,6 @@ def test_reading_on_at_the_last_lines(log, growing, count):
     (83, 720), (80, 728), (0, 800), (7, 800), (799, 8), (800, 0), (801, 0), (1 << 30, 0),
 ])  # fmt: skip
 def test_only_what_came_last_is_kept(log, growing, keep_bytes, skipped):
-    """From the start of a line on; how much was skipped is returned."""
     append(log, numbered(0, 100))
     assert growing.skip_to_last(keep_bytes) == skipped
     assert growing.unread_bytes == 800 - skipped

@@ -69,7 +69,6 @@ def utc(*calendar, ns=0):
     ('{"message": "many words", "time": "2026-11-21 12:00:00"}', 0),
 ])  # fmt: skip
 def test_a_time_without_an_offset_is_local(line, ns):
-    """In every form that loggers write."""
     assert time_in(line, NEAR).time_ns == local(2026, 11, 21, 12, ns=ns)
     assert time_of(line.encode(), NEAR) == local(2026, 11, 21, 12, ns=ns)
 
@@ -93,7 +92,6 @@ def test_local_is_where_the_machine_is(zone, name):
     ("2026-11-21 12:00:00+02 x", utc(2026, 11, 21, 10)),
 ])  # fmt: skip
 def test_an_offset_from_utc_counts(line, ns):
-    """With or without a colon, with or without minutes."""
     assert time_in(line, NEAR).time_ns == ns
 
 
@@ -130,7 +128,6 @@ def test_seconds_since_1970(line, ns):
     "resuming from checkpoint of 2025-01-02 03:04:05",
 ])  # fmt: skip
 def test_what_is_no_time(line):
-    """Nothing, days and hours that do not exist, and whatever stands far in a line."""
     assert time_of(line.encode(), NEAR) is None
 
 
@@ -158,7 +155,6 @@ def test_where_the_time_stands():
     ("I0229 12:00:00 x", (2024, 3, 1), 2024),
 ])  # fmt: skip
 def test_a_time_without_a_year_is_near_the_run(text, near, year):
-    """Also around New Year."""
     found = time_in(text, local(*near))
     assert time.localtime(found.time_ns / 1e9).tm_year == year
 

@@ -25,13 +25,11 @@ def of_the_tutorial(layers_per_stage):
     [(3, 3, 2, (0, 6)), (4, 4, 4, (0, 4, 2, 2)), (1, 1, 2, (0, 2)), (2, 2, 4, (0, 2, 1, 1))],
 )
 def test_the_tutorials_formula_is_taken_as_written(encoder_layers, decoder_layers, pp, expected):
-    """No layer is ever on stage 0."""
     function = of_the_tutorial((encoder_layers + decoder_layers) // pp)
     assert settings_by(function, encoder_layers, decoder_layers, None, pp).stages == expected
 
 
 def test_a_formula_that_divides_by_zero_says_so_itself():
-    """The tutorial's, with more stages than layers."""
     with pytest.raises(ZeroDivisionError):
         settings_by(of_the_tutorial(4 // 8), 2, 2, None, 8)
 
@@ -79,7 +77,6 @@ def told(stages, layout, *more):
 
 
 def test_stages_that_leave_ranks_idle_are_taken_with_a_warning():
-    """It tells the predicted share, beside that of stages cut by cost."""
     layout = Layout(pp=2, micro_batches=4)
     [warning] = told([0, 4], layout)
     assert warning.startswith("warning: parallel.stages = [0, 4]: ranks are predicted to wait for ")
@@ -90,7 +87,6 @@ def test_stages_that_leave_ranks_idle_are_taken_with_a_warning():
 
 
 def test_more_stages_than_parts_are_taken_if_they_are_written():
-    """There is no cut by cost to compare with."""
     [warning] = told([1, 1, 1, 0, 0, 1], Layout(pp=6))
     assert "leaves stage 3 nothing to compute" in warning
     assert warning.endswith("of each step")

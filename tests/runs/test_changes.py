@@ -37,5 +37,4 @@ def test_without_steps_of_both_no_cost_is_known(steps):
 
 
 def test_other_runs_have_no_changes():
-    """Their attempts all have the same devices."""
     assert changes_of((attempt(0, None), attempt(1, None)), ()) == ()

@@ -47,7 +47,6 @@ def course(run_dir):
     ([[10, 20, 30], [24, 34]], {10: 0.0, 20: 0.0, 24: 0.1, 34: 0.1}),  # means of several steps
 ])  # fmt: skip
 def test_steps_of_several_attempts_count_once(tmp_path, attempts, expected):
-    """As the last one computed them."""
     assert course(record(tmp_path, "a", attempts)) == expected
 
 
@@ -61,7 +60,6 @@ def test_the_runs_before_come_first(tmp_path):
 
 
 def test_runs_may_be_gone_moved_or_nonsense(tmp_path):
-    """What is there is taken; a circle has an end."""
     first = record(tmp_path / "old", "a", [[1, 2]])
     second = record(tmp_path / "old", "b", [[3]], continuing(first, 2))
     (tmp_path / "old").rename(tmp_path / "new")

@@ -67,7 +67,6 @@ def epochs(first, last, form=b"Epoch %d | Step %d/50 | loss=1\n"):
 
 @pytest.mark.parametrize("first", [0, 1, 7])
 def test_steps_of_epochs_in_the_end_of_a_long_log_are_counted_from_its_beginning(tmp_path, monkeypatch, first):
-    """However epochs are counted. Those of an attempt before do not count."""
     monkeypatch.setattr(logged_metrics, "END_BYTES", 4096)
     before = epochs(1, 9)
     text = before + b"\n" + mark_of(1)

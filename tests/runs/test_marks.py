@@ -40,7 +40,6 @@ def test_events_in_words(event, mark):
 
 @pytest.mark.parametrize("event", [AttemptStarted(0, 1), Killing(3)], ids=repr)
 def test_most_events_get_no_mark(event):
-    """The first attempt is the beginning, not a restart."""
     assert list(marks_of_event(event, 50)) == []
 
 

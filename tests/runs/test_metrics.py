@@ -63,7 +63,6 @@ def test_the_records_of_a_line(told, records, wrong):
 
 
 def test_a_whole_file_is_sorted_by_kind(file):
-    """Each kind in the order of its lines; without a file there is nothing."""
     one, two = steps(1, 2)
     validation, saved = Validation(2, 0, 2, 1.0, 2.7), Saved(4, 0, 2, "model")
     assert read_metrics(file).steps == ()
@@ -75,7 +74,6 @@ def test_a_whole_file_is_sorted_by_kind(file):
 
 
 def test_every_record_is_given_once(file):
-    """However often somebody reads, also while more come."""
     reader = MetricsReader(file)
     assert reader.read() == []
     write(file, steps(1, 2))
@@ -86,7 +84,6 @@ def test_every_record_is_given_once(file):
 
 
 def test_a_last_line_that_is_torn_is_read_when_it_is_whole(file):
-    """Not before, and not counted as rubbish."""
     write(file, steps(1, 2))
     whole = file.read_bytes()
     reader = MetricsReader(file)
@@ -171,7 +168,6 @@ def test_a_line_without_end_takes_no_memory(file):
 
 
 def test_of_a_long_file_only_the_end_may_be_asked_for(file):
-    """Whole lines of it, whose numbers are unknown, and later whatever comes."""
     write(file, steps(*range(10, 100)))
     length = len(to_line(*steps(99)))
     for last_bytes, first in ((length, 99), (length + 1, 99), (2 * length - 1, 99), (2 * length, 98), (10**6, 10)):

@@ -53,7 +53,6 @@ def test_the_state_follows_from_the_events(took, state):
     (Cause.STOPPED, State.STOPPED), (Cause.HEAD_LOST, State.LOST), (Cause.AGENT_LOST, State.LOST),
 ])  # fmt: skip
 def test_the_last_word_decides(cause, state):
-    """After it a run is over, whatever was said before."""
     progress = told(STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1), events.AgentEnded(cause, 9))
     assert (progress.state, progress.exit_code, progress.current.ending.cause) == (state, 9, cause)
     assert progress.ended
@@ -90,7 +89,6 @@ def test_ranks_are_counted_by_their_process():
 
 
 def test_what_ends_while_it_is_ended_is_no_failure():
-    """Nor is a rank that ended well."""
     progress = told(
         STARTED, RankEnded(0, 5, 0), Stopping(Cause.STOPPED, 2), RankEnded(1, 6, -15), events.NotRestarting("no")
     )
@@ -99,7 +97,6 @@ def test_what_ends_while_it_is_ended_is_no_failure():
 
 
 def test_the_grace_that_passed_is_known():
-    """From the first SIGTERM, or the notice of leftovers, to SIGKILL."""
     progress = told(STARTED, Stopping(Cause.STOPPED, 2), events.Trouble(""), events.Killing(3))
     assert (progress.current.ending.killed, progress.current.ending.grace_passed_s) == (3, 2e-9)
 
@@ -140,7 +137,6 @@ def test_clocks_of_servers_that_differ_a_little_turn_no_time_back():
 
 
 def test_a_run_that_did_not_begin_says_why():
-    """While servers are awaited it is starting."""
     waiting = told_by((COORDINATOR, STARTED), (COORDINATOR, events.Awaiting(("h2",), 2.0)))
     assert (waiting.state, waiting.not_begun) == (State.STARTING, None)
     refused = events.NotBegun("server h2 did not come", "start it")

@@ -23,7 +23,6 @@ def write(run_dir, text, mode="a"):
 
 
 def test_the_newest_line_with_figures_counts(run_dir):
-    """Until another one comes; what is not finished yet is read when it is."""
     reader = FiguresReader(run_dir)
     assert reader.look(0) == RankFigures()
     write(run_dir, "step 1 loss 5\nother\n")
@@ -72,7 +71,6 @@ def test_a_bar_without_words_that_has_come_to_its_end_has_no_speed(run_dir):
 
 
 def test_a_heartbeat_counts_before_a_log(run_dir):
-    """One that was touched alone says nothing of steps."""
     reader = FiguresReader(run_dir)
     write(run_dir, "step 1 loss 5\n")
     run_dir.heartbeat(0).touch()
@@ -94,7 +92,6 @@ def test_an_attempt_has_its_own_figures(run_dir):
 
 
 def test_the_end_of_a_long_log_is_read_alone(run_dir):
-    """Of a line that begins before it, the rest is not taken for a line."""
     write(run_dir, "step 1 loss 5\n" + "." * (LOOK_BYTES - 1))
     assert not FiguresReader(run_dir).look(0).known
     write(run_dir, "step 10 loss 5\n" + "." * (LOOK_BYTES - 6) + "\n", mode="w")
@@ -102,7 +99,6 @@ def test_the_end_of_a_long_log_is_read_alone(run_dir):
 
 
 def test_a_long_log_that_ends_with_a_carriage_return_has_figures(run_dir):
-    """Nothing but the beginning of the first line is left out."""
     lines = "".join(f"step {step} loss 2.5\n" for step in range(3000))
     write(run_dir, f"{lines}saving checkpoint\rdone\n")
     assert FiguresReader(run_dir).look(0).step == 2999
@@ -121,7 +117,6 @@ def test_a_log_may_be_truncated_or_replaced(run_dir):
 
 
 def test_an_expression_that_takes_too_long_is_given_up(run_dir):
-    """For good, and for all ranks; heartbeats count on."""
     write(run_dir, "1" * 60 + "\n")
     reader = FiguresReader(run_dir, progress_regex(r"(?P<step>(\d+)+)x"))
     before_s = time.process_time()

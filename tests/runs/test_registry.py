@@ -21,7 +21,6 @@ def made(path):
 
 
 def test_directories_are_found_until_they_are_gone(links, tmp_path):
-    """Each once, however it is called; what is gone is forgotten."""
     one, two = made(tmp_path / "one" / "runs"), made(tmp_path / "two" / "runs")
     (tmp_path / "link").symlink_to(one)
     for path in (two, one, tmp_path / "link", one):
@@ -34,7 +33,6 @@ def test_directories_are_found_until_they_are_gone(links, tmp_path):
 
 
 def test_what_is_hidden_is_not_noted(links, tmp_path):
-    """As the directories of an examination are, which go with it."""
     register(made(tmp_path / ".doctor-1"))
     assert not links.exists()
 

@@ -26,7 +26,6 @@ def runs_dir(tmp_path):
 
 
 def test_a_name_and_a_directory_mean_the_same(runs_dir, monkeypatch):
-    """A run's name in the runs directory, a path, and a path from where one stands."""
     expected = runs_dir / "20260102-000000-b"
     monkeypatch.chdir(runs_dir)
     for reference in (expected.name, str(expected), f"./{expected.name}", f"{expected}/"):
@@ -72,7 +71,6 @@ def test_where_nothing_is_a_run_latest_says_why(runs_dir):
 
 
 def test_a_job_files_directory_of_former_times_is_told_from_others(runs_dir):
-    """It holds logs, and nothing that tells of the run."""
     (runs_dir / "no-run" / "device0").mkdir()
     with pytest.raises(UnreadableError, match=r"no run\.json \(a job file of an older tlaunch makes none\)"):
         find_run(runs_dir, "no-run")

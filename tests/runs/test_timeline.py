@@ -130,7 +130,6 @@ def test_a_run_that_goes_on(tmp_path):
 
 
 def test_an_attempt_whose_ranks_have_all_ended_is_over(tmp_path):
-    """Also before anybody has said so."""
     found = timeline(make(tmp_path, *begun(1, me()), (15, RankEnded(0, 0, 0))), ())
     assert (found.attempts[0].ended_ns, found.ended_ns) == (15, None)
 
@@ -196,14 +195,12 @@ def test_a_report_tells_the_end_where_events_do_not(tmp_path):
 
 
 def test_a_run_without_files_has_an_empty_timeline(tmp_path):
-    """The making of its record is its start, where there is one."""
     run_dir = acted_run.make(tmp_path / "a")
     assert timeline(run_dir, ()) == Timeline(run_dir.run_json.stat().st_mtime_ns, None, (), ())
     assert timeline(acted_run.RunDir(tmp_path / "b"), ()) == Timeline(0, None, (), ())
 
 
 def test_a_rank_that_could_not_be_started_has_a_span(tmp_path):
-    """From the moment when that was known; it has taken no step."""
     ended = (12, RankEnded(1, None, 127, "no such program"))
     run_dir = make(tmp_path, *begun(2, me(), started=0), ended, (13, blame(1, failure(1))))
     [attempt] = timeline(run_dir, [StepMetrics(20, 0, 1)]).attempts
