@@ -1,5 +1,6 @@
 """Recipes from defaults, a file, and --set."""
 
+import importlib.util
 import json
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.core.resources import data_dir
-from launcher.recipes.catalog import RECIPES
+from launcher.program.preload_scan import trainer_modules
+from launcher.recipes.catalog import RECIPES, recipe_named
 from launcher.recipes.load import find_config, load_settings, named_settings
 from launcher.recipes.settings import all_settings
+from launcher.recipes.train import TrainConfig
 from launcher.recipes.transformer.transformer_checks import check_layout
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
@@ -148,3 +151,21 @@ def test_a_file_that_windows_wrote_is_read(tmp_path):
     config = tmp_path / "settings.toml"
     config.write_bytes(b"\xef\xbb\xbf[train]\r\nsteps = 7\r\n")
     assert load_settings(TransformerSettings, str(config)).train.steps == 7
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_recipe_has_all_that_the_launcher_asks_of_it(recipe):
+    """The common settings, a template that states its defaults, and a module of the trainer."""
+    settings = recipe.load(f"templates/{recipe.name}.toml", [])
+    assert settings == recipe.settings()
+    assert {f"train.{name}" for name in TrainConfig.__annotations__} <= all_settings(recipe.settings).keys()
+    assert (data_dir("templates") / f"{recipe.name}.toml").is_file()
+    assert recipe.program in trainer_modules(["--recipe", recipe.name])
+    assert importlib.util.find_spec(recipe.program) is not None
+
+
+def test_an_unknown_recipe_names_a_similar_one():
+    with pytest.raises(UsageError, match="--recipe transfomer") as error:
+        recipe_named("transfomer")
+    assert error.value.hint == "did you mean transformer?"
+    assert recipe_named(None).program in trainer_modules([])
