@@ -40,7 +40,6 @@ class AveragedBoxes:
 
     @property
     def steps(self) -> list[int]:
-        """Steps of the averaged checkpoints, newest first."""
         return [each.index.step for each in self._stored]
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytes]:

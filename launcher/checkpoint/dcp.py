@@ -169,7 +169,11 @@ class _Machine:
             self._marks.append(len(stack))
         elif name in _ITEMS:
             count = _ITEMS[name]
-            items = self._taken(self._marks.pop() if count is None else len(stack) - count)
+            start = self._marks.pop() if count is None else len(stack) - count
+            if not 0 <= start <= len(stack):
+                raise IndexError(start)
+            items = stack[start:]
+            del stack[start:]
             self._collect(name, items)
         elif name == "GLOBAL":
             self._collect(name, argument.split(" "))
@@ -200,14 +204,6 @@ class _Machine:
             case _:
                 stack.append(tuple(items))
 
-    def _taken(self, start: int) -> list[Any]:
-        """Pop all items of the stack from index `start` on."""
-        if not 0 <= start <= len(self._stack):
-            raise IndexError(start)
-        taken = self._stack[start:]
-        del self._stack[start:]
-        return taken
-
 
 def _of(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
@@ -224,7 +220,6 @@ def _state(value: Any, *names: str) -> tuple[str, dict[str, Any]]:
 
 
 def _size(value: Any) -> tuple[int, ...]:
-    """Return the integers of a torch.Size."""
     if _of(value, _Record).name != "torch.Size":
         raise TypeError(value.name)
     [numbers] = value.arguments

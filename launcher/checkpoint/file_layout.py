@@ -33,7 +33,6 @@ class PlannedFile:
 
     @property
     def is_a_part(self) -> bool:
-        """True if the file contains exactly its writer's part."""
         return self.sources == (self.writer,)
 
 

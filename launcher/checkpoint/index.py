@@ -75,8 +75,6 @@ class PartFile:
 
 @frozen
 class Validations:
-    """The validation counters of early stopping, up to a step."""
-
     lowest_loss: float | None = None  # None: no validation yet with a finite loss
     since: int = 0  # number of validations since that loss
     is_due: bool = False  # this step's state has not been validated yet
@@ -104,7 +102,6 @@ class Index:
 
     @property
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of all parameters and buffers."""
         return {**self.shapes, **self.buffers}
 
     @property
@@ -137,10 +134,7 @@ def partial_name(step: int, token: str) -> str:
 
 
 def remove_partials(directory: Path) -> OSError | None:
-    """Remove incomplete checkpoints that killed writers left in a directory. Return the first error.
-
-    Raises OSError if the directory cannot be read.
-    """
+    """Remove incomplete checkpoints of killed writers. Return the first error. Raises OSError."""
     failures = [_remove(path) for path in list(directory.iterdir()) if _PARTIAL.fullmatch(path.name)]
     return next(filter(None, failures), None)
 
@@ -258,7 +252,6 @@ def index_of(content: bytes, path: Path) -> Index:
 
 
 def _problems_of(index: Index) -> Iterator[str]:
-    """Yield errors in the files and boxes of an index."""
     tensors = index.tensors
     boxes: dict[str, dict[tuple[int, ...], Box]] = {name: {} for name in tensors}  # by start
     for name, file in index.files.items():

@@ -78,8 +78,6 @@ def read_values(path: Path) -> dict[str, Value]:
 
 
 class _Parser:
-    """A parser of the messages in a memory-mapped file."""
-
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
         self._fields_left = MAX_FIELDS
@@ -201,7 +199,6 @@ def _message(content: int | range, offset: int) -> range:
 
 
 def _checked(tag: str, value: Value) -> Value:
-    """Return the value if its size matches its shape and type."""
     if value.type not in ITEM_BYTES:
         return value
     size = sum(map(len, value.pieces))
@@ -214,10 +211,7 @@ def _checked(tag: str, value: Value) -> Value:
 
 
 def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Return the bytes before the content of a tensor, or before a part of `size_bytes` bytes.
-
-    The content is little-endian and row-major.
-    """
+    """Return the bytes before `size_bytes` bytes of a tensor's content, which is little-endian and row-major."""
     dims = b"".join(_encoded(1 << 3 | _VARINT) + _encoded(dim) for dim in shape)
     type_bytes, tag_bytes = kind.encode(), tag.encode()
     before = dims + _head(2, len(type_bytes)) + type_bytes + _head(3, size_bytes)

@@ -42,10 +42,7 @@ def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, .
 
 
 def findings(checkpoint: Path) -> list[str]:
-    """Return a line per damaged file, and a line that says whether training can resume from the checkpoint.
-
-    Reads all files. Returns nothing if the checkpoint is intact.
-    """
+    """Return a line per damaged file, and whether training can resume; nothing if intact. Reads all files."""
     try:
         index = read_index(checkpoint)
     except UnreadableError as error:

@@ -85,5 +85,4 @@ def check_settings(
 
 
 def _as_set(value: Any) -> str:
-    """Return a value as a user sets it."""
     return json.dumps(value) if isinstance(value, bool) else str(value)

@@ -91,10 +91,7 @@ def write_boxes(
 
 
 def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> PartFile:
-    """Write pieces of any size to a file and return its size and digest. With `synced`, it is on disk afterwards.
-
-    Raises OSError, for example if the disk is full.
-    """
+    """Write pieces of any size; return the size and digest. With `synced`, it is on disk afterwards. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for content in contents:
@@ -231,10 +228,7 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
 
 
 def state_bytes(index: Index, kinds: int | None = None) -> int:
-    """Return the size of the state, with each element counted once: parameters and buffers.
-
-    `kinds`: count only the first `kinds` kinds of values of the parameters.
-    """
+    """Return the size of all parameters and buffers. `kinds`: count only so many kinds of values of the parameters."""
     of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
     return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 

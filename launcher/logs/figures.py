@@ -17,15 +17,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.figure_patterns import figure_patterns, line_forms
+from launcher.logs.select import Matcher
 from launcher.logs.terminal import printable, without_colours
-
-if TYPE_CHECKING:
-    from launcher.logs.select import Matcher
 
 MAX_LINE_CHARS = 2000  # characters examined per line
 MAX_SEARCH_S = 0.5  # CPU time that a user's expression may take on the lines of one text
@@ -83,8 +80,6 @@ def progress_regex(text: str) -> Matcher:
 
     Raises UsageError if it is not a regular expression, or no group is a figure.
     """
-    from launcher.logs.select import Matcher  # noqa: PLC0415 - the built-in expressions do not need it
-
     try:
         pattern = Matcher(text)
     except UsageError as error:
@@ -107,7 +102,10 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     is_below = line.endswith(CURSOR_UP)
     line = without_colours(line)
     if pattern is not None:
-        return _by(pattern, line)
+        said = match.groupdict() if (match := pattern.first(line)) is not None else {}
+        epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
+        figures = Figures(_integer(said.get("step")), _integer(said.get("last_step")), epoch, loss, tokens_per_s)
+        return None if figures == Figures() else figures
     line = " ".join(line.split())  # expressions allow spaces in many places, and would try each combination
     if (bar := line_forms().bar.match(line)) is not None:
         return _of_bar(bar, is_below=is_below)
@@ -120,10 +118,7 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
-    """Yield the figures of the finished lines of a text, last line first. A carriage return also ends a line.
-
-    Raises UsageError if the pattern takes too long on a line, or on all lines together.
-    """
+    """Yield the figures of finished lines, last line first. A carriage return ends a line. Raises UsageError."""
     begun_s = 0.0 if pattern is None else time.process_time()
     parts = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
     if pattern is None and len(parts) > 1 and not _may_have_figures(text):
@@ -203,16 +198,6 @@ def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
     return Figures(step, last, epoch_value, loss, _tokens_per_s(bar["rest"]), _steps_per_s(bar["rest"]))
 
 
-def _by(pattern: Matcher, line: str) -> Figures | None:
-    match = pattern.first(line)
-    if match is None:
-        return None
-    said = match.groupdict()
-    epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
-    figures = Figures(_integer(said.get("step")), _integer(said.get("last_step")), epoch, loss, tokens_per_s)
-    return None if figures == Figures() else figures
-
-
 def _loss(line: str) -> float | None:
     for match in figure_patterns().loss.finditer(line):
         if _word_before(line, match.start()) in _OF_THE_LOSS:
@@ -250,7 +235,6 @@ def _number_of_unit(pattern: re.Pattern[str], line: str) -> float | None:
 
 
 def _word_before(line: str, place: int) -> str:
-    """Return the word directly before a position, in lower case; empty if there is none."""
     if not place or line[place - 1] != " ":
         return ""
     word = _LAST_WORD.search(line[:place].rstrip(" ")[-20:])

@@ -106,7 +106,6 @@ class Levels:
                 self._level = own or LEVELS["INFO"]
 
     def _is_in(self, group: GroupFrame, text: str) -> bool:
-        """Return True if a line is inside the frame of an exception group."""
         if self._header is not None:
             self._of_group, self._header = (self._level, outside_group(prefix_of(self._header, text))), None
         held = group.holds(text.rstrip("\r"))

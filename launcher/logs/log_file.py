@@ -44,10 +44,7 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
 
 
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """Read the last `limit_bytes` of a log, nothing before `offset`; empty for a missing log.
-
-    If the log was truncated to less than `offset`, the offset is ignored. Raises OSError.
-    """
+    """Read the end of a log, nothing before `offset` unless it was truncated; empty if missing. Raises OSError."""
     try:
         with opened(path) as log:
             end = os.fstat(log).st_size
@@ -267,8 +264,6 @@ class Place:
 
 @frozen
 class LogCursor:
-    """The new lines of a log after a position."""
-
     place: Place | None  # after the lines; None if there is no log
     lines: tuple[bytes, ...] = ()  # without newlines
     rest: bytes = b""  # the start of an unfinished line, with which the next piece begins again
@@ -277,10 +272,7 @@ class LogCursor:
 
 
 def piece_after(log: Path, place: Place | None) -> LogCursor:
-    """Return the lines after `place`, at most the last 128 KiB; from the log's end if it was never read.
-
-    Never blocks. Raises OSError if the log exists and cannot be read.
-    """
+    """Return the lines after `place`, or from the log's end; at most 128 KiB. Never blocks. Raises OSError."""
     try:
         with opened(log) as descriptor:
             found = os.fstat(descriptor)

@@ -48,9 +48,7 @@ class Selector:
         matches: Sequence[Matcher] = (),
         excludes: Sequence[Matcher] = (),
     ) -> None:
-        """Select lines from `level` (one of `levels.LEVELS`) up, between two times, that match any of `matches`.
-
-        A line that matches one of `excludes` is removed.
+        """Select lines from `level` up, between two times, that match any of `matches` and none of `excludes`.
 
         Raises UsageError if the first time is after the second.
         """
@@ -67,10 +65,7 @@ class Selector:
         self.undated: set[int] = set()  # ranks with a line before the first that had a time
 
     def accepts(self, line: Line) -> bool:
-        """Return whether to show a line.
-
-        Raises UsageError if the regular expression takes too long.
-        """
+        """Return whether to show a line. Raises UsageError if the regular expression takes too long."""
         if line.dated:
             self.dated.add(line.global_rank)
         elif line.time_ns is None:

@@ -75,8 +75,6 @@ _QUICK = re.compile(rb"\d:\d\d|1\d{9}")  # without either there is no time
 
 @frozen
 class Found:
-    """A time in a text, and its position."""
-
     start: int
     end: int
     time_ns: int

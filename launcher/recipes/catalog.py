@@ -26,8 +26,6 @@ DEFAULT = DEFAULT_RECIPE
 
 @frozen
 class Recipe:
-    """A bundled program."""
-
     name: str
     settings: type[Any]  # a dataclass of sections, including `train` and `parallel`
     check_layout: Callable[[Any, Layout], None]  # raises RefusedLayoutError

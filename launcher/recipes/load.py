@@ -78,10 +78,7 @@ def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str
 
 
 def find_config(config: str) -> Path:
-    """Return the file that `config` names, or the packaged configuration of that name.
-
-    Raises UnreadableError if it is not found.
-    """
+    """Return the file `config`, or the packaged configuration of that name. Raises UnreadableError."""
     if (path := Path(config)).is_file():
         return path
     if (packaged := packaged_config(config)) is not None:

@@ -74,10 +74,7 @@ def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
 
 
 def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return every setting of `recipe` (a dataclass of sections) by dotted name, in declaration order.
-
-    Sections with names chosen by the user are not included.
-    """
+    """Return each setting of `recipe` by dotted name in order of declaration, except names chosen by the user."""
     return {
         f"{section.name}.{field.name}": field
         for section in dataclasses.fields(recipe)
@@ -97,8 +94,6 @@ def aliases_of(recipe: type) -> dict[str, str]:
 
 @frozen
 class Assignment:
-    """A value for a setting, and where the user wrote it."""
-
     name: str  # dotted, e.g. "model.d_model"
     value: Any
     where: str  # "tutorial.toml:7" or "--set model.d_model=12"
@@ -143,7 +138,6 @@ def _entry(assignment: Assignment, wanted: Entries) -> Any:
 
 
 def _section_class(section: dataclasses.Field[Any]) -> Any:
-    """Return the dataclass of a section, which is the section's default factory."""
     return section.default_factory
 
 
@@ -153,10 +147,7 @@ _KINDS = {
 
 
 def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str = "") -> Any:
-    """Convert a value to the setting's type. `where` says where the user wrote it.
-
-    Raises UsageError if it has the wrong type, or is out of bounds.
-    """
+    """Convert a value, written at `where`, to the setting's type. Raises UsageError for a wrong type or value."""
     wanted, said = type(field.default), f"{where}: {name}" if where else name
     if wanted is float and type(value) is int:
         try:

@@ -100,7 +100,6 @@ class CheckpointConfig:
 
     @property
     def is_on(self) -> bool:
-        """True if checkpoints are written."""
         return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 

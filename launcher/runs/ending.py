@@ -125,10 +125,7 @@ def _is_ending(state: RunState) -> bool:
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Signal this process and wake it if it was stopped. Return False if it has ended, even if its pid was reused.
-
-    Raises PermissionError if it belongs to another user.
-    """
+    """Signal a process and wake it. Return False if it has ended, even if its pid is in use. Raises PermissionError."""
     with _handle(process) as descriptor:
         if descriptor is None or not process.lives:  # checked after opening the handle: both refer to the same process
             return False
@@ -233,7 +230,6 @@ def _wait(watch: RunStatusReader, deadline: float) -> bool:
 
 
 def _wait_for_end(process: ProcessId, limit_s: float) -> None:
-    """Wait until a process has ended, for `limit_s` at most."""
     with _handle(process) as descriptor:
         if descriptor is None or descriptor < 0:
             time.sleep(min(limit_s, LOOK_S / 10))

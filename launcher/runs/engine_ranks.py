@@ -133,10 +133,7 @@ class EngineRanks:
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
-        """Return True if every rank has ended, as of the last look.
-
-        `all_noted`: on a server with records, ranks without one never started.
-        """
+        """Return True if every rank had ended at the last look. `all_noted`: ranks without a record never started."""
         # Processes of other machines are not visible; processes from before this machine's last boot have ended.
         here = socket.gethostname()
         if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):

@@ -27,8 +27,6 @@ HEAD_BYTES = 1 << 18  # of an attempt that are searched for its first epoch
 
 @frozen
 class LoggedSteps:
-    """The steps that a rank has logged."""
-
     global_rank: int | None = None  # None: no rank has logged steps
     steps: tuple[StepMetrics, ...] = ()
     counts_samples: bool = False  # `step` counts samples

@@ -91,7 +91,6 @@ def _loss(name: str, fields: dict[str, Any]) -> float | None:
 
 
 def _shares(name: str, fields: dict[str, Any]) -> tuple[float, ...]:
-    """Return a list of numbers as a tuple, empty if the value is not a list of numbers."""
     values = fields.get(name)
     numbers = [real_number(value) for value in values] if isinstance(values, list) else []
     return tuple(value for value in numbers if value is not None) if None not in numbers else ()
@@ -169,7 +168,6 @@ class MetricsReader:
         return records
 
     def _records_of(self, line: bytes) -> Sequence[Record]:
-        """Return the records of the next line; none if the line is too long."""
         is_whole = line.endswith(b"\n")
         self._offset += len(line)
         self._remembered = line[-TAIL_BYTES:]

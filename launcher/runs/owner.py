@@ -16,10 +16,7 @@ from launcher.core.run_dir import RunDir
 
 
 def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
-    """Return the user who owns a run, or None if its directory and events belong to different users.
-
-    `read_from`: owners of the files that events were read from.
-    """
+    """Return the owner of a run's files, or None if they differ. `read_from`: owners of the files read for events."""
     uids = set(read_from)
     for path in (run_dir.root, run_dir.events.parent, run_dir.events):
         with suppress(OSError):

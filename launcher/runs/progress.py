@@ -129,7 +129,6 @@ class AttemptProgress:
 
     @property
     def running(self) -> int:
-        """The number of ranks with a process."""
         return len(self.starts.keys() - self.exits.keys())
 
     def take(self, stamped: TimestampedEvent) -> None:
@@ -184,7 +183,6 @@ class Progress:
 
     @property
     def ended(self) -> bool:
-        """True once the agent has written its last event."""
         return self.exit_code is not None
 
     @property
@@ -214,7 +212,6 @@ class Progress:
 
     @property
     def scheduler_process(self) -> ProcessId | None:
-        """MindSpore's scheduler process in this attempt."""
         scheduler = self.current.scheduler
         if scheduler is None or scheduler.event is None:
             return None
@@ -226,7 +223,6 @@ class Progress:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The attempts of the run, including the current one, as in its report."""
         return (*self.past, self._current_attempt())
 
     def _current_attempt(self) -> Attempt:
@@ -245,10 +241,7 @@ class Progress:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts that count against `--max-restarts`.
-
-        In an elastic run, restarts for changed devices or lost servers do not count.
-        """
+        """The number of restarts that count against `--max-restarts`: not those for changed devices or lost servers."""
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]
@@ -283,7 +276,6 @@ class Progress:
         self.last_ns = max(self.last_ns, stamped.time_ns)  # clocks of servers are only approximately synchronized
 
     def _ranks_of(self, allotment: DeviceAssignment | None) -> int:
-        """Return the number of ranks of an attempt that count."""
         if allotment is None:
             return self.rank_count
         return len(allotment.devices if self._devices is None else self._devices.intersection(allotment.devices))

@@ -55,7 +55,6 @@ class RankFigures:
 
     @property
     def known(self) -> bool:
-        """True if any training figure is known."""
         return any(value is not None for value in (self.step, self.epoch, self.loss, self.tokens_per_s))
 
 
@@ -114,10 +113,7 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures of a log, ignoring the heartbeat, or None if there are none yet.
-
-        If the pattern was given up, return figures that contain only the reason.
-        """
+        """Return the newest figures of a log, or None; only the field `refused` if the pattern was given up."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)

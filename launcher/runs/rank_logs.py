@@ -90,10 +90,7 @@ class RankLog:
         self.before_read: Callable[[], None] = lambda: None  # called before each read by `present` and `blocks`
 
     def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
-        """Skip all but the last `count` lines. Call it first.
-
-        `with_times`: search earlier lines for the time of lines without one.
-        """
+        """Skip all but the last `count` lines; call it first. `with_times`: search earlier lines for their times."""
         self._log.skip_to_last_lines(count)
         for limit_bytes in TIMED_BYTES if with_times else ():
             reader = LineReader(self._global_rank)
@@ -113,10 +110,7 @@ class RankLog:
         yield from self.rest()
 
     def with_partial_from(self, marks: Collection[bytes]) -> Iterator[Line]:
-        """Yield the lines of `with_partial`, from the chunk before the first of `marks`; nothing if there is no mark.
-
-        Searching a chunk is much cheaper than splitting it into lines.
-        """
+        """Yield lines from the chunk before the first of `marks`; searching is cheaper than splitting into lines."""
         longest = max(map(len, marks))
         is_found, last_offset, last = False, 0, b""
         for offset, chunk in self._present():
@@ -140,10 +134,7 @@ class RankLog:
             yield unfinished
 
     def read(self, limit_bytes: int) -> tuple[int, bytes]:
-        """Read up to `limit_bytes` new bytes of one attempt. Return the offset of the first byte, and the bytes.
-
-        Does not block.
-        """
+        """Read up to `limit_bytes` new bytes of one attempt; return their offset, and the bytes. Does not block."""
         position = self._log.position
         _, behind, _ = attempt_at(position, self._starts)
         return self._log.read(int(min(limit_bytes, behind - position)))
@@ -187,7 +178,6 @@ class RankLog:
 
     @property
     def partial(self) -> PartialLine | None:
-        """The unfinished line as read so far, or None."""
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
@@ -218,17 +208,12 @@ class RankLogs:
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,
         places: AttemptPlaces | None = None, wanted: Callable[[Line], bool] | None = None, timed: bool = False,
     ) -> None:  # fmt: skip
-        """Open the logs. Logs that cannot be opened are left out.
+        """Open the logs of these ranks. Logs that cannot be opened are left out.
 
-        Args:
-            run_dir: The run.
-            global_ranks: The ranks whose logs are read.
-            near_ns: Roughly when the run took place, for times without a year.
-            environment: Read env.log of each rank instead of train.log.
-            on_truncation: Called with the global rank.
-            places: Notified of each attempt.
-            wanted: Selects lines. `RankLog.blocks` and `follower` ignore it.
-            timed: Lines without a time get their recorded arrival time.
+        `near_ns` is roughly when the run took place, for times without a year. `environment`: read env.log of each rank
+        instead of train.log. `on_truncation` is called with the global rank, and `places` is notified of each attempt.
+        `wanted` selects lines, except for `RankLog.blocks` and `follower`. `timed`: lines without a time get their
+        recorded arrival time.
         """
         self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log

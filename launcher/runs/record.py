@@ -107,10 +107,7 @@ class AttemptPlaces:
         self._of_attempt.pop(attempt, None)
 
     def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
-        """Return the ranks' places in an attempt, by global rank. None means the first attempt.
-
-        The same mapping is returned until `note` changes it.
-        """
+        """Return the places of an attempt's ranks by global rank. None means the first attempt."""
         number = attempt or 0
         if number not in self._of_attempt:
             places = self._recorded.places_in(self._allotments.get(number))
@@ -147,10 +144,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
 
 
 def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
-    """Return the options and the working directory that a run was started with, or None if they were not recorded.
-
-    Raises UnreadableError if run.json is missing, unreadable or not a run record.
-    """
+    """Return a run's recorded options and working directory, or None if it has none. Raises UnreadableError."""
     with _understood(run_dir):
         fields = read_json(run_dir.run_json)
         options, cwd = fields.get("options"), Path(fields["cwd"])
@@ -167,7 +161,6 @@ def read_fields(run_dir: RunDir) -> Mapping[str, Any]:
 
 @contextmanager
 def _understood(run_dir: RunDir) -> Iterator[None]:
-    """Convert errors of a block that reads run.json into UnreadableError."""
     try:
         yield
     except OSError as error:

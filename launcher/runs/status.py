@@ -46,8 +46,6 @@ class RankState(str, Enum):
 
 @frozen
 class RankLook:
-    """One rank of the current or last attempt."""
-
     global_rank: int
     state: RankState
     process: ProcessId | None  # None if it had none
@@ -96,7 +94,6 @@ class RunState:
 
     @property
     def elapsed_s(self) -> float | None:
-        """Seconds from start to end, or until now."""
         if self.started_ns is None:
             return None
         return max(0.0, ((self.ended_ns or self.looked_ns) - self.started_ns) / 1e9)
@@ -117,7 +114,6 @@ class RunState:
 
     @property
     def host(self) -> str | None:
-        """The machine on which the run was started, or None if unknown."""
         return self.progress.agent.host if self.progress.agent else None
 
     @property
@@ -141,10 +137,7 @@ class RunState:
 
     @property
     def scheduler(self) -> RankState | None:
-        """The state of MindSpore's scheduler in the current or last attempt, or None if none is known.
-
-        It is killed once no rank needs it, without an event.
-        """
+        """The state of MindSpore's scheduler, or None. It is killed without an event once no rank needs it."""
         scheduler = self.progress.current.scheduler
         if scheduler is None:
             return None

@@ -184,7 +184,6 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
 
 
 def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
-    """Return the run `steps` before the latest, in order of start time."""
     latest = _latest(runs_dir, note)
     if not steps:
         return latest

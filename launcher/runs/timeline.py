@@ -79,10 +79,7 @@ class Timeline:
 
 
 def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
-    """Return the timeline as known now, empty for a run without files. Only reads files.
-
-    `records` are the records of metrics.jsonl, each kind in order.
-    """
+    """Return the timeline as known now. `records` are those of metrics.jsonl, each kind in order. Only reads files."""
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
     for record in records:
@@ -212,7 +209,6 @@ def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
 
 
 def _line(text: str) -> str:
-    """Return `text` as one line of bounded length."""
     return " ".join(text.split())[:MAX_TEXT_CHARS]
 
 

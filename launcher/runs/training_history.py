@@ -29,10 +29,7 @@ Of = TypeVar("Of", bound=Record)
 
 
 def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float = inf) -> list[Of]:
-    """Return the records that no later attempt has replaced and whose step is below `below`.
-
-    `steps` are all recorded steps of the run.
-    """
+    """Return records below step `below` that no later attempt has replaced. `steps`: all steps of the run."""
     found = list(records)
     first: dict[int, int] = {}
     for each in steps:
@@ -45,10 +42,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
-    """Return the run that `run_dir` was resumed from; None if it is not found.
-
-    It is looked up at its recorded path, then next to `run_dir`, in case both were moved.
-    """
+    """Return the run that `run_dir` was resumed from, at its recorded path or next to `run_dir`; None if it is gone."""
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
@@ -76,10 +70,7 @@ def own_course(metrics: Metrics, below: float = inf) -> Metrics:
 
 
 def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
-    """Return the metrics of the runs that a run was resumed from, followed by its own (`own`).
-
-    Runs without files are skipped. `read` returns the metrics of an earlier run.
-    """
+    """Return the metrics of the runs that a run was resumed from, found by `read`, followed by its own (`own`)."""
     course = own
     for earlier, continued in runs_before(run_dir):
         first = course.steps[0].step if course.steps else continued.step + 1
@@ -94,10 +85,7 @@ def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] 
 
 @frozen
 class Change:
-    """The difference between the devices of an attempt and of the previous one.
-
-    Devices are named by their rank in the complete rank table.
-    """
+    """The difference to the devices of the previous attempt. Devices are named by their rank in the complete table."""
 
     attempt: int
     cause: Cause  # why the previous attempt ended

@@ -39,8 +39,6 @@ class Layer:
 
 @frozen
 class LayerSettings:
-    """Values for the settings of `parallel` with these names."""
-
     stages: tuple[int, ...]
     recompute_layers: tuple[int, ...]
     gradient_groups: int | None  # None: no layer has a fusion number

@@ -38,7 +38,6 @@ class ModelConfig:
 
     @property
     def drops(self) -> bool:
-        """True if any dropout is used in training."""
         return any((self.dropout, self.attention_dropout, self.activation_dropout))
 
 
