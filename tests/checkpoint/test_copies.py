@@ -114,7 +114,6 @@ def test_an_older_index_is_read(checkpoint):
     NamedBox("head", Box((0, 0), (1, 3))), NamedBox("head", Box((0, 0), (3, 2))), NamedBox("head", Box((0, 1), (2, 2))),
 ], ids=["fewer rows", "fewer columns", "overlapping"])  # fmt: skip
 def test_a_copy_is_of_the_same_box(checkpoint, other):
-    """Boxes that begin at one place are equal, and distinct ones do not make up more than the parameter."""
     path = checkpoint({**BOXES, "rank2": (other, NORM)})
     with pytest.raises(DamagedError):
         read_index(path)

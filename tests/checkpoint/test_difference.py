@@ -94,8 +94,6 @@ def test_the_largest_difference(difference):
     (1.7e308, -1.7e308, (1, math.inf, math.inf)),
 ], ids=str)  # fmt: skip
 def test_values_that_are_no_common_numbers(difference, one, other, expected):
-    """Bits that differ are another state, though no number does. What is equal in both, also NaN, is none."""
-
     def change(first, second):
         first["norm"][0][0], second["norm"][0][0] = one, other
         first["norm"][0][1] = second["norm"][0][1] = math.nan

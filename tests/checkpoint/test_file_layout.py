@@ -62,7 +62,6 @@ MODEL = Layout(dp=2, mp=2)
 
 
 def index_of(boxes, layout=MODEL):
-    """Of one parameter of 4 x 6."""
     files = {
         f"{name}.safetensors": PartFile(0, "", 0, tuple(NamedBox("head", Box(*box)) for box in each))
         for name, each in boxes.items()

@@ -16,7 +16,6 @@ def write(file, tag, kind, shape, content):
 
 @pytest.fixture(name="path")
 def _path(tmp_path):
-    """A file of a matrix, a scalar and a long name."""
     path = tmp_path / "model.ckpt"
     with path.open("wb") as file:
         write(file, "encoder.0.weight", "Float32", (2, 3), bytes(range(24)))

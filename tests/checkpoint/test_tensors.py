@@ -27,7 +27,6 @@ MODELS = st.dictionaries(st.sampled_from(["head", "norm", "word"]), SHAPES, min_
 
 @st.composite
 def cuts(draw, box):
-    """Boxes that a box is made of."""
     found = [box] if all(box.size) else []
     for _ in range(draw(st.integers(0, 4))):
         splittable = [(each, dim) for each in found for dim, size in enumerate(each.size) if size > 1]
@@ -49,7 +48,6 @@ def replaced(values, place, value):
 
 @st.composite
 def divided(draw, shapes):
-    """The boxes of all parameters, in any order, in some files."""
     boxes = [NamedBox(name, box) for name, shape in shapes.items() for box in draw(cuts(full_box(shape)))]
     files = {f"rank{number}.safetensors": [] for number in range(draw(st.integers(1, 3)))}
     for each in draw(st.permutations(boxes)):
@@ -116,7 +114,6 @@ HALVES = {
 
 
 def test_what_a_model_has(tmp_path):
-    """The files of the trainer's own, with the settings of the training and where the weights are from."""
     write(tmp_path / "step-5", SHAPE, numbered(SHAPE), HALVES, settings={"model": {"d_model": 6}})
     with opening(tmp_path / "step-5") as stored:
         merge(stored, tmp_path / "model", moments=False)

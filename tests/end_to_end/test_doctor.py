@@ -52,7 +52,6 @@ class HostCluster:
         return list(map(str, (*where, "env", "-C", self.cwd, *command, *by, *options)))
 
     def __call__(self, *options):
-        """Exit code, what was reported, and stderr."""
         done = run_to_end(self.command("--json", *options), cwd=self.cwd, env=self.environment())
         assert done.stdout, done.stderr
         print(done.stdout, done.stderr)

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.slow]
 
 
 def devices(servers):
-    """Those of each attempt."""
     return [event.allotment.devices for event in servers.events(AttemptStarted)]
 
 

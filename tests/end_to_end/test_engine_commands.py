@@ -65,7 +65,6 @@ class Engine:
 
 
 def by_number(directory):
-    """What each agent wrote."""
     paths = sorted(directory.glob("[0-9]*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_text()) for path in paths]
 

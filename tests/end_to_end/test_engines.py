@@ -32,7 +32,6 @@ def _settings(small_text):
 
 
 def losses(run):
-    """Of every step, as rank 0 measured them."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [record["loss"] for record in records if "loss" in record]
 
@@ -54,7 +53,6 @@ class Training:
         self._started.append(process)
 
     def losses(self):
-        """Once all that was started has ended well."""
         try:
             said = [process.communicate(timeout=PATIENCE_S)[0] for process in self._started]
         finally:
@@ -73,7 +71,6 @@ def _training(tmp_path, settings):
 
 @pytest.fixture(scope="module", name="expected")
 def _expected(tmp_path_factory, settings):
-    """What as many ranks on one machine lose."""
     alone = Training(tmp_path_factory.mktemp("expected"), settings)
     alone.start("--devices", RANKS)
     found = alone.losses()

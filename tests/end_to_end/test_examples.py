@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 
 def logs_of(runs):
-    """The log of each rank, by global rank."""
     return [path.read_text() for path in sorted(runs.glob("latest/device?/train.log"))]
 
 

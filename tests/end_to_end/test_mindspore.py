@@ -123,7 +123,6 @@ def test_a_scheduler_that_fails_after_the_ranks_beside_it_have_left_fails_the_ru
 
 
 def sums(run, count):
-    """What ranks of all_reduce.py have printed."""
     logs = [(run / f"device{rank}" / "train.log").read_text().splitlines() for rank in range(count)]
     return [next(line for line in log if "the sum" in line) for log in logs]
 

@@ -69,7 +69,6 @@ class World:
         return OTHERS[find_mpirun(self.env).dialect is not Dialect.HYDRA]
 
     def logs(self):
-        """Of each rank, what it printed."""
         logs = (self.latest / f"device{rank}" / "train.log" for rank in range(len([*self.latest.glob("device*")])))
         return [log.read_text().splitlines() for log in logs]
 
@@ -88,7 +87,6 @@ def _there(mpirun_path, two_hosts, tmp_path):
 
 
 def left_on(hosts, directory):
-    """Processes of any host that know of this run."""
     lines = []
     for number in range(hosts.count):
         listed = subprocess.run(

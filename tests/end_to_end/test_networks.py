@@ -37,7 +37,6 @@ class Fabric:
         self.program.write_text(SUMS)
 
     def counts(self):
-        """Bytes received and sent, by host and interface."""
         found = {}
         for host in ("h1", "h2"):
             rows = self.hosts.on(host, "cat", "/proc/net/dev").stdout.splitlines()[2:]
@@ -51,7 +50,6 @@ class Fabric:
         return min(after[host][interface] - before[host][interface] for host in after)
 
     def from_hub(self, *words):
-        """A command of tlaunch, to its end."""
         env = self.hosts.environment()
         return run_to_end([self.hosts.root / "hub", *TLAUNCH, *words], cwd=self.directory, env=env)
 
@@ -71,7 +69,6 @@ class Fabric:
         return done
 
     def environments(self):
-        """Of all ranks, as env.log has them."""
         logs = sorted((self.directory / "runs" / "latest").resolve().glob("device*/env.log"))
         return [dict(line.split("=", 1) for line in log.read_text().splitlines()) for log in logs]
 

@@ -36,7 +36,6 @@ def train(runs_dir, text, *more, code=0):
 
 
 def losses_in(log):
-    """By epoch and step."""
     return {(int(epoch), int(step)): loss for epoch, step, loss in LOSSES.findall(log)}
 
 
@@ -145,7 +144,6 @@ def pid_of(run, rank):
 
 
 def digests(checkpoint):
-    """Of weights and moments as each rank has written them."""
     files = read_index(checkpoint).files
     return {name: file.sha256 for name, file in files.items() if file.boxes}
 

@@ -49,7 +49,6 @@ class Run:
         return self
 
     def wait_running(self, attempt=0):
-        """Until every rank of an attempt runs."""
         begun = [self.latest / f"runs{rank}-{attempt}" for rank in range(4)]
         self.wait_until(
             lambda: self.process.poll() is not None or all(path.exists() for path in begun), "ranks", PATIENCE_S
@@ -71,7 +70,6 @@ class Run:
         return self.process.returncode, err
 
     def left(self, host, of):
-        """Processes there whose command lines match."""
         shown = self.hosts.on(host, "ps", "-eo", "pid,args").stdout
         return [line for line in shown.splitlines() if re.search(of, line)]
 

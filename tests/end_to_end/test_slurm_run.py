@@ -39,7 +39,6 @@ class Cluster:
         )  # fmt: skip
 
     def end(self, process):
-        """What it says, and its exit code."""
         try:
             out, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -54,7 +53,6 @@ class Cluster:
         )  # fmt: skip
 
     def logs(self):
-        """Lines of each rank, by number."""
         return [path.read_text().splitlines() for path in sorted(self.runs.glob("latest/device?/train.log"))]
 
     def wait_begun(self, count):
@@ -65,13 +63,11 @@ class Cluster:
         return sorted(pid for pid in processes(START, "agent") if variable(pid, "SLURMD_NODENAME") == node)
 
     def wait_empty(self):
-        """No job is left, and nothing of one."""
         self.wait_until(lambda: not self.ask("squeue", "-h").stdout, "the end of jobs", PATIENCE_S)
         self.wait_until(lambda: not processes(str(PROGRAM)), "the end of ranks", PATIENCE_S)
 
 
 def processes(*words):
-    """Whose command lines hold all of `words`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -45,7 +45,6 @@ OF_DATASET = f"{mindspore_messages.TRACEBACK}RuntimeError: {mindspore_messages.M
 
 
 def lines_of(text, global_rank=0):
-    """All lines, an unfinished last one too."""
     reader = LineReader(global_rank)
     return [*reader.lines(0, text.encode()), *reader.last_line()]
 

@@ -29,7 +29,6 @@ def in_turns(texts_of_rank):
 
 
 def collapsed(*texts_of_ranks):
-    """The lines of rank 0, of rank 1, ..., as they are shown together."""
     return list(map(str, collapse(in_turns(dict(enumerate(texts_of_ranks))), range(len(texts_of_ranks)))))
 
 
@@ -52,7 +51,6 @@ LAST = ["last", "loss 0.5", "loss 1.5"]
     ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
 ])  # fmt: skip
 def test_what_ranks_say_alike_is_one_line(texts, seen):
-    """Whatever each says alone, leaves out or repeats: the ranks are in step again behind it."""
     assert collapsed(*texts) == seen.split("|")
 
 
@@ -62,7 +60,6 @@ def traceback(rank, line, message, mark=""):
 
 
 def test_tracebacks_that_differ_stay_apart():
-    """By a line, an address, or a pid, each in one piece; figures outside of them are ranges as ever."""
     told = collapsed(
         traceback(0, 16, "RuntimeError: <A at 0x7f01>, pid 11"),
         traceback(1, 16, "RuntimeError: <A at 0x7f02>, pid 12"),
@@ -99,8 +96,6 @@ CAUSE = "The above exception was the direct cause of the following exception:"
 
 @pytest.mark.parametrize("mark", ["[rank{}]: ", ""])
 def test_a_chain_of_exceptions_is_one_piece(mark):
-    """With the lines of its messages; what the ranks say behind it is one line again."""
-
     def failing(rank, line):
         first = traceback(rank, line, "OSError: no", mark)[1:-1]
         then = traceback(rank, 40, "ValueError: two", mark)[1:-1]
@@ -210,7 +205,6 @@ def test_when_a_line_is_shown(ranks, turns):
 
 
 def test_a_rank_that_lags_behind_is_shown_by_itself():
-    """Its lines come late, and nothing is lost; when it has caught up it is one of all again."""
     collapser = Collapser([0, 1, 2])
     seen = []
     for step in range(40):
@@ -310,7 +304,6 @@ def test_a_rank_that_was_first_by_far_stands_by_itself(minute, ranks):
 
 
 def lines_of(*texts, kinds=None):
-    """One line of each rank."""
     kinds = kinds or Kinds()
     return [Alike(Clock(0).stamped(line(rank, text)), kinds) for rank, text in enumerate(texts)]
 
@@ -352,7 +345,6 @@ def test_numbers_that_differ_become_ranges(texts, one):
     ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
 ])  # fmt: skip
 def test_what_is_not_alike(texts):
-    """Other words, more numbers, addresses, versions, places in source files, and what is too long for either."""
     first, second = lines_of(*texts)
     assert first.identity != second.identity
 
@@ -403,7 +395,6 @@ def test_what_is_known_is_bounded(monkeypatch):
 
 @given(st.lists(st.text(st.sampled_from("0123456789.,-+eExa: \x00\x01\x02\x1b[m")), min_size=1, max_size=4))
 def test_any_lines_are_read(texts):
-    """A line that is alone is shown as it is; of lines that are alike the words stay."""
     lines = lines_of(*texts)
     for each in lines:
         assert folded([each]) == each.coloured

@@ -41,7 +41,6 @@ def follower(follow, log):
 
 
 def poll(follower, **options):
-    """Every new line with its rank."""
     seen = []
     while block := follower.next_block(**options):
         rank, lines = block
@@ -102,7 +101,6 @@ def test_a_log_that_is_renamed(log, follower, monkeypatch, made, local):
 
 
 def test_logs_take_turns_in_small_portions(follow, tmp_path):
-    """However much one log holds, the caller gets its turn soon, and so does the other log."""
     logs = {rank: tmp_path / f"{rank}.log" for rank in (0, 1)}
     for log in logs.values():
         append(log, b"0123456789abcde\n" * 20_000)
@@ -114,7 +112,6 @@ def test_logs_take_turns_in_small_portions(follow, tmp_path):
 
 
 def test_only_the_end_of_what_is_unread(log, follower):
-    """What is left out and what is shown make up the log, and the first line shown is a whole one."""
     append(log, b"shown\nhal")
     assert poll(follower) == [(3, "shown")]
     append(log, b"f\n" + b"".join(b"%07d\n" % number for number in range(1000)))
@@ -175,14 +172,12 @@ def watch(tmp_path):
 
 @pytest.fixture(params=["told", "looked at"])
 def watched(request, watch, monkeypatch):
-    """Watches with inotify, and as on a network file system."""
     if request.param == "looked at":
         monkeypatch.setattr(module, "LOCAL", frozenset())
     return watch
 
 
 def settle(changes):
-    """Read everything to its end."""
     wait_until(lambda: not [changes.nothing_new(key) for key in changes.changed()], "that all are quiet")
 
 

@@ -13,13 +13,11 @@ from .conftest import lines_of
 
 
 def cut(data, cuts, start=0):
-    """Chunks with their offsets, cut at `cuts`."""
     edges = [0, *sorted(min(place, len(data)) for place in cuts), len(data)]
     return [(start + first, data[first:last]) for first, last in pairwise(edges)]
 
 
 def split(global_rank, chunks):
-    """All lines, an unfinished last one too."""
     reader = LineReader(global_rank)
     for offset, chunk in chunks:
         yield from reader.lines(offset, chunk)

@@ -233,7 +233,6 @@ def test_the_last_lines_among_the_last_bytes(log, growing):
 
 @pytest.mark.parametrize("looks", [True, False])
 def test_a_log_that_is_truncated(log, growing, truncations, looks):
-    """All that it holds is new, and it is reported once how much is gone, as far as that was seen."""
     append(log, b"a long line\nanother line\n")
     assert growing.read(12)[1] == b"a long line\n"
     os.truncate(log, 0)

@@ -42,7 +42,6 @@ def texts(lines):
     (["a|b|c", "1 d|2 e"], "a|1 d|b|2 e|c"),
 ], ids=["times", "without a time", "equal times", "no times", "some times"])  # fmt: skip
 def test_lines_are_merged_by_their_times(logs, together):
-    """Those without a time stay behind their line; ranks take turns where times are equal or missing."""
     lines = {rank: iter(stamped(rank, *log.split("|"))) for rank, log in enumerate(logs)}
     assert texts(merge(lines)) == together.split("|")
 
@@ -77,7 +76,6 @@ def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(logs):
 
 
 def of_ranks(together, ranks):
-    """Each rank's lines, in their order."""
     given = list(together)
     return {rank: [each for each in given if each.global_rank == rank] for rank in ranks}
 

@@ -81,7 +81,6 @@ def test_what_is_no_time_is_refused(text):
 
 
 def test_only_lines_of_a_time_are_shown():
-    """Both ends belong to it; lines whose time nobody knows do not, and their ranks are told."""
     lines = [Line(0, number, b"%d" % number, time_ns=number) for number in range(6)]
     assert chosen(lines, since_ns=2, until_ns=4) == ["2", "3", "4"]
     assert chosen(lines, since_ns=5) == ["5"]

@@ -144,7 +144,6 @@ def test_dates_behind_words_count_where_a_rank_has_its_dates_there(texts, dated)
 
 
 def test_where_the_time_stands():
-    """A glog line's letter is its level, not its time; a time that begins early enough is read whole."""
     text = "I1121 12:00:00.5 x"
     found = time_in(text, NEAR)
     assert text[found.start : found.end] == "1121 12:00:00.5"
@@ -177,7 +176,6 @@ def test_any_text_is_read(text):
 
 
 def test_a_line_without_a_time_has_that_of_the_line_before():
-    """Lines before the first time have none; a piece of a long line has the line's, whatever it holds."""
     data = b"hello\n2026-11-21 12:00:00 a\n  more\n2026-11-21 12:00:01 b\n2026-11-21 12:00:00 c"
     lines = list(map(Clock(NEAR).stamped, lines_of(data.decode())))
     noon = local(2026, 11, 21, 12)
@@ -230,7 +228,6 @@ def test_nothing_is_known_without_records(noted):
 
 
 def test_a_log_that_was_truncated_begins_anew(noted):
-    """Whether its records do or not, and whether the reader has seen the former ones or not."""
     assert noted((10, 5), (20, 9), size=9).of(6) == 20
     assert noted((30, 3), size=3).of(1) == 30
     assert noted((40, 4), anew=True, size=4).of(3) == 40
@@ -265,7 +262,6 @@ OWN = "1970-01-01 00:00:09Z x"
 
 
 def test_an_indented_line_belongs_to_the_one_before(noted):
-    """Though a look came between them; not if it came much later, as where all lines are indented."""
     reader = noted((10 * S, 2), (11 * S, 6), (12 * S, 9), size=9)
     assert stamped(reader, "a", " b", "c", " d") == [(10, True), (10, False), (11, True), (11, False)]
     reader = noted((10 * S, 3), (11 * S, 6), (12 * S, 9), anew=True, size=9)

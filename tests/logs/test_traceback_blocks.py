@@ -23,7 +23,6 @@ MANY = f"step 1\n{raised('a')}step 2\n{marked(raised('b'), '[rank3]: ')}{raised(
 
 
 def test_the_same_are_found_from_either_end():
-    """Each is where it says, with its header and exception, and none that was cut off is among them."""
     found = list(blocks_from_first(MANY))
     assert list(blocks_from_last(MANY, len(MANY))) == found[::-1]
     assert [block.message for block in found] == ["a", "b", "c"]
@@ -61,7 +60,6 @@ def test_a_line_without_what_it_begins_with(line, rest):
 
 @pytest.mark.parametrize("kind", ["f.<locals>.E", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"])
 def test_exceptions_of_any_name(kind):
-    """Of classes that are defined in a function, or whose names have letters beyond ASCII."""
     for line, message in ((kind, ""), (f"{kind}: text", "text"), (f"{kind}: ", "")):
         (block,) = blocks_from_first(marked(raised("x").replace("ValueError: x", line), "[rank7]: "))
         assert (block.type, block.message) == (kind, message)

@@ -211,7 +211,6 @@ def test_several_tracebacks_may_be_one(tmp_path, source, raised, contained):
 
 
 def test_the_last_hundreds_of_tracebacks_are_looked_at():
-    """From the end; unusable ones are passed over once each, and a log that is full of them is given up."""
     harmless = IGNORED + TRACEBACK
     assert find_traceback(TRACEBACK + harmless * (MAX_TRACEBACKS - 1)).where == "train.py:88 in step"
     assert find_traceback(TRACEBACK + harmless * MAX_TRACEBACKS) is None

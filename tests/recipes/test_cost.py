@@ -33,7 +33,6 @@ def test_a_larger_head_leaves_fewer_layers_to_the_last_stage(vocabulary_size, pp
 
 @pytest.mark.parametrize("pp", [2, 3, 4])
 def test_no_other_cut_has_a_less_busy_stage(pp):
-    """The costs of the stages, too, are those of the layers, of the embeddings and of the head."""
     settings = settings_of(5, 3, "model.vocabulary_size=8000")
     best = max(stage_costs(settings, pipeline_stages(settings, pp)))
     for first in range(9):
@@ -76,8 +75,6 @@ def test_flops_are_six_for_each_weight_and_token_and_those_of_attention():
 
 
 def of_the_tutorial(layers_per_stage):
-    """The tutorial's function, as it stands there."""
-
     def pipeline_func(network, layer_id, offset, parallel_config, layers):
         pp_id = max(int(layer_id + offset) / layers_per_stage, 1)
         network.pipeline_stage = int(pp_id)

@@ -155,7 +155,6 @@ def test_a_file_that_windows_wrote_is_read(tmp_path):
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_recipe_has_all_that_the_launcher_asks_of_it(recipe):
-    """The common settings, a template that states its defaults, and a module of the trainer."""
     settings = recipe.load(f"templates/{recipe.name}.toml", [])
     assert settings == recipe.settings()
     assert {f"train.{name}" for name in TrainConfig.__annotations__} <= all_settings(recipe.settings).keys()

@@ -44,7 +44,6 @@ def test_a_run_is_asked_and_waited_for(tmp_path, monkeypatch, wish):
 
 
 def test_the_wait_can_be_limited_and_the_grace_too(tmp_path):
-    """A run that does not end in time is told as such, and ends at once when it is killed; then there is none."""
     with acted_run.playing(tmp_path / "a", "deaf"):
         stopped = stop_run(tmp_path / "a", timeout_s=0.3)
         assert (stopped.outcome, stopped.state.state) == (StopOutcome.STILL_ENDING, State.RUNNING)
@@ -101,7 +100,6 @@ HEEDS, STUBBORN = "echo ready; exec sleep 1000", "trap '' TERM; echo ready; whil
 
 
 def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
-    """By the run's own grace rule, whoever has less patience; who was ended, and how, is told."""
     ranks, _ = orphaned(HEEDS, STUBBORN, supervision={"grace_s": 2.0})
     stopped = stop_run(tmp_path / "a", timeout_s=0.2)
     assert (stopped.outcome, stopped.killed, ranks[1].poll()) == (StopOutcome.STILL_ENDING, (), None)

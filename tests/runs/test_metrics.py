@@ -96,7 +96,6 @@ def test_a_last_line_that_is_torn_is_read_when_it_is_whole(file):
 
 
 def test_another_file_of_that_name_is_read_anew(file):
-    """One that is shorter, and one that is longer but has another text where the last record stood."""
     write(file, steps(1, 2, 3))
     reader = MetricsReader(file)
     reader.read()
@@ -113,7 +112,6 @@ def test_another_file_of_that_name_is_read_anew(file):
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("begun", [b"", b'{"schema": 1, '])
 def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(file, replaced, begun):
-    """Nothing yet, or half a line. Only what was read of an earlier one makes it another beginning."""
     reader = MetricsReader(file)
     for before in (reader.read, file.touch, reader.read):
         before()
@@ -155,7 +153,6 @@ def test_a_strange_line_is_passed_over_and_told(file, line, why):
 
 
 def test_a_line_without_end_takes_no_memory(file):
-    """It is read in pieces, also in two readings; none of them is a record, whatever stands in it."""
     inside = to_line(*steps(7))
     begin = inside[:-1].ljust(MAX_LINE_BYTES)
     file.write_bytes(begin + b"7" * MAX_LINE_BYTES)

@@ -153,7 +153,6 @@ def steps_of(run_dir, pattern=None):
 
 
 def test_steps_are_those_of_the_lines_of_each_attempt(tmp_path):
-    """Of the lowest rank that tells any; lines that say nothing of the training are passed over."""
     first = b"hello\nstep 1 loss 3\nstep 2 loss 2\nstep 3 lo"
     mark = b"\n" + mark_of(1)
     run_dir = run_of(tmp_path, first + mark + b"step 2 loss 2.5\n\rtrain: 3%|x| 3/9 [0, loss=1]\r", len(first + mark))
@@ -185,7 +184,6 @@ def test_the_expression_that_was_given_finds_them(tmp_path):
 
 
 def epochs(first, last, form=b"Epoch %d | Step %d/50 | loss=1\n"):
-    """Lines of 50 steps in each of these epochs."""
     return b"".join(form % (epoch, step) for epoch in range(first, last + 1) for step in range(1, 51))
 
 
@@ -206,7 +204,6 @@ def test_steps_of_epochs_in_the_end_of_a_long_log_are_counted_from_its_beginning
 
 
 def test_steps_of_epochs_whose_number_is_not_certain_are_left_out(tmp_path, monkeypatch):
-    """Where an epoch is longer than what is read, and where the beginning tells no epoch."""
     monkeypatch.setattr(logged_metrics, "END_BYTES", 1024)
     assert steps_of(run_of(tmp_path / "long", epochs(1, 4))) == (1, [])
     monkeypatch.setattr(logged_metrics, "HEAD_BYTES", 100)
@@ -229,7 +226,6 @@ MNIST = b"".join(b"Train Epoch: %d [%d/128 (50%%)]\tLoss: 2.5\n" % (epoch, n) fo
     (MNIST, [0, 64, 64, 128], True), (MNIST[: len(MNIST) // 2], [0, 64], False),
 ])  # fmt: skip
 def test_samples_of_epochs_go_on_and_are_called_so(tmp_path, text, samples, at_least):
-    """Whether lines tell the epoch or not. They are more where an epoch was not printed to its end."""
     run_dir = run_of(tmp_path, text)
     logged = logged_steps(look(run_dir))
     assert (logged.counts_samples, logged.at_least) == (True, at_least)

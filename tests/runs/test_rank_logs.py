@@ -44,7 +44,6 @@ def tell(run_dir, *events):
 
 
 def write(run_dir, *texts, mode="w"):
-    """Have rank 0, 1 write a text each."""
     for rank, text in enumerate(texts):
         with run_dir.train_log(rank).open(mode) as log:
             log.write(text)
@@ -201,7 +200,6 @@ def test_what_is_no_log_is_left_out(run_dir, opened):
 
 
 def test_what_stands_in_a_truncated_log_is_of_the_last_attempt(run_dir):
-    """Wherever in the log that attempt began before; the truncation is reported with its rank."""
     truncations = []
     logs = RankLogs(run_dir, [0, 1], 0, on_truncation=lambda rank, truncation: truncations.append((rank, truncation)))
     write(run_dir, f"a\n{MARK}b\n")

@@ -49,7 +49,6 @@ def mode_of(path):
 
 
 def test_everything_is_there_at_once(tmp_path):
-    """Device directories, run.json with secrets masked, extra files and the `latest` link."""
     spec = create_run(tmp_path, "one", specify(tmp_path), {"rank_table.json": "{}\n"})
     assert names(spec.run_dir) == ["device0", "device1", "rank_table.json", "run.json"]
     assert (tmp_path / "latest").readlink() == Path("one")

@@ -80,7 +80,6 @@ def test_all_may_be_silent(run_dir):
 
 
 def test_a_rank_that_starts_again_is_not_measured_by_an_attempt_before(run_dir):
-    """Neither by its pauses then, nor by ranks that began to write sooner after the restart."""
     restarted_ns = time.time_ns() - 30 * SECOND_NS
     for rank in range(3):
         written(run_dir, rank, 35, [1] * 30)

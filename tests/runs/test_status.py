@@ -171,7 +171,6 @@ def test_runs_that_go_on_are_found_newest_first(tmp_path):
 
 
 def make_of_engine(directory, ranks=2, per_server=2, age_s=0.0):
-    """A run of `tlaunch exec`."""
     run_dir = acted_run.make(directory, ranks=ranks, per_server=per_server, engine="Open MPI")
     os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
     return run_dir

@@ -13,7 +13,6 @@ from launcher.runs.store import find_run, run_names
 
 
 def begin(runs_dir, *names):
-    """Make runs that began one after the other."""
     for time_s, name in enumerate(names):
         (runs_dir / name).mkdir(parents=True, exist_ok=True)
         (runs_dir / name / "run.json").touch()
@@ -80,7 +79,6 @@ def test_a_job_files_directory_of_former_times_is_told_from_others(runs_dir):
 
 
 def test_runs_before_the_latest_are_counted_by_their_beginnings(runs_dir):
-    """From what the link names, whatever began after it; no reference means the latest."""
     begin(runs_dir, "20260102-000000-b", "other", "20260101-000000-a", "newer")
     found = [find_run(runs_dir, reference).root.name for reference in (None, "latest~0", "latest~1", "latest~2")]
     assert found == ["20260101-000000-a"] * 2 + ["other", "20260102-000000-b"]

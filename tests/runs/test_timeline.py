@@ -75,7 +75,6 @@ def roles(attempt):
 
 
 def test_a_run_that_ended_well(tmp_path):
-    """Start, end of imports, first step and end of each rank; what was measured has its marks."""
     run_dir = make(
         tmp_path,
         (10, AgentStarted(someone_gone(), None, 2)), (11, events.Preloading(5, ("torch",))), (12, AttemptStarted(0, 1)),
@@ -95,7 +94,6 @@ def test_a_run_that_ended_well(tmp_path):
 
 
 def test_a_failure_and_a_restart(tmp_path):
-    """Each attempt has its own ranks and its own first step; the verdict gives the roles."""
     run_dir = make(
         tmp_path,
         *begun(3), (30, RankEnded(1, 1, 1)), (31, blame(1, failure(1, time_ns=29), failure(0, Role.CONSEQUENCE))),
@@ -115,7 +113,6 @@ def test_a_failure_and_a_restart(tmp_path):
 
 
 def test_a_hang(tmp_path):
-    """What hung stays so, however it was ended; a culprit that the verdict names is the culprit."""
     run_dir = make(
         tmp_path,
         *begun(4), (20, RankEnded(3, 3, 0)), (30, events.Hung((0, 1), 9.0)), (31, blame(1)),
@@ -128,7 +125,6 @@ def test_a_hang(tmp_path):
 
 
 def test_of_several_servers_the_coordinator_counts_for_all(tmp_path):
-    """An attempt is not over when as many ranks have ended as one server has; each tells of its own that hang."""
     gone = replace(me(), host="another")
     run_dir = make(
         tmp_path,
@@ -145,7 +141,6 @@ def test_of_several_servers_the_coordinator_counts_for_all(tmp_path):
 
 
 def test_a_run_that_goes_on(tmp_path):
-    """Has no end, nor has a rank that runs; one that has not started is missing. A torn last line waits."""
     run_dir = make(tmp_path, *begun(4, me(), started=3), (15, RankEnded(1, 1, 0)), (20, events.Hung((2,), 5.0)))
     with run_dir.events.open("a") as file:
         file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
@@ -302,7 +297,6 @@ def test_most_events_get_no_mark(event):
 
 
 def test_a_failure_is_marked_where_it_happened():
-    """Before it was judged; what the program said of it becomes one line that is not long."""
     (mark,) = marks_of_event(Judged(BLAMED), 50)
     assert (mark.time_ns, mark.kind, mark.global_rank) == (40, "failure", 3)
     assert mark.text.startswith("ValueError: no such \x1b[31mword!!!")

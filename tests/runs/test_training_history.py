@@ -54,7 +54,6 @@ def test_steps_of_several_attempts_count_once(tmp_path, attempts, expected):
 
 
 def test_the_runs_before_come_first(tmp_path):
-    """Each up to the first step of the next; of one that has no step yet, to the step that it goes on from."""
     first = record(tmp_path, "a", [[1, 2, 3, 4]])
     second = record(tmp_path, "b", [[3, 4, 5], [5, 6]], continuing(first, 2))
     third = record(tmp_path, "c", [], continuing(second, 5))
