@@ -18,7 +18,7 @@ from launcher.checkpoint.index import (
     read_index,
     with_schema,
 )
-from launcher.checkpoint.replicas import files_to_read, findings
+from launcher.checkpoint.tensors import files_to_read, findings
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 
