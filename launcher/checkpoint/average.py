@@ -22,10 +22,7 @@ class AveragedBoxes:
     """Several checkpoints of one training, read like a single checkpoint with the average weights."""
 
     def __init__(self, stored: Sequence[StoredBoxes]) -> None:
-        """Take the checkpoints, newest first. State that is not averaged comes from the newest.
-
-        Raises UsageError if they belong to different trainings, or their model has buffers.
-        """
+        """Take the checkpoints, newest first, which has the other state. Raises UsageError if they do not match."""
         newest = stored[0]
         self.path, self.index = newest.path, newest.index
         self._stored = stored

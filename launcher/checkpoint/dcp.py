@@ -105,10 +105,7 @@ class _MalformedError(Exception):
 
 
 def read_metadata(directory: Path) -> Stored:
-    """Read the tensors of a checkpoint and check that all chunks are within their tensor.
-
-    Raises UnreadableError if .metadata cannot be read, is invalid, or contains an unexpected name.
-    """
+    """Read the tensors of a checkpoint and check their chunks. Raises UnreadableError, also for an unexpected name."""
     path = directory / DCP_METADATA
     try:
         content = read_regular(path, MAX_METADATA_BYTES)

@@ -65,10 +65,7 @@ class Difference:
 
 
 def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
-    """Compare two checkpoints, reading all of both in blocks.
-
-    Raises DamagedError if a checkpoint lacks an element, and OSError if a file cannot be read.
-    """
+    """Compare two checkpoints in blocks. Raises DamagedError if one of them lacks an element, and OSError."""
     mine, its = first.index.tensors, second.index.tensors
     both = [name for name in mine if name in its]
     shapes = [Fact(name, mine[name], its[name], matters=True) for name in both if mine[name] != its[name]]

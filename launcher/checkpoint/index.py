@@ -110,7 +110,6 @@ class Index:
         return self.files[TOKENIZER].sha256 if TOKENIZER in self.files else None
 
     def kinds_of(self, name: str) -> tuple[str, ...]:
-        """Return the kinds of values stored for a parameter or buffer."""
         return KINDS_OF_BUFFERS if name in self.buffers else self.kinds
 
 

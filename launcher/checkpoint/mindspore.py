@@ -59,10 +59,7 @@ class _MalformedError(Exception):
 
 
 def read_values(path: Path) -> dict[str, Value]:
-    """Return the values in a file by tag, without reading the content of tensors.
-
-    Raises UnreadableError if it cannot be read, is not a checkpoint, or is truncated or modified.
-    """
+    """Return the values in a file by tag, without the content of tensors. Raises UnreadableError."""
     try:
         with (
             os.fdopen(open_regular(path), "rb") as file,

@@ -35,8 +35,6 @@ TOGETHER = 256  # lines of finished logs added before some are taken
 
 @frozen
 class Shown:
-    """A line to show, with the ranks that wrote it."""
-
     ranks: tuple[int, ...]  # global ranks, ascending
     text: str
 

@@ -79,10 +79,7 @@ def _with_unit(unit: str, scales: str = "[km]?") -> re.Pattern[str]:
 
 
 class FigurePatterns:
-    """The expressions that find the figures of a training in a line, and recognise such lines.
-
-    Compiling them takes 10 ms, so only commands that read lines do it.
-    """
+    """Expressions for the figures of a training. Compiling them takes 10 ms, so only commands that read lines do it."""
 
     def __init__(self) -> None:
         self.step = _compiled(

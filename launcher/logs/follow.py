@@ -110,7 +110,6 @@ class Changes:
         return key in self._due
 
     def look_at(self, key: int) -> None:
-        """Make a file due in any state."""
         self._due[key] = None
 
     def later(self, key: int) -> None:

@@ -120,10 +120,7 @@ def _ends_in_words(before: str) -> bool:
 
 
 class Arrivals:
-    """The arrival times of one log, to within a second, as recorded by an agent (launcher/core/line_times.py).
-
-    Reads more of the records when asked about later bytes.
-    """
+    """The arrival times of one log, to within a second, as recorded by an agent (launcher/core/line_times.py)."""
 
     def __init__(self, path: Path, log: Path) -> None:
         """`path`: the file of records, which may never appear."""

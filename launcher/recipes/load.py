@@ -24,8 +24,6 @@ MAX_BYTES = 16 << 20
 UNRECORDED = {"data.normalise": False}  # behaviour of versions that did not record these settings
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
-
-
 Settings = TypeVar("Settings")
 
 
@@ -67,11 +65,7 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
-    """Return the settings of `recipe` that a training recorded at `where`, given by section and name.
-
-    Raises:
-        UsageError: an unknown setting, or a value of the wrong type or out of bounds, for example from another version.
-    """
+    """Return the settings that a training recorded at `where`, by section and name. Raises UsageError."""
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])

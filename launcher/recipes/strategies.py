@@ -19,14 +19,13 @@ from launcher.recipes.settings import entries, setting
 from launcher.sharding.expression import Strategy
 from launcher.sharding.strategy import strategy_from
 
-STAND_ALONE, DATA_PARALLEL, SEMI_AUTO, AUTO, HYBRID = (
+MODES = STAND_ALONE, DATA_PARALLEL, SEMI_AUTO, AUTO, HYBRID = (
     "stand_alone",
     "data_parallel",
     "semi_auto_parallel",
     "auto_parallel",
     "hybrid_parallel",
 )
-MODES = (STAND_ALONE, DATA_PARALLEL, SEMI_AUTO, AUTO, HYBRID)
 SEARCHES = PROPAGATION, DYNAMIC_PROGRAMMING = "sharding_propagation", "dynamic_programming"
 Strategies = Mapping[str, Strategy]
 

@@ -25,10 +25,7 @@ def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
 
 
 def is_of_owner(process: ProcessId, owner: int | None, file: Path) -> bool:
-    """Return True if a process belongs to the run's owner or writes to `file`, which belongs to the run.
-
-    Open files decide on file systems that map all users to one.
-    """
+    """Return True if a process is the run owner's, or writes to the run's `file`: users may be mapped to one."""
     return owner is not None and (
         owner in {ROOT, *uids_of_process(process.pid)} or _writes_to(process.pid, file, owner)
     )
@@ -48,11 +45,7 @@ def _writes_to(pid: int, file: Path, owner: int) -> bool:
 
 
 def check_own_directory(directory: Path) -> None:
-    """Raise if a directory belongs to another user, who could replace its files by links to ours.
-
-    Raises UsageError if the directory, or a link at its path, belongs to another user, and OSError if it cannot be
-    reached.
-    """
+    """Raise UsageError if a directory, or a link at its path, is another user's, who could replace its files."""
     for uid in uids_of_file(directory):
         if not is_trusted_in(uid, directory):
             raise UsageError(

@@ -25,10 +25,7 @@ _COUNTED = re.compile(r"-\d+$")  # distinguishes runs started in the same second
 
 
 def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] = lambda _: None) -> RunDir:
-    """Return the run that `reference` names, the newest if several match (see `find_runs`). None means the latest.
-
-    `note` receives a message if the run may not be the expected one. Raises the errors of `find_runs`.
-    """
+    """Return the run that `reference` names, or the latest. `note` receives doubts. Raises as `find_runs` does."""
     if reference is None:
         return _latest(runs_dir, note)
     if means_latest(reference):
@@ -70,10 +67,9 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
 
 
 def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
-    """Return the directory among `places` that contains the run that `reference` names, or None.
+    """Return the directory among `places` with the run that `reference` names, or else the newest run; None if none has.
 
-    Without a name, and for "latest", return the one with the newest run. Raises UsageError if several contain a run of
-    that name, or, if none does, a run with that prefix.
+    Raises UsageError if several contain a run of that name, or, if none does, a run with that prefix.
     """
     if reference is None or means_latest(reference):
         newest = [(_started_ns(place, names[0]), place) for place in places if (names := newest_first(place))]

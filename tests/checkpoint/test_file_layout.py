@@ -14,8 +14,8 @@ from launcher.checkpoint.file_layout import (
     planned_files,
     rank_of,
 )
+from launcher.checkpoint.finish import strategy_text
 from launcher.checkpoint.index import Index, NamedBox, PartFile
-from launcher.checkpoint.strategy_file import strategy_text
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 from launcher.mesh.coordinates import coordinate_of

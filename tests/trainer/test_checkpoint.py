@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from launcher.checkpoint.finish import strategy_text
 from launcher.checkpoint.index import (
     INDEX,
     KINDS,
@@ -32,7 +33,6 @@ from launcher.checkpoint.index import (
     remove_partials,
 )
 from launcher.checkpoint.same_settings import differing_settings
-from launcher.checkpoint.strategy_file import strategy_text
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
