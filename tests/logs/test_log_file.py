@@ -337,17 +337,11 @@ def test_shares_are_fair(needs, total):
 # --- pieces ---
 
 
-@pytest.fixture
-def log(tmp_path):
-    return tmp_path / "train.log"
-
-
 def test_each_line_is_given_once_and_an_unfinished_one_again(log):
     log.write_bytes(b"one\ntwo\nthr")
     first = piece_after(log, None)
     assert (first.lines, first.rest, first.is_anew) == ((b"one", b"two"), b"thr", True)
-    with log.open("ab") as file:
-        file.write(b"ee\nfour")
+    append(log, b"ee\nfour")
     second = piece_after(log, first.place)
     assert (second.lines, second.rest, second.is_anew) == ((b"three",), b"four", False)
     third = piece_after(log, second.place)
@@ -370,8 +364,7 @@ def test_a_log_that_was_truncated_or_replaced_is_read_anew(log):
 def test_of_more_than_a_piece_holds_the_end_is_read_from_the_start_of_a_line(log, is_first):
     log.write_bytes(b"a" * 9 + b"\n")
     place = None if is_first else piece_after(log, None).place
-    with log.open("ab") as file:
-        file.write(b"".join(b"%09d\n" % number for number in range(30_000)) + b"rest")
+    append(log, b"".join(b"%09d\n" % number for number in range(30_000)) + b"rest")
     piece = piece_after(log, place)
     assert piece.lines[-1] == b"%09d" % 29_999
     assert {len(line) for line in piece.lines} == {9}
@@ -383,8 +376,7 @@ def test_a_line_longer_than_a_piece_does_not_hold_up_what_follows(log):
     log.write_bytes(b"x" * 3 * MAX_PIECE_BYTES)
     piece = piece_after(log, None)
     assert (piece.lines, len(piece.rest)) == ((), MAX_PIECE_BYTES)
-    with log.open("ab") as file:
-        file.write(b"\nnext\n")
+    append(log, b"\nnext\n")
     assert piece_after(log, piece.place).lines[-1] == b"next"
 
 

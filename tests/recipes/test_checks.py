@@ -28,6 +28,7 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     (["parallel.schedule=interleaved", "parallel.interleave=2"], Layout(pp=2, micro_batches=3),
         "micro_batches = 3 is not divisible by pp = 2", "2 or 4"),
     (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
+    (["parallel.stages=[2, 3]"], Layout(pp=2), "has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers", "[]"),
 ])  # fmt: skip
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:

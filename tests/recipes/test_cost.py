@@ -50,18 +50,6 @@ def test_stages_by_hand_are_taken_as_they_are():
     assert layer_counts(settings_of(2, 3, "parallel.stages=[5, 0]"), 2) == [(2, 3), (0, 0)]
 
 
-@pytest.mark.parametrize(("stages", "pp", "message", "hint"), [
-    ("[2, 2]", 4, "parallel.stages = [2, 2] has 2 stages, but pp = 4", "--pp 2"),
-    ("[2, 3]", 2, "parallel.stages = [2, 3] has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers", "[]"),
-    ("[]", 6, "pp = 6 stages are more than the model's parts", "at most `--pp 5`"),
-])  # fmt: skip
-def test_stages_that_do_not_fit_are_refused(stages, pp, message, hint):
-    with pytest.raises(RefusedLayoutError) as refusal:
-        pipeline_stages(settings_of(2, 2, f"parallel.stages={stages}"), pp)
-    assert message in refusal.value.message
-    assert hint in refusal.value.hint
-
-
 def test_flops_are_six_for_each_weight_and_token_and_those_of_attention():
     """By hand for one pair of 3 and 2 tokens: of n weights 6n for each position that they are applied to."""
     model = ModelConfig(vocabulary_size=11, d_model=4, heads=2, feed_forward_dim=5, encoder_layers=2, decoder_layers=1)

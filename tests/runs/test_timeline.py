@@ -9,21 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core import events
-from launcher.core.events import (
-    AgentEnded,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    Continued,
-    Hung,
-    Judged,
-    Killing,
-    Paused,
-    RankEnded,
-    RankStarted,
-    Slow,
-    Stopping,
-)
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.machine.proc import ProcessId
 from launcher.core.metrics import Saved, StepMetrics, Validation
 from launcher.core.run_report import Report
@@ -268,36 +254,36 @@ NOBODY = Verdict(None, Confidence.UNSURE, "nobody stands out")
 
 
 @pytest.mark.parametrize(("event", "mark"), [
-    (Slow(2, 1.25, 0.5, 5), Mark(50, "slow", "1.25 s a step for 5 steps, the others 0.5 s", 2)),
-    (Hung((4,), 30.0), Mark(50, "hung", "no progress for 30 s: rank 4", 4)),
-    (Hung((0, 1, 2, 5), 30.0), Mark(50, "hung", "no progress for 30 s: ranks 0-2,5")),
-    (Judged(NOBODY), Mark(50, "failure", "nobody stands out")),
-    (Stopping(Cause.FAILED, 1.0), Mark(50, "stopping", "every rank is ended: failed")),
+    (events.Slow(2, 1.25, 0.5, 5), Mark(50, "slow", "1.25 s a step for 5 steps, the others 0.5 s", 2)),
+    (events.Hung((4,), 30.0), Mark(50, "hung", "no progress for 30 s: rank 4", 4)),
+    (events.Hung((0, 1, 2, 5), 30.0), Mark(50, "hung", "no progress for 30 s: ranks 0-2,5")),
+    (events.Judged(NOBODY), Mark(50, "failure", "nobody stands out")),
+    (events.Stopping(Cause.FAILED, 1.0), Mark(50, "stopping", "every rank is ended: failed")),
     (
-        Stopping(Cause.FAILED, 1.0, restarts=True),
+        events.Stopping(Cause.FAILED, 1.0, restarts=True),
         Mark(50, "stopping", "every rank is ended, to be started again: failed"),
     ),
-    (Stopping(Cause.STOPPED, 1.0, signal.SIGINT), Mark(50, "stopping", "every rank is ended: asked for by SIGINT")),
+    (events.Stopping(Cause.STOPPED, 1.0, signal.SIGINT), Mark(50, "stopping", "every rank is ended: asked for by SIGINT")),
     (
-        Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h2\n"),
+        events.Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h2\n"),
         Mark(50, "stopping", "every rank is ended: asked for by SIGTERM at server h2"),
     ),
-    (Stopping(Cause.STOPPED, 1.0, 63), Mark(50, "stopping", "every rank is ended: asked for by signal 63")),
+    (events.Stopping(Cause.STOPPED, 1.0, 63), Mark(50, "stopping", "every rank is ended: asked for by signal 63")),
     (AttemptStarted(1, 29500), Mark(50, "restart", "attempt 1")),
-    (Paused(), Mark(50, "paused", "every rank is stopped")),
-    (Continued(), Mark(50, "continued", "every rank continues")),
+    (events.Paused(), Mark(50, "paused", "every rank is stopped")),
+    (events.Continued(), Mark(50, "continued", "every rank continues")),
 ], ids=repr)  # fmt: skip
 def test_events_in_words(event, mark):
     assert list(marks_of_event(event, 50)) == [mark]
 
 
-@pytest.mark.parametrize("event", [AttemptStarted(0, 1), Killing(3)], ids=repr)
+@pytest.mark.parametrize("event", [AttemptStarted(0, 1), events.Killing(3)], ids=repr)
 def test_most_events_get_no_mark(event):
     assert list(marks_of_event(event, 50)) == []
 
 
 def test_a_failure_is_marked_where_it_happened():
-    (mark,) = marks_of_event(Judged(BLAMED), 50)
+    (mark,) = marks_of_event(events.Judged(BLAMED), 50)
     assert (mark.time_ns, mark.kind, mark.global_rank) == (40, "failure", 3)
     assert mark.text.startswith("ValueError: no such \x1b[31mword!!!")
     assert len(mark.text) == MAX_TEXT_CHARS
