@@ -23,6 +23,7 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 _LEVEL_OF = {**LEVELS, "TRACE": 10, "NOTICE": 20, "SUCCESS": 20, "WARN": 30, "FATAL": 50}
 _GLOG_LEVELS = {"D": 10, "I": 20, "W": 30, "E": 40, "F": 50, "C": 50}
 _PINO_LEVELS = {"10": 10, "20": 10, "30": 20, "40": 30, "50": 40, "60": 50}
+_LEVELS_OF_GROUP = {"glog": _GLOG_LEVELS, "pino": _PINO_LEVELS}
 LEVEL_NAMES = tuple(_LEVEL_OF)
 _NAMES = "|".join(LEVEL_NAMES)
 _LEVEL = re.compile(
@@ -52,7 +53,7 @@ def level_at(text: str) -> tuple[int, int, int] | None:
     if match is None:
         return None
     group = match.lastgroup or ""
-    levels = {"glog": _GLOG_LEVELS, "pino": _PINO_LEVELS}.get(group, _LEVEL_OF)
+    levels = _LEVELS_OF_GROUP.get(group, _LEVEL_OF)
     level = LEVELS["ERROR"] if group == "crash" else levels[match[group].upper()]
     return level, match.start(group), match.end(group)
 

@@ -39,7 +39,6 @@ class Recipe:
     notes: Callable[[Any, Layout], tuple[str, ...]] = lambda _settings, _layout: ()
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
-        """Return the settings. Raises the errors of `load_settings`."""
         return load_settings(self.settings, config, settings)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
 from launcher.core.events import AttemptStarted, Event, RankStarted, SchedulerStarted
+from launcher.core.records import DeviceAssignment
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.logs.follow import Changes, Follower
 from launcher.logs.lines import OVERWRITES, Line, LineReader, PartialLine, attempt_at, with_attempts
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Arrivals, Clock
 from launcher.runs.event_reader import EventReader
-from launcher.runs.record import AttemptPlaces
+from launcher.runs.record import RankPlace, Recorded
 
 SCHEDULER = -1  # the "rank" of MindSpore's scheduler in mappings by rank
 
@@ -200,6 +201,36 @@ class RankLog:
     def _stamped(self, lines: list[Line]) -> list[Line]:
         stamped = list(map(self._clock.stamped, with_attempts(lines, self._starts)))
         return stamped if self._wanted is None else list(filter(self._wanted, stamped))
+
+
+class AttemptPlaces:
+    """The device of each rank, by attempt. `note` records the device assignment of a new attempt."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._allotments: dict[int, DeviceAssignment | None] = {}  # by attempt
+        self._of_attempt: dict[int, Mapping[int, RankPlace]] = {}
+
+    @property
+    def change(self) -> bool:
+        """True if ranks can be on other devices in another attempt."""
+        return bool(self._recorded.devices)
+
+    def note(self, attempt: int, allotment: DeviceAssignment | None) -> None:
+        self._allotments[attempt] = allotment
+        self._of_attempt.pop(attempt, None)
+
+    def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
+        """Return the places of an attempt's ranks by global rank. None means the first attempt."""
+        number = attempt or 0
+        if number not in self._of_attempt:
+            places = self._recorded.places_in(self._allotments.get(number))
+            self._of_attempt[number] = {place.global_rank: place for place in places}
+        return self._of_attempt[number]
+
+    def of_line(self, line: Line) -> RankPlace | None:
+        """Return the place of the rank that wrote a line, or None if the line's attempt has no such rank."""
+        return self.of(line.attempt).get(line.global_rank)
 
 
 class RankLogs:

@@ -19,7 +19,6 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, DeviceAssignment, ResumedFrom, RunSpec
 from launcher.core.run_dir import LATEST, RunDir
-from launcher.logs.lines import Line
 from launcher.preload.masking import masked, masked_argv
 
 SCHEMA = 2
@@ -87,36 +86,6 @@ class Recorded:
         if allotment is None or len(self.devices) <= max(allotment.devices):
             return self.places
         return tuple(replace(self.devices[device], global_rank=rank) for rank, device in enumerate(allotment.devices))
-
-
-class AttemptPlaces:
-    """The device of each rank, by attempt. `note` records the device assignment of a new attempt."""
-
-    def __init__(self, recorded: Recorded) -> None:
-        self._recorded = recorded
-        self._allotments: dict[int, DeviceAssignment | None] = {}  # by attempt
-        self._of_attempt: dict[int, Mapping[int, RankPlace]] = {}
-
-    @property
-    def change(self) -> bool:
-        """True if ranks can be on other devices in another attempt."""
-        return bool(self._recorded.devices)
-
-    def note(self, attempt: int, allotment: DeviceAssignment | None) -> None:
-        self._allotments[attempt] = allotment
-        self._of_attempt.pop(attempt, None)
-
-    def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
-        """Return the places of an attempt's ranks by global rank. None means the first attempt."""
-        number = attempt or 0
-        if number not in self._of_attempt:
-            places = self._recorded.places_in(self._allotments.get(number))
-            self._of_attempt[number] = {place.global_rank: place for place in places}
-        return self._of_attempt[number]
-
-    def of_line(self, line: Line) -> RankPlace | None:
-        """Return the place of the rank that wrote a line, or None if the line's attempt has no such rank."""
-        return self.of(line.attempt).get(line.global_rank)
 
 
 def read_recorded(run_dir: RunDir) -> Recorded:

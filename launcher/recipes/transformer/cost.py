@@ -51,7 +51,6 @@ def decoder_layer(model: ModelConfig, targets: int, sources: int, attended: int)
 
 
 def head(model: ModelConfig, targets: int) -> int:
-    """Return the multiply-adds of the output head."""
     return targets * model.d_model * model.vocabulary_size
 
 

@@ -20,8 +20,8 @@ from launcher.core.text import ranges
 from launcher.logs.lines import Line
 from launcher.logs.log_file import Truncation
 from launcher.logs.select import Selector
-from launcher.runs.rank_logs import SCHEDULER, RankLogs
-from launcher.runs.record import AttemptPlaces, Recorded, read_recorded
+from launcher.runs.rank_logs import SCHEDULER, AttemptPlaces, RankLogs
+from launcher.runs.record import Recorded, read_recorded
 from launcher.runs.status import RunStatusReader
 
 
