@@ -6,7 +6,7 @@
             strategy.json        for people: the partition of each parameter, and the file of each box
             tokenizer.model      if the program has a tokenizer
             rank0.safetensors    boxes written by rank 0: weights, then first and second moments (`Index.kinds`)
-            rank1.safetensors    (`ways.py` lists the files)
+            rank1.safetensors    (`file_layout.py` lists the files)
             buffers.safetensors  if the model has buffers, such as running means of norms
         .step-140.1f3a.partial/  being written, or left by a killed run; never read
 

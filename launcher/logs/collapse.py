@@ -5,7 +5,7 @@ lines after them show which ranks have additional lines and which lack some: the
 common subsequence. If there is none, the line that came first is shown once it has waited long enough. Lines of
 different attempts, or with times far apart, are never merged.
 
-`alike.py` decides which lines are alike. A traceback is shown as a whole: it waits for its last line, and is shown
+`group_key.py` decides which lines are alike. A traceback is shown as a whole: it waits for its last line, and is shown
 together for the ranks with the same frames. If their exceptions differ, each rank continues separately from there.
 """
 
