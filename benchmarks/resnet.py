@@ -31,7 +31,7 @@ from training.layouts import in_ranks
 from launcher.corpus.image_sample import write_image_sample
 from launcher.corpus.images import find_images
 from launcher.recipes.load import load_settings
-from launcher.recipes.resnet50.resnet50_settings import Resnet50Settings
+from launcher.recipes.resnet50.resnet50_recipe import Resnet50Settings
 from launcher.trainer.data.images import ImageOrder, ImageSet, ImageShape, Shard, TrainingBatch, training_batches
 from launcher.trainer.model.resnet import resnet50, set_initial_weights
 from launcher.trainer.parallel.waiting import loading

@@ -1,6 +1,5 @@
 """Checkpoints made by hand, of any boxes: element by element, with nothing of what reads and writes them in blocks."""
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -16,9 +15,8 @@ from launcher.checkpoint.index import (
     NamedBox,
     PartFile,
     index_text,
-    schema_of,
+    with_schema,
 )
-from launcher.checkpoint.replicas import has_copies
 from launcher.core.records import Layout
 from launcher.mesh.boxes import full_box
 
@@ -81,7 +79,7 @@ def write(
     index = Index(
         step=step, dtype=dtype, shapes=shapes, files=parts, kinds=kinds, buffers=buffers, **{**known, **facts}
     )
-    index = dataclasses.replace(index, schema=schema_of(index, has_copies=has_copies(parts)))
+    index = with_schema(index)
     (path / INDEX).write_text(index_text(index))
     return path
 

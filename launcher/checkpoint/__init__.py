@@ -4,7 +4,7 @@ To change the content of a checkpoint: index.py, file_layout.py, launcher/traine
     single-device model, readable by every layout; raise `SCHEMA` for incompatible changes).
 To change which settings must be equal to resume: same_settings.py (a setting that older checkpoints lack has a
     default).
-To change what replaces a damaged file: replicas.py (digests are verified first).
+To change what replaces a damaged file: tensors.py (digests are verified first).
 To change how checkpoints are merged or compared: model_merge.py, average.py, difference.py (memory of one block; the
     output directory is complete or absent).
 To change a format to convert to or from: mindspore.py, mindspore_export.py, dcp.py,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from launcher.checkpoint.index import ITEM_BYTES, TOKENIZER, Index
+from launcher.checkpoint.index import ITEM_BYTES, Index
 from launcher.checkpoint.same_settings import differing_settings
 from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.errors import UsageError
@@ -22,11 +22,7 @@ class AveragedBoxes:
     """Several checkpoints of one training, read like a single checkpoint with the average weights."""
 
     def __init__(self, stored: Sequence[StoredBoxes]) -> None:
-        """Take the checkpoints, newest first. State that is not averaged comes from the newest.
-
-        Raises:
-            UsageError: they belong to different trainings, or their model has buffers.
-        """
+        """Take the checkpoints, newest first, which has the other state. Raises UsageError if they do not match."""
         newest = stored[0]
         self.path, self.index = newest.path, newest.index
         self._stored = stored
@@ -41,7 +37,6 @@ class AveragedBoxes:
 
     @property
     def steps(self) -> list[int]:
-        """Steps of the averaged checkpoints, newest first."""
         return [each.index.step for each in self._stored]
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytes]:
@@ -59,11 +54,7 @@ def _difference(first: Index, second: Index) -> str:
     for what in ("program", "text", "dtype", "shapes", "buffers"):
         if getattr(first, what) != getattr(second, what):
             return f"different {'data' if what == 'text' else what}"
-    if _tokenizer(first) != _tokenizer(second):
+    if first.tokenizer != second.tokenizer:
         return "different tokenizer"
     settings = differing_settings(second, first.settings)
     return ", ".join(f"{name} = {ours} and {theirs}" for name, theirs, ours in settings)
-
-
-def _tokenizer(index: Index) -> str | None:
-    return index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None

@@ -45,7 +45,22 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _LITERALS = frozenset(
     {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 )
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_EMPTY = {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
+# Opcodes that take items from the stack, and how many; None: all since the last mark.
+_ITEMS = {
+    "TUPLE1": 1,
+    "TUPLE2": 2,
+    "TUPLE3": 3,
+    "TUPLE": None,
+    "APPEND": 1,
+    "APPENDS": None,
+    "SETITEM": 2,
+    "SETITEMS": None,
+    "STACK_GLOBAL": 2,
+    "REDUCE": 2,
+    "NEWOBJ": 2,
+    "BUILD": 1,
+}
 
 
 @frozen
@@ -90,11 +105,7 @@ class _MalformedError(Exception):
 
 
 def read_metadata(directory: Path) -> Stored:
-    """Read the tensors of a checkpoint and check that all chunks are within their tensor.
-
-    Raises:
-        UnreadableError: .metadata cannot be read, is invalid, or contains an unexpected name.
-    """
+    """Read the tensors of a checkpoint and check their chunks. Raises UnreadableError, also for an unexpected name."""
     path = directory / DCP_METADATA
     try:
         content = read_regular(path, MAX_METADATA_BYTES)
@@ -122,9 +133,8 @@ class _Machine:
     def run(self, content: bytes) -> Any:
         """Return the value of the pickle.
 
-        Raises:
-            _MalformedError: it contains an unexpected name or opcode.
-            ValueError, IndexError, KeyError, TypeError, AttributeError: it is not a pickle, or is truncated or modified.
+        Raises _MalformedError if it contains an unexpected name or opcode, and ValueError, IndexError, KeyError,
+        TypeError, AttributeError if it is not a pickle, or is truncated or modified.
         """
         for number, (operation, argument, offset) in enumerate(pickletools.genops(content)):
             name = operation.name
@@ -134,79 +144,62 @@ class _Machine:
                 continue
             if name == "STOP":
                 return self._stack[-1]
-            if not (self._makes_value(name, argument) or self._collects(name) or self._names(name, argument, offset)):
-                raise _MalformedError(f"offset {offset}: opcode {name} does not occur in torch's metadata")
+            try:
+                self._do(name, argument)
+            except _MalformedError as error:
+                raise _MalformedError(f"offset {offset}: {error}") from None
         raise _MalformedError("it is truncated")
 
-    def _makes_value(self, name: str, argument: Any) -> bool:
-        """Interpret an opcode for a plain or memoized value. Return False for other opcodes."""
+    def _do(self, name: str, argument: Any) -> None:
+        stack = self._stack
         if name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name])
+            stack.append(_CONSTANTS[name])
         elif name in _LITERALS:
-            self._stack.append(argument)
-        elif name == "EMPTY_TUPLE":
-            self._stack.append(())
-        elif name == "EMPTY_LIST":
-            self._stack.append([])
-        elif name == "EMPTY_DICT":
-            self._stack.append({})
-        elif name == "MEMOIZE":
-            self._memo[len(self._memo)] = self._stack[-1]
-        elif name in {"BINPUT", "LONG_BINPUT"}:
-            self._memo[argument] = self._stack[-1]
+            stack.append(argument)
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name in {"MEMOIZE", "BINPUT", "LONG_BINPUT"}:
+            self._memo[len(self._memo) if name == "MEMOIZE" else argument] = stack[-1]
         elif name in {"BINGET", "LONG_BINGET"}:
-            self._stack.append(self._memo[argument])
+            stack.append(self._memo[argument])
+        elif name == "MARK":
+            self._marks.append(len(stack))
+        elif name in _ITEMS:
+            count = _ITEMS[name]
+            start = self._marks.pop() if count is None else len(stack) - count
+            if not 0 <= start <= len(stack):
+                raise IndexError(start)
+            items = stack[start:]
+            del stack[start:]
+            self._collect(name, items)
+        elif name == "GLOBAL":
+            self._collect(name, argument.split(" "))
         else:
-            return False
-        return True
+            raise _MalformedError(f"opcode {name} does not occur in torch's metadata")
 
-    def _collects(self, name: str) -> bool:
-        """Interpret an opcode for a tuple, list or dict. Return False for other opcodes."""
-        if name == "MARK":
-            self._marks.append(len(self._stack))
-        elif name in _TUPLES:
-            self._stack.append(tuple(self._taken(len(self._stack) - _TUPLES[name])))
-        elif name == "TUPLE":
-            self._stack.append(tuple(self._taken(self._marks.pop())))
-        elif name in {"APPEND", "APPENDS"}:
-            items = self._taken(len(self._stack) - 1 if name == "APPEND" else self._marks.pop())
-            _of(self._stack[-1], list).extend(items)
-        elif name in {"SETITEM", "SETITEMS"}:
-            items = self._taken(len(self._stack) - 2 if name == "SETITEM" else self._marks.pop())
-            for key, value in zip(items[::2], items[1::2], strict=True):
-                # Records are hashed by identity. Tuples are rejected: hashing deeply nested ones crashes the process.
-                _of(self._stack[-1], dict)[_of(key, str, _Record)] = value
-        else:
-            return False
-        return True
-
-    def _names(self, name: str, argument: Any, offset: int | None) -> bool:
-        """Interpret an opcode for a name or a record. Return False for other opcodes."""
-        if name in {"GLOBAL", "STACK_GLOBAL"}:
-            words = argument.split(" ") if name == "GLOBAL" else self._taken(len(self._stack) - 2)
-            called = ".".join(_of(word, str) for word in words)
-            if called not in ALLOWED:
-                raise _MalformedError(
-                    f"offset {offset}: it names {called[:MAX_NAME_CHARS]}, which does not occur in torch's metadata"
-                )
-            self._stack.append(_Named(called))
-        elif name in {"REDUCE", "NEWOBJ"}:
-            named, arguments = self._taken(len(self._stack) - 2)
-            self._stack.append(_Record(_of(named, _Named).name, _of(arguments, tuple)))
-        elif name == "BUILD":
-            [state] = self._taken(len(self._stack) - 1)
-            _of(self._stack[-1], _Record).state = state
-        else:
-            return False
-        return True
-
-    def _taken(self, start: int) -> list[Any]:
-        """Pop all items of the stack from index `start` on."""
-        if not 0 <= start <= len(self._stack):
-            raise IndexError(start)
-        taken = self._stack[start:]
-        del self._stack[start:]
-        return taken
+    def _collect(self, name: str, items: list[Any]) -> None:
+        """Interpret an opcode that makes one value of several: a tuple, a name or a record; or changes the last value."""
+        stack = self._stack
+        match name:
+            case "APPEND" | "APPENDS":
+                _of(stack[-1], list).extend(items)
+            case "SETITEM" | "SETITEMS":
+                for key, value in zip(items[::2], items[1::2], strict=True):
+                    # Records are hashed by identity. Tuples are rejected: hashing deeply nested ones crashes the process.
+                    _of(stack[-1], dict)[_of(key, str, _Record)] = value
+            case "GLOBAL" | "STACK_GLOBAL":
+                called = ".".join(_of(word, str) for word in items)
+                if called not in ALLOWED:
+                    named = called[:MAX_NAME_CHARS]
+                    raise _MalformedError(f"it names {named}, which does not occur in torch's metadata")
+                stack.append(_Named(called))
+            case "REDUCE" | "NEWOBJ":
+                named, arguments = items
+                stack.append(_Record(_of(named, _Named).name, _of(arguments, tuple)))
+            case "BUILD":
+                _of(stack[-1], _Record).state = items[0]
+            case _:
+                stack.append(tuple(items))
 
 
 def _of(value: Any, *kinds: type) -> Any:
@@ -224,7 +217,6 @@ def _state(value: Any, *names: str) -> tuple[str, dict[str, Any]]:
 
 
 def _size(value: Any) -> tuple[int, ...]:
-    """Return the integers of a torch.Size."""
     if _of(value, _Record).name != "torch.Size":
         raise TypeError(value.name)
     [numbers] = value.arguments

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from launcher.checkpoint.index import ITEM_BYTES, TOKENIZER, Index
+from launcher.checkpoint.index import ITEM_BYTES, Index
 from launcher.checkpoint.same_settings import FREE_SETTINGS, SAME_SETTINGS
 from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.frozen import frozen
@@ -65,12 +65,7 @@ class Difference:
 
 
 def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
-    """Compare two checkpoints, reading all of both in blocks.
-
-    Raises:
-        DamagedError: a checkpoint lacks an element.
-        OSError: a file cannot be read.
-    """
+    """Compare two checkpoints in blocks. Raises DamagedError if one of them lacks an element, and OSError."""
     mine, its = first.index.tensors, second.index.tensors
     both = [name for name in mine if name in its]
     shapes = [Fact(name, mine[name], its[name], matters=True) for name in both if mine[name] != its[name]]
@@ -96,7 +91,7 @@ def _facts(first: Index, second: Index) -> Iterator[Fact]:
         ("type", first.dtype, second.dtype, True),
         ("text", first.text, second.text, True),
         ("kinds", ", ".join(first.kinds), ", ".join(second.kinds), True),
-        ("tokenizer", _tokenizer(first), _tokenizer(second), True),
+        ("tokenizer", first.tokenizer or _ABSENT, second.tokenizer or _ABSENT, True),
         ("data", first.data, second.data, False),
         ("layout", str(first.layout), str(second.layout), False),
         ("micro_batches", first.layout.micro_batches, second.layout.micro_batches, False),
@@ -104,25 +99,16 @@ def _facts(first: Index, second: Index) -> Iterator[Fact]:
     mine, its = _flattened(first.settings), _flattened(second.settings)
     for name in dict.fromkeys((*mine, *its)):
         # A setting that a checkpoint's version lacked counts as equal, as in `differing_settings`.
-        matters = _decides(*name) and name in mine and name in its
+        section, setting = name
+        names = SAME_SETTINGS.get(section, ())
+        decides = name not in FREE_SETTINGS and (names is None or setting in names)
+        matters = decides and name in mine and name in its
         pairs.append((".".join(name), mine.get(name, _ABSENT), its.get(name, _ABSENT), matters))
     return (Fact(*pair) for pair in pairs if pair[1] != pair[2])
 
 
 def _flattened(settings: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
     return {(section, name): value for section, values in settings.items() for name, value in values.items()}
-
-
-def _decides(section: str, name: str) -> bool:
-    """Return True if the setting must be the same within one training."""
-    if section not in SAME_SETTINGS or (section, name) in FREE_SETTINGS:
-        return False
-    names = SAME_SETTINGS[section]
-    return names is None or name in names
-
-
-def _tokenizer(index: Index) -> str:
-    return index.files[TOKENIZER].sha256 if TOKENIZER in index.files else _ABSENT
 
 
 def _tensor_difference(first: StoredBoxes, second: StoredBoxes, kind: str, name: str) -> TensorDifference | None:

@@ -33,7 +33,6 @@ class PlannedFile:
 
     @property
     def is_a_part(self) -> bool:
-        """True if the file contains exactly its writer's part."""
         return self.sources == (self.writer,)
 
 
@@ -47,19 +46,16 @@ def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
     if way == INTEGRATED:
         return [PlannedFile(MODEL, 0, tuple(ranks))]
     if way == OWNED:
-        return [PlannedFile(name_of_rank(rank), rank, (rank,)) for rank in ranks]
-    peers = {rank: group for group in groups("dp", layout) for rank in group}
+        peers: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in ranks}
+    else:
+        peers = {rank: group for group in groups("dp", layout) for rank in group}
     writers = [rank for rank in ranks if way == SLICES or rank == peers[rank][0]]
-    return [PlannedFile(name_of_rank(rank), rank, peers[rank]) for rank in writers]
+    return [PlannedFile(f"rank{rank}.safetensors", rank, peers[rank]) for rank in writers]
 
 
 def keeps_replicas(way: str) -> bool:
     """Return True if files also contain parameters that other model-parallel ranks own."""
     return way in {SLICES, ONE_COPY}
-
-
-def name_of_rank(rank: int) -> str:
-    return f"rank{rank}.safetensors"
 
 
 def rank_of(name: str) -> int | None:

@@ -6,7 +6,7 @@
             strategy.json        for people: the partition of each parameter, and the file of each box
             tokenizer.model      if the program has a tokenizer
             rank0.safetensors    boxes written by rank 0: weights, then first and second moments (`Index.kinds`)
-            rank1.safetensors    (`ways.py` lists the files)
+            rank1.safetensors    (`file_layout.py` lists the files)
             buffers.safetensors  if the model has buffers, such as running means of norms
         .step-140.1f3a.partial/  being written, or left by a killed run; never read
 
@@ -24,7 +24,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,6 @@ class PartFile:
 
 @frozen
 class Validations:
-    """The validation counters of early stopping, up to a step."""
-
     lowest_loss: float | None = None  # None: no validation yet with a finite loss
     since: int = 0  # number of validations since that loss
     is_due: bool = False  # this step's state has not been validated yet
@@ -104,11 +102,14 @@ class Index:
 
     @property
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of all parameters and buffers."""
         return {**self.shapes, **self.buffers}
 
+    @property
+    def tokenizer(self) -> str | None:
+        """The digest of the tokenizer's file, if there is one."""
+        return self.files[TOKENIZER].sha256 if TOKENIZER in self.files else None
+
     def kinds_of(self, name: str) -> tuple[str, ...]:
-        """Return the kinds of values stored for a parameter or buffer."""
         return KINDS_OF_BUFFERS if name in self.buffers else self.kinds
 
 
@@ -132,11 +133,7 @@ def partial_name(step: int, token: str) -> str:
 
 
 def remove_partials(directory: Path) -> OSError | None:
-    """Remove incomplete checkpoints that killed writers left in a directory. Return the first error.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
+    """Remove incomplete checkpoints of killed writers. Return the first error. Raises OSError."""
     failures = [_remove(path) for path in list(directory.iterdir()) if _PARTIAL.fullmatch(path.name)]
     return next(filter(None, failures), None)
 
@@ -215,26 +212,20 @@ def hinted(checkpoint: Path) -> Iterator[None]:
 def read_index(checkpoint: Path) -> Index:
     """Read the index of a checkpoint, and check that its boxes cover every parameter exactly.
 
-    Raises:
-        DamagedError: it is missing or damaged.
-        UnreadableError: it cannot be read, or is of another version.
+    Raises DamagedError if it is missing or damaged, and UnreadableError if it cannot be read, or is of another version.
     """
-    with hinted(checkpoint):
-        return _read_index(checkpoint)
-
-
-def _read_index(checkpoint: Path) -> Index:
     path = checkpoint / INDEX
-    try:
-        content = read_regular(path, MAX_INDEX_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        raise DamagedError(f"{path} is missing") from None
-    except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror}") from None
-    index = index_of(content, path)
-    if step_named(checkpoint.name) not in {None, index.step}:
-        raise DamagedError(f"{path} is of step {index.step}")
-    return index
+    with hinted(checkpoint):
+        try:
+            content = read_regular(path, MAX_INDEX_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            raise DamagedError(f"{path} is missing") from None
+        except OSError as error:
+            raise UnreadableError(f"{path}: {error.strerror}") from None
+        index = index_of(content, path)
+        if step_named(checkpoint.name) not in {None, index.step}:
+            raise DamagedError(f"{path} is of step {index.step}")
+        return index
 
 
 def index_of(content: bytes, path: Path) -> Index:
@@ -254,15 +245,12 @@ def index_of(content: bytes, path: Path) -> Index:
         index = decode(Index, found)
     except ValueError as error:
         raise DamagedError(f"{path}: {error}") from None
-    if (fault := _fault_of(index)) is not None:
-        raise DamagedError(f"{path}: {fault}")
-    for problem in _problems_of(index):
+    if (problem := _fault_of(index) or next(_problems_of(index), None)) is not None:
         raise DamagedError(f"{path}: {problem}")
     return index
 
 
 def _problems_of(index: Index) -> Iterator[str]:
-    """Yield errors in the files and boxes of an index."""
     tensors = index.tensors
     boxes: dict[str, dict[tuple[int, ...], Box]] = {name: {} for name in tensors}  # by start
     for name, file in index.files.items():
@@ -294,17 +282,19 @@ def _fault_of(index: Index) -> str | None:
 
 
 def kinds_in(file: str, index: Index) -> tuple[str, ...]:
-    """Return the kinds of values that a file has for each of its boxes."""
     return KINDS_OF_BUFFERS if file == BUFFERS else index.kinds
 
 
-def schema_of(index: Index, *, has_copies: bool) -> int:
-    """Return the oldest schema that can express an index."""
+def with_schema(index: Index) -> Index:
+    """Return an index with the oldest schema that can express it."""
+    boxes = [box for file in index.files.values() for box in file.boxes]
     if index.validations != NOT_VALIDATED:
-        return SCHEMA_OF_VALIDATIONS
-    if index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
-        return SCHEMA_OF_KINDS
-    return SCHEMA_OF_COPIES if has_copies else SCHEMA
+        schema = SCHEMA_OF_VALIDATIONS
+    elif index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
+        schema = SCHEMA_OF_KINDS
+    else:
+        schema = SCHEMA_OF_COPIES if len(boxes) > len(set(boxes)) else SCHEMA
+    return replace(index, schema=schema)
 
 
 def _is_within(box: Box, shape: tuple[int, ...]) -> bool:

@@ -59,11 +59,7 @@ class _MalformedError(Exception):
 
 
 def read_values(path: Path) -> dict[str, Value]:
-    """Return the values in a file by tag, without reading the content of tensors.
-
-    Raises:
-        UnreadableError: it cannot be read, is not a checkpoint, or is truncated or modified.
-    """
+    """Return the values in a file by tag, without the content of tensors. Raises UnreadableError."""
     try:
         with (
             os.fdopen(open_regular(path), "rb") as file,
@@ -79,8 +75,6 @@ def read_values(path: Path) -> dict[str, Value]:
 
 
 class _Parser:
-    """A parser of the messages in a memory-mapped file."""
-
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
         self._fields_left = MAX_FIELDS
@@ -202,7 +196,6 @@ def _message(content: int | range, offset: int) -> range:
 
 
 def _checked(tag: str, value: Value) -> Value:
-    """Return the value if its size matches its shape and type."""
     if value.type not in ITEM_BYTES:
         return value
     size = sum(map(len, value.pieces))
@@ -215,23 +208,17 @@ def _checked(tag: str, value: Value) -> Value:
 
 
 def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Return the bytes before the content of a tensor, or before a part of `size_bytes` bytes.
-
-    The content is little-endian and row-major.
-    """
-    dims = b"".join(_key(1, _VARINT) + _encoded(dim) for dim in shape)
-    before = dims + _field(2, kind.encode()) + _key(3, _LENGTH) + _encoded(size_bytes)
-    tensor = _key(2, _LENGTH) + _encoded(len(before) + size_bytes) + before
-    value = _field(1, tag.encode()) + tensor
-    return _key(1, _LENGTH) + _encoded(len(value) + size_bytes) + value
+    """Return the bytes before `size_bytes` bytes of a tensor's content, which is little-endian and row-major."""
+    dims = b"".join(_encoded(1 << 3 | _VARINT) + _encoded(dim) for dim in shape)
+    type_bytes, tag_bytes = kind.encode(), tag.encode()
+    before = dims + _head(2, len(type_bytes)) + type_bytes + _head(3, size_bytes)
+    value = _head(1, len(tag_bytes)) + tag_bytes + _head(2, len(before) + size_bytes) + before
+    return _head(1, len(value) + size_bytes) + value
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return _key(number, _LENGTH) + _encoded(len(content)) + content
-
-
-def _key(number: int, wire: int) -> bytes:
-    return _encoded(number << 3 | wire)
+def _head(number: int, size_bytes: int) -> bytes:
+    """Return the bytes before a field's content of `size_bytes` bytes."""
+    return _encoded(number << 3 | _LENGTH) + _encoded(size_bytes)
 
 
 def _encoded(number: int) -> bytes:

@@ -18,9 +18,8 @@ TYPES = {"F32": "Float32", "F64": "Float64"}
 def write_mindspore(stored: StoredBoxes, output: Path) -> None:
     """Write a file that `mindspore.load_checkpoint` reads, atomically and with one block in memory.
 
-    Raises:
-        DamagedError: the checkpoint lacks an element.
-        OSError: `output` exists, or for example the disk is full.
+    Raises DamagedError if the checkpoint lacks an element, and OSError if `output` exists, or for example the disk is
+    full.
     """
     index, train = stored.index, stored.index.settings["train"]
     most = PIECE_BYTES // ITEM_BYTES[index.dtype]

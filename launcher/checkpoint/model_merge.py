@@ -35,11 +35,8 @@ def merge(
 ) -> None:
     """Write the model to a new directory, atomically. `moments` adds the optimizer's moments.
 
-    `averaged_steps`: steps of the averaged checkpoints, newest first.
-
-    Raises:
-        DamagedError: the checkpoint lacks an element.
-        OSError: `output` exists, or for example the disk is full.
+    `averaged_steps`: steps of the averaged checkpoints, newest first. Raises DamagedError if the checkpoint lacks an
+    element, and OSError if `output` exists, or for example the disk is full.
     """
     index = stored.index
     training = {"step": index.step, "layout": encode(index.layout)}

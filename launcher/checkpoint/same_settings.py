@@ -63,12 +63,9 @@ def check_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> None:
-    """Check that a training with this program and these settings can resume from the checkpoint.
+    """Raise UsageError if a training with this program and these settings cannot resume from the checkpoint.
 
     `named` and `defaults`: see `differing_settings`.
-
-    Raises:
-        UsageError: it cannot.
     """
     if index.program != program:
         raise UsageError(f"{checkpoint} belongs to the program {index.program}, but this run trains {program}")
@@ -88,5 +85,4 @@ def check_settings(
 
 
 def _as_set(value: Any) -> str:
-    """Return a value as a user sets it."""
     return json.dumps(value) if isinstance(value, bool) else str(value)

@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -29,8 +29,9 @@ from launcher.checkpoint.index import (
     PartFile,
     damage_of,
     hinted,
+    read_index,
 )
-from launcher.checkpoint.replicas import files_to_read
+from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.regular_files import open_regular
 from launcher.mesh.boxes import Box, boxes_of_run, shared_runs
@@ -73,10 +74,8 @@ def write_boxes(
 ) -> PartFile:
     """Write boxes to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on, in the order of `contents`.
 
-    The pieces in `contents` may start and end anywhere. With `synced`, the file is on disk when this returns.
-
-    Raises:
-        OSError: for example, the disk is full.
+    The pieces in `contents` may start and end anywhere. With `synced`, the file is on disk when this returns. Raises
+    OSError, for example if the disk is full.
     """
     several = {name for name, count in Counter(each.name for each in boxes).items() if count > 1}
     head = header(
@@ -93,11 +92,7 @@ def write_boxes(
 
 
 def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> PartFile:
-    """Write pieces of any size to a file and return its size and digest. With `synced`, it is on disk afterwards.
-
-    Raises:
-        OSError: for example, the disk is full.
-    """
+    """Write pieces of any size; return the size and digest. With `synced`, it is on disk afterwards. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for content in contents:
@@ -147,11 +142,8 @@ class StoredBoxes:
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytearray]:
         """Yield the values of a box of a parameter or buffer in row-major order, in blocks of at most BLOCK_BYTES.
 
-        `kind` is the number of the kind of values.
-
-        Raises:
-            DamagedError: the checkpoint lacks an element.
-            OSError: a file cannot be read.
+        `kind` is the number of the kind of values. Raises DamagedError if the checkpoint lacks an element, and OSError
+        if a file cannot be read.
         """
         for piece in pieces(box, BLOCK_BYTES // self._item_bytes):
             yield self.read(kind, name, piece)
@@ -209,10 +201,8 @@ def pieces(box: Box, most: int) -> Iterator[Box]:
 def verified_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
     """Verify the digests of all files of a checkpoint, and return the intact files to read.
 
-    `tell` receives a line for each damaged file that is replaced by others.
-
-    Raises:
-        DamagedError: data of a damaged file is in no other file.
+    `tell` receives a line for each damaged file that is replaced by others. Raises DamagedError if data of a damaged
+    file is in no other file.
     """
     problems = {}
     for name, file in index.files.items():
@@ -239,10 +229,7 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
 
 
 def state_bytes(index: Index, kinds: int | None = None) -> int:
-    """Return the size of the state, with each element counted once: parameters and buffers.
-
-    `kinds`: count only the first `kinds` kinds of values of the parameters.
-    """
+    """Return the size of all parameters and buffers. `kinds`: count only so many kinds of values of the parameters."""
     of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
     return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 
@@ -250,3 +237,58 @@ def state_bytes(index: Index, kinds: int | None = None) -> int:
 def all_bytes(index: Index) -> int:
     """Return the size of all files except the index."""
     return sum(file.size for file in index.files.values())
+
+
+# --- replicas of boxes ---
+
+
+def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
+    """Return intact files that contain every box, and a line per damaged file that names its replacement.
+
+    `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
+    The replacements that the lines name come first. Raises DamagedError if a box is in no intact file.
+    """
+    first: dict[str, PartFile] = {}
+    lines = []
+    for name, problem in problems.items():
+        found = stand_ins(index, name, problems)
+        if found is None:
+            raise DamagedError(f"{problem}, and there is no intact replica")
+        first.update((other, index.files[other]) for other in found)
+        served = f"its slice is read from {', '.join(found)}" if found else "it contains no slice"
+        lines.append(f"{problem}; {served}")
+    return first | {name: file for name, file in index.files.items() if name not in problems}, lines
+
+
+def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, ...] | None:
+    """Return intact files that contain all boxes of a damaged file, or None. Best matches come first."""
+    missing = set(index.files[name].boxes)
+    shared = {
+        other: len(missing.intersection(file.boxes)) for other, file in index.files.items() if other not in damaged
+    }
+    found = []
+    for other in sorted(shared, key=lambda each: -shared[each]):
+        if held := missing.intersection(index.files[other].boxes):
+            found.append(other)
+            missing -= held
+    return None if missing else tuple(found)
+
+
+def findings(checkpoint: Path) -> list[str]:
+    """Return a line per damaged file, and whether training can resume; nothing if intact. Reads all files."""
+    try:
+        index = read_index(checkpoint)
+    except UnreadableError as error:
+        return [error.message, f"{checkpoint}: training cannot resume from it"]
+    problems = {name: problem for name, file in index.files.items() if (problem := damage_of(checkpoint, name, file))}
+    if not problems:
+        return []
+    try:
+        _, lines = files_to_read(index, problems)
+    except DamagedError:
+        lost = [name for name in problems if stand_ins(index, name, problems) is None]
+        return [
+            *problems.values(),
+            f"{checkpoint}: training cannot resume from it: no intact replica of {', '.join(lost)}",
+        ]
+    return [*lines, f"{checkpoint}: training can still resume from it"]

@@ -2,8 +2,8 @@
 
 To change which lines `--collapse` groups: group_key.py, collapse.py (each line is shown once).
 To change how lines are merged: log_merge.py (both mergers give the same order).
-To change the time of a line: times.py, line_times.py, launcher/supervise/attempts.py (from the line, or from the
+To change the time of a line: times.py, launcher/supervise/attempts.py (from the line, or from the
     arrival that the agent recorded).
-To change the lines with step and loss: figures.py, figure_patterns.py, launcher/runs/rank_figures.py (no number is
+To change the lines with step and loss: figures.py, launcher/runs/rank_figures.py (no number is
     better than a wrong one; supervision does not use them).
 """

@@ -5,7 +5,7 @@ lines after them show which ranks have additional lines and which lack some: the
 common subsequence. If there is none, the line that came first is shown once it has waited long enough. Lines of
 different attempts, or with times far apart, are never merged.
 
-`alike.py` decides which lines are alike. A traceback is shown as a whole: it waits for its last line, and is shown
+`group_key.py` decides which lines are alike. A traceback is shown as a whole: it waits for its last line, and is shown
 together for the ranks with the same frames. If their exceptions differ, each rank continues separately from there.
 """
 
@@ -35,14 +35,11 @@ TOGETHER = 256  # lines of finished logs added before some are taken
 
 @frozen
 class Shown:
-    """A line to show, with the ranks that wrote it."""
-
     ranks: tuple[int, ...]  # global ranks, ascending
     text: str
 
     @property
     def prefix(self) -> str:
-        """The prefix of the text: `[0-2,5] `."""
         return f"[{ranges(self.ranks)}] "
 
     def __str__(self) -> str:
@@ -82,10 +79,7 @@ def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[S
 
 
 class Collapser(Stage[Alike, Shown]):
-    """Collapses lines as `collapse` does, for ranks that are still writing.
-
-    A line may wait up to twice `WINDOW_NS` while ranks are realigned.
-    """
+    """Collapses lines as `collapse` does while ranks write. A line waits up to twice `WINDOW_NS` during realignment."""
 
     def __init__(self, global_ranks: Collection[int]) -> None:
         super().__init__(global_ranks, WINDOW_NS)
@@ -110,7 +104,10 @@ class Collapser(Stage[Alike, Shown]):
     def _ready(self, now_ns: int | None) -> Iterator[Shown]:
         while self._queues:
             chosen, sure = self._choice()
-            known = sure and self._writing <= self._queues.keys() and not self._grows()
+            known = sure and self._writing <= self._queues.keys()
+            if known:  # unless the traceback at the head of a rank's queue may continue
+                writing = ((rank, first) for rank, first in self._unended.items() if rank in self._writing)
+                known = not any(self._queues[rank][0] is first for rank, first in writing)
             if not known and not self._is_ready(chosen, now_ns):
                 return
             parts = [[first, *first.following] for first in (self._queues[rank].popleft() for rank in chosen)]
@@ -122,13 +119,7 @@ class Collapser(Stage[Alike, Shown]):
                     del self._unended[global_rank]
             yield from _together(parts)
 
-    def _grows(self) -> bool:
-        """Return True if the traceback at the head of a rank's queue may continue."""
-        writing = ((rank, first) for rank, first in self._unended.items() if rank in self._writing)
-        return any(self._queues[rank][0] is first for rank, first in writing)
-
     def _is_ready(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
-        """Return True if the first lines of these ranks have waited long enough."""
         if now_ns is None or self._chars > MAX_CHARS:
             return True
         came_ns = min(self._queues[global_rank][0].came_ns for global_rank in global_ranks)

@@ -17,15 +17,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import cache
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.logs.figure_patterns import figure_patterns, line_forms
+from launcher.logs.select import Matcher
 from launcher.logs.terminal import printable, without_colours
-
-if TYPE_CHECKING:
-    from launcher.logs.select import Matcher
 
 MAX_LINE_CHARS = 2000  # characters examined per line
 MAX_SEARCH_S = 0.5  # CPU time that a user's expression may take on the lines of one text
@@ -57,6 +54,85 @@ _OF_A_SPEED = frozenset({
 })  # fmt: skip
 _NO_SPEED = ("loss", "lr", "epoch")  # numbers with these names are never a speed
 
+# Repetitions are bounded, and a number never starts inside another, so that no line takes long.
+WHOLE = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})"
+NUMBER = rf"[-+]?(?:{WHOLE}(?:\.\d{{0,20}})?|\.\d{{1,20}})(?:e[-+]?\d{{1,3}})?"
+BEGINS = r"(?<![\w.,+-])"
+ALONE = r"(?<![\w./-])"  # the start of a word that is not part of another word or of a path
+IS = r"[\"']?\s*(?:[:=]|\bis\b)?\s*(?:tensor\()?[\"'\[]?\s*"
+ENDS = r"(?!\w|\.\d)"
+SECOND = r"s(?:ec(?:ond)?)?\b"
+TOKENS = r"tok(?:en)?s?"
+STEPS = r"(?:steps?|it(?:er)?s?|iterations?|batch(?:es)?)"
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression, re.IGNORECASE)
+
+
+def _with_unit(unit: str, scales: str = "[km]?") -> re.Pattern[str]:
+    """Return an expression for a unit with a number before it, after it, or both."""
+    return _compiled(
+        rf"(?:{BEGINS}(?P<before>{NUMBER})\s*(?P<before_scale>{scales})\s*|{ALONE}[\"']?){unit}"
+        rf"(?:[\"']?(?P<sign>\s*[:=]?\s*)(?P<after>{NUMBER})(?P<after_scale>{scales}){ENDS})?"
+    )
+
+
+class FigurePatterns:
+    """Expressions for the figures of a training. Compiling them takes 10 ms, so only commands that read lines do it."""
+
+    def __init__(self) -> None:
+        self.step = _compiled(
+            rf"{ALONE}[\"']?(?:(?:global|train|training|optimizer)[ _/-]?)?"
+            rf"(?P<what>steps?|iter(?:ation)?|num_updates|batch)(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?"
+            rf"(?P<step>{WHOLE})(?:\s*(?:/|\bof\b)\s*(?P<last>{WHOLE}))?(?![\w%]|\.\d|,\d|\s*(?:m?s|sec|seconds?|%)\b)"
+        )
+        self.epoch = _compiled(
+            rf"{ALONE}[\"']?epoch(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:/\d+)?\]?"
+        )
+        # After an epoch: "[10/5005]", "| 200/2928 batches", ": 10 / 1200 loss=1"; samples if followed by "(1%)", as in
+        # torch's examples.
+        self.within_epoch = _compiled(
+            rf"\s*\[\s*(?P<step>{WHOLE})\s*/\s*(?P<last>{WHOLE})(?P<samples>\s*\(\s*\d{{1,3}}%\))?\s*\]"
+            rf"|\s*[:|]\s*(?P<counted>{WHOLE})\s*/\s*(?P<of>{WHOLE})\s+(?:batches\b|loss\b)"
+        )
+        self.loss = _compiled(
+            rf"{ALONE}[\"']?(?:(?:train|training|total|lm|avg|average|mean|running|batch)[ _/-])?loss{IS}"
+            rf"(?P<loss>{NUMBER}|nan|[-+]?inf){ENDS}"
+        )
+        per_second = rf"(?:/{SECOND}|_per_{SECOND}|\s+per\s+{SECOND})"
+        self.tokens = _with_unit(rf"{TOKENS}{per_second}")
+        self.steps = _with_unit(rf"{STEPS}{per_second}")
+        self.step_s = _with_unit(rf"s/{STEPS}\b", scales="")  # 5 ms/step is not 5 million seconds
+        self.name_before = _compiled(r"(?P<name>[a-z][\w./-]{0,40})[\"']?\s?[:=]?\s?$")
+        self.learning_rate = _compiled(rf"{ALONE}[\"']?(?:lr|learning[ _]rate){IS}{NUMBER}")
+        self.other_data = _compiled(
+            rf"{ALONE}(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|predicting)(?![\w./-])"
+            r"|\((?:val|test)\)"
+        )
+
+
+class LineForms:
+    """The forms of lines that are matched as a whole: progress bars, and lines of tutorials."""
+
+    def __init__(self) -> None:
+        self.bar = re.compile(
+            rf"(?P<text>[^|]*?)(?<!\d)\d{{1,3}}%\|[^|]*\|\s*(?P<step>{WHOLE})/(?P<last>{WHOLE})\s*\[(?P<rest>.*)"
+        )
+        # What follows the bar's counts if tqdm does not know their unit: "00:03<00:06, 9.98it/s, acc=0.5]".
+        self.bare = re.compile(rf"[\d:]+<[\d:]+, ?{NUMBER}(?:it/s|s/it)(?:, .*)?\]$")
+        # In the text before a bar, and at its end.
+        self.about_training = _compiled(r"train|epoch|step|iter")
+        self.counts_epochs = _compiled(r"\bepochs?\s*:?\s*$")
+        # Tutorials of torch: "[1, 2000] loss: 2.2" (epoch and step), "loss: 2.3 [ 64/60000]" (samples).
+        self.tutorial = re.compile(
+            rf"\[(?P<epoch>\d{{1,6}}), (?P<step>{WHOLE})\] loss: |loss: {NUMBER} \[ ?(?P<sample>{WHOLE})/ ?(?P<of>{WHOLE})\]$"
+        )
+
+
+figure_patterns = cache(FigurePatterns)
+line_forms = cache(LineForms)
+
 
 @frozen
 class Figures:
@@ -81,11 +157,8 @@ def progress_regex(text: str) -> Matcher:
     >>> progress_regex(r"it=(?P<step>\d+)").groups
     frozenset({'step'})
 
-    Raises:
-        UsageError: not a regular expression, or no group is a figure.
+    Raises UsageError if it is not a regular expression, or no group is a figure.
     """
-    from launcher.logs.select import Matcher  # noqa: PLC0415 - the built-in expressions do not need it
-
     try:
         pattern = Matcher(text)
     except UsageError as error:
@@ -100,17 +173,18 @@ def progress_regex(text: str) -> Matcher:
 def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     """Return the figures of a training in a line; None if the line is not certainly about that.
 
-    `pattern`: from `progress_regex`; it replaces the built-in expressions.
-
-    Raises:
-        UsageError: the pattern takes too long.
+    `pattern`: from `progress_regex`; it replaces the built-in expressions. Raises UsageError if the pattern takes too
+    long.
     """
     if len(line) > MAX_LINE_CHARS:
         return None
     is_below = line.endswith(CURSOR_UP)
     line = without_colours(line)
     if pattern is not None:
-        return _by(pattern, line)
+        said = match.groupdict() if (match := pattern.first(line)) is not None else {}
+        epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
+        figures = Figures(_integer(said.get("step")), _integer(said.get("last_step")), epoch, loss, tokens_per_s)
+        return None if figures == Figures() else figures
     line = " ".join(line.split())  # expressions allow spaces in many places, and would try each combination
     if (bar := line_forms().bar.match(line)) is not None:
         return _of_bar(bar, is_below=is_below)
@@ -123,11 +197,7 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
-    """Yield the figures of the finished lines of a text, last line first. A carriage return also ends a line.
-
-    Raises:
-        UsageError: the pattern takes too long on a line, or on all lines together.
-    """
+    """Yield the figures of finished lines, last line first. A carriage return ends a line. Raises UsageError."""
     begun_s = 0.0 if pattern is None else time.process_time()
     parts = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
     if pattern is None and len(parts) > 1 and not _may_have_figures(text):
@@ -192,10 +262,10 @@ def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
     """
     patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
     if not text.strip() and forms.bare.match(bar["rest"]) and _loss(bar["rest"]) is None:
-        bare = Figures(
-            _integer(bar["step"]), _integer(bar["last"]), steps_per_s=_steps_per_s(bar["rest"]), is_bare=True
-        )
-        return None if is_below or not 0 < (bare.steps_per_s or 0) <= MAX_BARE_STEPS_PER_S else bare
+        steps_per_s = _steps_per_s(bar["rest"])
+        if is_below or not 0 < (steps_per_s or 0) <= MAX_BARE_STEPS_PER_S:
+            return None
+        return Figures(_integer(bar["step"]), _integer(bar["last"]), steps_per_s=steps_per_s, is_bare=True)
     loss = _loss(bar["rest"])
     if patterns.other_data.search(text) or (loss is None and not forms.about_training.search(text)):
         return None
@@ -205,16 +275,6 @@ def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
     epoch = patterns.epoch.search(text)
     epoch_value = None if epoch is None else float(epoch["epoch"])
     return Figures(step, last, epoch_value, loss, _tokens_per_s(bar["rest"]), _steps_per_s(bar["rest"]))
-
-
-def _by(pattern: Matcher, line: str) -> Figures | None:
-    match = pattern.first(line)
-    if match is None:
-        return None
-    said = {name: text for name, text in match.groupdict().items() if text is not None}
-    epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
-    figures = Figures(_integer(said.get("step")), _integer(said.get("last_step")), epoch, loss, tokens_per_s)
-    return None if figures == Figures() else figures
 
 
 def _loss(line: str) -> float | None:
@@ -242,7 +302,9 @@ def _number_of_unit(pattern: re.Pattern[str], line: str) -> float | None:
     for match in pattern.finditer(line):
         before, after = match["before"], match["after"]
         if before is not None:
-            name = _name_before(line, match.start("before"))
+            place = match.start("before")
+            named = figure_patterns().name_before.search(line, max(0, place - 50), place)
+            name = named["name"].casefold() if named else ""  # "loss" for `loss 4.09` and `loss=4.09`
             is_after = after is not None and (match["sign"].strip() or name not in _OF_A_SPEED)
             before = None if is_after or name.endswith(_NO_SPEED) else before
         side = "before" if before is not None else "after"
@@ -251,14 +313,7 @@ def _number_of_unit(pattern: re.Pattern[str], line: str) -> float | None:
     return None
 
 
-def _name_before(line: str, place: int) -> str:
-    """Return the name of the number at a position: "loss" for `loss 4.09` and `loss=4.09`; empty if there is none."""
-    found = figure_patterns().name_before.search(line, max(0, place - 50), place)
-    return found["name"].casefold() if found else ""
-
-
 def _word_before(line: str, place: int) -> str:
-    """Return the word directly before a position, in lower case; empty if there is none."""
     if not place or line[place - 1] != " ":
         return ""
     word = _LAST_WORD.search(line[:place].rstrip(" ")[-20:])

@@ -63,21 +63,16 @@ class Follower:
         return {global_rank: begun for global_rank, reader in self._readers.items() if (begun := reader.partial)}
 
     def wait(self, seconds: float) -> None:
-        """Sleep until something may have been written, at most `seconds`."""
         self._changes.wait(seconds)
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        """Skip all but the last `keep_bytes` of the unread bytes of all logs together.
-
-        Yield the global rank of each log with skipped bytes, and their number.
-        """
+        """Skip all but the last `keep_bytes` unread bytes of all logs. Yield each rank and its skipped bytes."""
         kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.items()}, keep_bytes)
         for global_rank, log in self._logs.items():
             if skipped := log.skip_to_last(kept_bytes[global_rank]):
                 yield global_rank, skipped + len(self._readers[global_rank].rest())
 
     def close(self) -> None:
-        """Close the logs."""
         self._changes.close()
         for log in self._logs.values():
             log.close()
@@ -98,10 +93,7 @@ class Changes:
         self._next_look_s = self._next_survey_s = 0.0
 
     def changed(self, *, ended: bool = False) -> tuple[int, ...]:
-        """Return the ranks whose files should be read now. A file stays due until `nothing_new` is called.
-
-        `ended`: the writers have ended. All files are then due once more.
-        """
+        """Return ranks whose files are due, until `nothing_new` is called. `ended`: all are due once more."""
         if ended:
             self._due = self._due if self._ended else dict.fromkeys(self._paths)
         else:
@@ -118,7 +110,6 @@ class Changes:
         return key in self._due
 
     def look_at(self, key: int) -> None:
-        """Make a file due in any state."""
         self._due[key] = None
 
     def later(self, key: int) -> None:

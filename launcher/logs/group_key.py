@@ -92,8 +92,6 @@ class Alike:
 
 
 class Kinds:
-    """The kinds of recent lines, by their words."""
-
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
 
@@ -156,10 +154,7 @@ def _parts(text: str, words_from: int | None) -> list[str]:
 
 
 def folded(lines: Sequence[Alike]) -> str:
-    """Return one text for lines with the same words: differing numbers become ranges, the time is the first line's.
-
-    Colours are kept if no numbers were merged.
-    """
+    """Return one text for lines with the same words. Differing numbers become ranges; the time is the first line's."""
     first = lines[0]
     if all(line.coloured == first.coloured for line in lines):
         return first.coloured

@@ -23,6 +23,7 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 _LEVEL_OF = {**LEVELS, "TRACE": 10, "NOTICE": 20, "SUCCESS": 20, "WARN": 30, "FATAL": 50}
 _GLOG_LEVELS = {"D": 10, "I": 20, "W": 30, "E": 40, "F": 50, "C": 50}
 _PINO_LEVELS = {"10": 10, "20": 10, "30": 20, "40": 30, "50": 40, "60": 50}
+_LEVELS_OF_GROUP = {"glog": _GLOG_LEVELS, "pino": _PINO_LEVELS}
 LEVEL_NAMES = tuple(_LEVEL_OF)
 _NAMES = "|".join(LEVEL_NAMES)
 _LEVEL = re.compile(
@@ -46,34 +47,20 @@ def level_named(name: str) -> int:
     return level
 
 
-def level_in(text: str) -> int | None:
-    """Return the level that a line names, in any form that loggers use."""
-    found = level_at(text)
-    return None if found is None else found[0]
-
-
 def level_at(text: str) -> tuple[int, int, int] | None:
-    """Return the level that a line names, with the start and end of its name."""
+    """Return the level that a line names in any form that loggers use, with the start and end of its name."""
     match = _LEVEL.search(text, 0, LEVEL_CHARS)
     if match is None:
         return None
-    group = match.lastgroup or 0
-    name = match[group]
-    match match.lastgroup:
-        case "glog":
-            level = _GLOG_LEVELS[name]
-        case "pino":
-            level = _PINO_LEVELS[name]
-        case "crash":
-            level = LEVELS["ERROR"]
-        case _:
-            level = _LEVEL_OF[name.upper()]
+    group = match.lastgroup or ""
+    levels = _LEVELS_OF_GROUP.get(group, _LEVEL_OF)
+    level = LEVELS["ERROR"] if group == "crash" else levels[match[group].upper()]
     return level, match.start(group), match.end(group)
 
 
 def _highest_in(text: str) -> int | None:
     """Return the highest level in the parts of a line that overwrite each other."""
-    return max((level for part in text.split("\r") if (level := level_in(part)) is not None), default=None)
+    return max((found[0] for part in text.split("\r") if (found := level_at(part))), default=None)
 
 
 class Levels:
@@ -120,7 +107,6 @@ class Levels:
                 self._level = own or LEVELS["INFO"]
 
     def _is_in(self, group: GroupFrame, text: str) -> bool:
-        """Return True if a line is inside the frame of an exception group."""
         if self._header is not None:
             self._of_group, self._header = (self._level, outside_group(prefix_of(self._header, text))), None
         held = group.holds(text.rstrip("\r"))
@@ -147,7 +133,6 @@ class Levels:
         if self._raised:
             return self._sections.holds(rest) or bool(prefix) or rest.startswith(_BETWEEN)
         is_exception = bool(rest) and not rest[0].isspace()
-        self._raised = is_exception and not rest.endswith(
-            HEADER
-        )  # otherwise it quotes another traceback, which follows
+        # A line that ends with a header quotes another traceback, which follows.
+        self._raised = is_exception and not rest.endswith(HEADER)
         return not is_exception or EXCEPTION.match(rest) is not None

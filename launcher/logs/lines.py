@@ -18,8 +18,6 @@ MAX_CHARACTER_BYTES = 4  # of UTF-8
 
 @frozen
 class PartialLine:
-    """The part of an unfinished line that has been read."""
-
     line_offset: int  # of the line's first byte
     state: bytes  # for overwritten text (progress bars) the last part; at most `MAX_STATE_BYTES`
 
@@ -104,7 +102,6 @@ class LineReader:
 
     @property
     def partial(self) -> PartialLine | None:
-        """The unfinished line; None if the last line is finished."""
         return PartialLine(self._line_offset, last_state(self._begun)) if self._begun else None
 
     def _piece(self, offset: int, raw: bytes) -> Line:
@@ -139,10 +136,7 @@ def piece_end(begun: bytes | bytearray, limit: int) -> int:
 
 
 def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> Iterator[Line]:
-    """Yield lines of one rank with their attempt. `starts`: ascending offsets, each with the attempt that starts there.
-
-    `starts` may grow meanwhile. Lines before the first start have no attempt.
-    """
+    """Yield one rank's lines with their attempt. `starts`: ascending offsets and attempts, which may grow meanwhile."""
     first, behind, known = 0, 0.0, -1
     attempt: int | None = None
     for line in lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,7 +18,10 @@ from launcher.preload.masking import masked_text
 TAIL_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 16  # larger reads are slower: memory of that size is requested from the system every time
 MAX_STEP_BYTES = 1 << 20  # backwards in a log, and in memory
+MAX_PIECE_BYTES = 1 << 17  # of a `LogCursor`; older unread bytes beyond that are skipped
 MAX_BACK_BYTES = 256 << 20  # for each step of the search for the last lines
+
+_PLACE = re.compile(r"(\d{1,20})-(\d{1,19})", re.ASCII)
 
 
 @contextmanager
@@ -39,19 +43,8 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
     return b"".join(chunks)
 
 
-def _data_after(log: int, offset: int) -> int:
-    """Return the end of the hole at `offset`; `offset` if there is none, or the file system does not support it."""
-    try:
-        return os.lseek(log, offset, os.SEEK_DATA)
-    except OSError as error:
-        return os.fstat(log).st_size if error.errno == errno.ENXIO else offset
-
-
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """Read the last `limit_bytes` of a log, nothing before `offset`; empty for a missing log.
-
-    If the log was truncated to less than `offset`, the offset is ignored. Raises OSError.
-    """
+    """Read the end of a log, nothing before `offset` unless it was truncated; empty if missing. Raises OSError."""
     try:
         with opened(path) as log:
             end = os.fstat(log).st_size
@@ -156,7 +149,6 @@ class GrowingLog:
 
     @property
     def unread_bytes(self) -> int:
-        """The number of unread bytes; 0 if the log cannot be read."""
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
@@ -193,7 +185,6 @@ class GrowingLog:
         return self._log if self._is_displaced else None
 
     def close(self) -> None:
-        """Close the file. May be called twice."""
         if self._log is not None:
             os.close(self._log)
             self._log = None
@@ -244,5 +235,56 @@ class GrowingLog:
         if not chunk.startswith(b"\0") or chunk.strip(b"\0"):
             return chunk
         # If a file is truncated while a program writes to it without appending, it begins with a hole of any size.
-        self.position = _data_after(self._log, self.position)
+        try:
+            self.position = os.lseek(self._log, self.position, os.SEEK_DATA)
+        except OSError as error:  # ENXIO: no data follows; otherwise the file system does not support it
+            self.position = os.fstat(self._log).st_size if error.errno == errno.ENXIO else self.position
         return os.pread(self._log, limit_bytes, self.position)
+
+
+# --- pieces ---
+
+
+@frozen
+class Place:
+    """A position in a log: the file, and the offset after the end of a line."""
+
+    inode: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.inode}-{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        """Parse a position written by `str`; return None if `text` is not one."""
+        found = _PLACE.fullmatch(text)
+        return cls(int(found[1]), int(found[2])) if found else None
+
+
+@frozen
+class LogCursor:
+    place: Place | None  # after the lines; None if there is no log
+    lines: tuple[bytes, ...] = ()  # without newlines
+    rest: bytes = b""  # the start of an unfinished line, with which the next piece begins again
+    is_anew: bool = False  # the log was never read, replaced or truncated, so it is read from its end
+    skipped_bytes: int = 0  # lines are missing before these, since more arrived than a piece holds
+
+
+def piece_after(log: Path, place: Place | None) -> LogCursor:
+    """Return the lines after `place`, or from the log's end; at most 128 KiB. Never blocks. Raises OSError."""
+    try:
+        with opened(log) as descriptor:
+            found = os.fstat(descriptor)
+            is_anew = place is None or place.inode != found.st_ino or place.offset > found.st_size
+            after = 0 if place is None or is_anew else place.offset
+            begin = max(after, found.st_size - MAX_PIECE_BYTES)
+            text = bytes_between(descriptor, begin, found.st_size)
+    except FileNotFoundError:
+        return LogCursor(None, is_anew=place is not None)
+    if begin > after:  # usually in the middle of a line
+        cut = text.find(b"\n") + 1
+        begin, text = begin + cut, text[cut:]
+    *lines, rest = text.split(b"\n")
+    behind = Place(found.st_ino, begin + len(text) - len(rest))
+    return LogCursor(behind, tuple(lines), rest, is_anew, begin - after)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, groupby
 from typing import Generic, Protocol, TypeVar
@@ -78,8 +79,6 @@ def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line
 
 
 class Waiting(Protocol):
-    """A waiting line."""
-
     came_ns: int
 
 
@@ -123,7 +122,6 @@ class Stage(ABC, Generic[W, Given]):
 
     @property
     def waits(self) -> bool:
-        """True if lines are waiting."""
         return bool(self._queues)
 
     def _enqueue(self, global_rank: int, waiting: W) -> bool:
@@ -139,15 +137,13 @@ class Stage(ABC, Generic[W, Given]):
         """Yield the lines that can be shown at `now_ns`; all for None."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    __slots__ = ("came_ns", "key", "line", "number", "shown")
-
-    def __init__(self, line: Line, key: int, number: int) -> None:
-        self.line = line
-        self.key = key  # its time; for a line without one, the latest time before its arrival
-        self.number = number  # among all lines, in order of arrival
-        self.came_ns = 0
-        self.shown = False
+    line: Line
+    key: int  # its time; for a line without one, the latest time before its arrival
+    number: int  # among all lines, in order of arrival
+    came_ns: int = 0
+    shown: bool = False
 
 
 class Merger(Stage[_Waiting, Line]):

@@ -22,10 +22,7 @@ _TITLE = re.compile(r"- (?P<title>[^\n]{1,80}?):[^\n]*$")
 SECTION = re.compile(rf"^{_RULE.pattern}\n{_TITLE.pattern}\n{_RULE.pattern}\n", re.MULTILINE)
 _LOGGED = re.compile(r"\[[A-Z]+\] \w+\(\d+,")  # a line of MindSpore's log
 # Many messages end with this section, without an empty line before the next output.
-_LINES_OF = {
-    NET_CODE: re.compile(r"\s|# (?:\d+ )?In file "),
-    "C++ Call Stack": re.compile(r"\S+\.\w+[:(]\d+"),
-}
+_LINES_OF = {NET_CODE: re.compile(r"\s|# (?:\d+ )?In file "), "C++ Call Stack": re.compile(r"\S+\.\w+[:(]\d+")}
 
 
 def sections_in(message: str) -> tuple[str, dict[str, str]]:

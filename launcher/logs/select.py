@@ -48,9 +48,7 @@ class Selector:
         matches: Sequence[Matcher] = (),
         excludes: Sequence[Matcher] = (),
     ) -> None:
-        """Select lines from `level` (one of `levels.LEVELS`) up, between two times, that match any of `matches`.
-
-        A line that matches one of `excludes` is removed.
+        """Select lines from `level` up, between two times, that match any of `matches` and none of `excludes`.
 
         Raises UsageError if the first time is after the second.
         """
@@ -67,18 +65,13 @@ class Selector:
         self.undated: set[int] = set()  # ranks with a line before the first that had a time
 
     def accepts(self, line: Line) -> bool:
-        """Return whether to show a line.
-
-        Raises UsageError if the regular expression takes too long.
-        """
+        """Return whether to show a line. Raises UsageError if the regular expression takes too long."""
         if line.dated:
             self.dated.add(line.global_rank)
         elif line.time_ns is None:
             self.undated.add(line.global_rank)
-        text = ""
-        if (
-            self._level or self._matches or self._excludes
-        ):  # the parts of overwritten text (progress bars), separated by \r
+        text = ""  # the parts of overwritten text (progress bars), separated by \r
+        if self._level or self._matches or self._excludes:
             text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
         if self._level and self._levels[line.global_rank].of(line, text) < self._level:
             return False
@@ -100,7 +93,6 @@ class Selector:
 
     @property
     def searches(self) -> bool:
-        """True if only matching lines are wanted."""
         return bool(self._matches)
 
     @property
@@ -144,21 +136,16 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
         return now_ns - round(before_s * SECOND_NS)
     of_day = re.match(r"\d\d:\d\d", text) is not None
     days = [strftime("%Y-%m-%d ", localtime(now_ns / SECOND_NS - back_s)) for back_s in (0, UNITS_S["d"])]
+    key = "time="
     for day in days if of_day else [""]:
-        time_ns = _exact_ns(day + text, now_ns)
-        if time_ns is not None and (time_ns <= now_ns or is_end or not of_day):
-            return time_ns
+        for whole in (f"{key}{day}{text}", f"{key}{day}{text}:00", f"{key}{day}{text} 00:00:00"):
+            found = time_in(whole, now_ns)
+            if not found or (found.start, found.end) != (len(key), len(whole)):
+                continue
+            if found.time_ns <= now_ns or is_end or not of_day:
+                return found.time_ns
     hint = "give a time, such as 2026-11-21T12:00:00, 2026-11-21 or 12:00, or a duration: 10m means 10 minutes ago"
     raise UsageError(f"{text!r} is not a time", hint=hint)
-
-
-def _exact_ns(text: str, near_ns: int) -> int | None:
-    key = "time="
-    for whole in (f"{key}{text}", f"{key}{text}:00", f"{key}{text} 00:00:00"):
-        found = time_in(whole, near_ns)
-        if found and (found.start, found.end) == (len(key), len(whole)):
-            return found.time_ns
-    return None
 
 
 # --- text ---
@@ -180,12 +167,11 @@ class Matcher:
 
     @property
     def groups(self) -> frozenset[str]:
-        """The names of its groups."""
         return frozenset(self._compiled.groupindex)
 
     def __call__(self, text: str) -> bool:
         """Return True if `text` matches. Raises UsageError if even a short part of it takes too long."""
-        return bool(self._bounded(self._compiled.search, text))
+        return self.first(text) is not None
 
     def first(self, text: str) -> re.Match[str] | None:
         """Return the first match in `text`. Raises as calling does."""

@@ -84,7 +84,6 @@ def escaped(text: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Make text without carriage returns printable."""
     if _CONTROL.search(text) is None:
         return text
     text = _OTHER_SEQUENCE.sub("", text)

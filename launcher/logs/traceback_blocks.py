@@ -136,7 +136,6 @@ def _block(text: str, start: int) -> Block | None:
 
 
 def _line_before(text: str, start: int) -> str:
-    """Return the line before `start`, shortened at its end if it is too long."""
     begin = text.rfind("\n", 0, max(0, start - 1)) + 1
     return text[begin : max(0, start - 1)][:MAX_TITLE_CHARS]
 
@@ -202,7 +201,6 @@ def _sections(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return the exceptions of a group, as printed in a frame below it."""
     indent, mark = prefix.removesuffix("| "), outside_group(prefix)
     frame = GroupFrame()
     lines: list[str] = []
@@ -274,9 +272,7 @@ class TracebackLines:
     """Decides which lines of one rank, in order, are part of a traceback."""
 
     def __init__(self) -> None:
-        self.continues = (
-            False  # the last line belongs to the one before: its traceback, message, or chain of exceptions
-        )
+        self.continues = False  # the last line belongs to the traceback, message or chain of exceptions before it
         self._header: str | None = None  # the last line if it is a header: the next line shows the common prefix
         self._prefix: str | None = None  # of the current traceback
         self._raised: str | None = None  # prefix of a traceback that has reached its exception and may continue
@@ -284,10 +280,7 @@ class TracebackLines:
         self._sections = SectionLines()  # of the last exception's message
 
     def put(self, text: str) -> int | None:
-        """Return where the traceback's own text begins in this line, after torch's prefix; None outside a traceback.
-
-        A traceback ends at the first line that is not indented, the exception.
-        """
+        """Return where a traceback's own text begins, after torch's prefix; None outside of a traceback."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
             self._header = None

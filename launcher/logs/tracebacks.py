@@ -54,8 +54,6 @@ _ENTRIES = frozenset({"<module>", "_run_module_as_main", "_bootstrap"})
 
 @frozen
 class FoundTraceback:
-    """The last Python traceback of a log."""
-
     type: str  # as printed: "ValueError", "torch.distributed.DistNetworkError"
     message: str
     where: str | None  # the innermost frame in the program's own code, or of all: "train.py:88 in step"
@@ -128,7 +126,6 @@ def _plain(data: bytes) -> str:
 
 
 def _last_chain(text: str) -> list[Block]:
-    """Return the last traceback, after its causes; or an empty list."""
     of_thread: list[Block] = []
     for block in blocks_from_last(text, len(text)):
         if block.thread is None:

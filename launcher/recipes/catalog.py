@@ -16,28 +16,16 @@ from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
 from launcher.program.program_files import DEFAULT_RECIPE
 from launcher.recipes.load import load_settings
-from launcher.recipes.quickstart import quickstart_checks as quickstart
-from launcher.recipes.quickstart.quickstart_settings import QuickstartSettings
-from launcher.recipes.resnet50 import resnet50_checks as resnet50
-from launcher.recipes.resnet50.resnet50_settings import Resnet50Settings
+from launcher.recipes.quickstart import quickstart_recipe as quickstart
+from launcher.recipes.resnet50 import resnet50_recipe as resnet50
 from launcher.recipes.transformer import transformer_checks as transformer
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 DEFAULT = DEFAULT_RECIPE
 
 
-def no_notes(_settings: Any, _layout: Layout) -> tuple[str, ...]:
-    return ()
-
-
-def as_asked(_settings: Any, layout: Layout) -> Layout:
-    return layout
-
-
 @frozen
 class Recipe:
-    """A bundled program."""
-
     name: str
     settings: type[Any]  # a dataclass of sections, including `train` and `parallel`
     check_layout: Callable[[Any, Layout], None]  # raises RefusedLayoutError
@@ -46,12 +34,11 @@ class Recipe:
     program: str  # the trainer's module
     # Converts the requested layout to the program's layout; idempotent. For example, a program with operator strategies
     # uses all ranks as one model-parallel group.
-    own_layout: Callable[[Any, Layout], Layout] = as_asked
+    own_layout: Callable[[Any, Layout], Layout] = lambda _settings, layout: layout
     # Returns warnings for these settings on a layout that fits.
-    notes: Callable[[Any, Layout], tuple[str, ...]] = no_notes
+    notes: Callable[[Any, Layout], tuple[str, ...]] = lambda _settings, _layout: ()
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
-        """Return the settings. Raises the errors of `load_settings`."""
         return load_settings(self.settings, config, settings)
 
 
@@ -68,7 +55,7 @@ RECIPES = {
         ),
         Recipe(
             name="quickstart",
-            settings=QuickstartSettings,
+            settings=quickstart.QuickstartSettings,
             check_layout=quickstart.check_layout,
             check_data=quickstart.check_data,
             program="launcher.trainer.programs.quickstart",
@@ -76,7 +63,7 @@ RECIPES = {
         ),
         Recipe(
             name="resnet50",
-            settings=Resnet50Settings,
+            settings=resnet50.Resnet50Settings,
             check_layout=resnet50.check_layout,
             check_data=resnet50.check_data,
             program="launcher.trainer.programs.resnet50",
@@ -87,11 +74,7 @@ RECIPES = {
 
 
 def recipe_named(name: str | None) -> Recipe:
-    """Return the bundled program of that name; None means the default.
-
-    Raises:
-        UsageError: there is no such program.
-    """
+    """Return the bundled program of that name, or the default for None. Raises UsageError for an unknown name."""
     name = name or DEFAULT
     if name not in RECIPES:
         hint = did_you_mean(near(name, RECIPES)) or f"recipes: {', '.join(RECIPES)}"

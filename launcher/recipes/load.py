@@ -24,19 +24,15 @@ MAX_BYTES = 16 << 20
 UNRECORDED = {"data.normalise": False}  # behaviour of versions that did not record these settings
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
-
-
 Settings = TypeVar("Settings")
 
 
 def load_settings(recipe: type[Settings], config: str | None, settings: Sequence[str] = ()) -> Settings:
     """Load the settings of `recipe` from an optional configuration and KEY=VALUE settings.
 
-    `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml").
-
-    Raises:
-        UnreadableError: the file is missing or unreadable.
-        UsageError: invalid TOML, an unknown setting, or a value of the wrong type or out of bounds.
+    `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml"). Raises
+    UnreadableError if the file is missing or unreadable, and UsageError for invalid TOML, an unknown setting, or a
+    value of the wrong type or out of bounds.
     """
     return build(recipe, list(_assignments(config, settings)))
 
@@ -69,22 +65,14 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
-    """Return the settings of `recipe` that a training recorded at `where`, given by section and name.
-
-    Raises:
-        UsageError: an unknown setting, or a value of the wrong type or out of bounds, for example from another version.
-    """
+    """Return the settings that a training recorded at `where`, by section and name. Raises UsageError."""
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 
 def find_config(config: str) -> Path:
-    """Return the file that `config` names, or the packaged configuration of that name.
-
-    Raises:
-        UnreadableError: it is not found.
-    """
+    """Return the file `config`, or the packaged configuration of that name. Raises UnreadableError."""
     if (path := Path(config)).is_file():
         return path
     if (packaged := packaged_config(config)) is not None:

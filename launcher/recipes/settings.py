@@ -38,9 +38,6 @@ class Bounds:
             return "not finite"
         if self.minimum is not None and value < self.minimum:
             return f"below {self.minimum:g}"
-        return self._above(value)
-
-    def _above(self, value: Any) -> str | None:
         if self.maximum is not None and value > self.maximum:
             return f"above {self.maximum:,}"
         return None if self.below is None or value < self.below else f"not below {self.below:g}"
@@ -77,10 +74,7 @@ def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
 
 
 def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return every setting of `recipe` (a dataclass of sections) by dotted name, in declaration order.
-
-    Sections with names chosen by the user are not included.
-    """
+    """Return each setting of `recipe` by dotted name in order of declaration, except names chosen by the user."""
     return {
         f"{section.name}.{field.name}": field
         for section in dataclasses.fields(recipe)
@@ -100,8 +94,6 @@ def aliases_of(recipe: type) -> dict[str, str]:
 
 @frozen
 class Assignment:
-    """A value for a setting, and where the user wrote it."""
-
     name: str  # dotted, e.g. "model.d_model"
     value: Any
     where: str  # "tutorial.toml:7" or "--set model.d_model=12"
@@ -125,11 +117,13 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
             continue
         if assignment.name not in known:
             names = (*known, *(f"{section}.NAME" for section in chosen))
-            hint = (
-                did_you_mean(_suggestions(assignment.name, known) or _suggested_entries(of, entry, chosen))
-                or f"known settings: {', '.join(names)}"
+            # For a mistyped section with names chosen by the user, such as `strategy` for `strategies`: the entry there.
+            entries_near = [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
+            hint = did_you_mean(_suggestions(assignment.name, known) or entries_near)
+            raise UsageError(
+                f"{assignment.where}: unknown setting {assignment.name}",
+                hint=hint or f"known settings: {', '.join(names)}",
             )
-            raise UsageError(f"{assignment.where}: unknown setting {assignment.name}", hint=hint)
         field = known[assignment.name]
         values.setdefault(of, {})[entry] = checked(assignment.name, assignment.value, field, where=assignment.where)
     return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
@@ -144,7 +138,6 @@ def _entry(assignment: Assignment, wanted: Entries) -> Any:
 
 
 def _section_class(section: dataclasses.Field[Any]) -> Any:
-    """Return the dataclass of a section, which is the section's default factory."""
     return section.default_factory
 
 
@@ -154,11 +147,7 @@ _KINDS = {
 
 
 def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str = "") -> Any:
-    """Convert a value to the setting's type. `where` says where the user wrote it.
-
-    Raises:
-        UsageError: it has the wrong type, or is out of bounds.
-    """
+    """Convert a value, written at `where`, to the setting's type. Raises UsageError for a wrong type or value."""
     wanted, said = type(field.default), f"{where}: {name}" if where else name
     if wanted is float and type(value) is int:
         try:
@@ -188,11 +177,6 @@ def _suggestions(name: str, known: Mapping[str, object]) -> Sequence[str]:
     for setting_name in known:
         names.setdefault(setting_name.partition(".")[2], []).append(setting_name)
     return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
-
-
-def _suggested_entries(of: str, entry: str, chosen: Mapping[str, object]) -> list[str]:
-    """Return the name in a section whose name is similar to `of`, such as `strategy` for `strategies`."""
-    return [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
 
 
 def as_toml(value: Any) -> str:

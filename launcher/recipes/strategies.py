@@ -19,14 +19,13 @@ from launcher.recipes.settings import entries, setting
 from launcher.sharding.expression import Strategy
 from launcher.sharding.strategy import strategy_from
 
-STAND_ALONE, DATA_PARALLEL, SEMI_AUTO, AUTO, HYBRID = (
+MODES = STAND_ALONE, DATA_PARALLEL, SEMI_AUTO, AUTO, HYBRID = (
     "stand_alone",
     "data_parallel",
     "semi_auto_parallel",
     "auto_parallel",
     "hybrid_parallel",
 )
-MODES = (STAND_ALONE, DATA_PARALLEL, SEMI_AUTO, AUTO, HYBRID)
 SEARCHES = PROPAGATION, DYNAMIC_PROGRAMMING = "sharding_propagation", "dynamic_programming"
 Strategies = Mapping[str, Strategy]
 
@@ -47,8 +46,7 @@ def strategies() -> Any:
 def operators_layout(mode: str, layout: Layout) -> Layout:
     """Return the layout of a program that splits operators over all ranks. hybrid_parallel keeps its layout.
 
-    Raises:
-        RefusedLayoutError: both dp and mp are given in another mode.
+    Raises RefusedLayoutError if both dp and mp are given in another mode.
     """
     if mode == HYBRID:
         return layout
@@ -61,11 +59,9 @@ def operators_layout(mode: str, layout: Layout) -> Layout:
 
 
 def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: bool = False) -> None:
-    """Raise if the mode does not support the layout or the strategies. `micro_batches`: the mode supports them.
+    """Raise RefusedLayoutError if the mode does not support the layout, and UsageError if it takes no strategies.
 
-    Raises:
-        RefusedLayoutError: unsupported stages or micro batches, idle ranks, or strategies for copies on one rank.
-        UsageError: strategies in a mode that takes none.
+    `micro_batches`: the mode supports them.
     """
     if layout.pp > 1:
         raise RefusedLayoutError(f"pp = {layout.pp}, but this program has no pipeline stages", hint="use `--pp 1`")

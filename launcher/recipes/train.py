@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.checkpoint.file_layout import OWNED, WAYS
-from launcher.core.errors import UsageError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
 from launcher.mesh.schedules import KINDS
 from launcher.recipes.settings import setting
@@ -43,11 +43,7 @@ class TrainConfig:
 
 
 def check_early_stopping(train: TrainConfig) -> None:
-    """Raise if early stopping is enabled without validations during training.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """Raise UsageError if early stopping is enabled without validations during training."""
     if train.early_stopping and not train.validate_every:
         raise UsageError(
             f"train.early_stopping = {train.early_stopping} counts validations, "
@@ -56,12 +52,17 @@ def check_early_stopping(train: TrainConfig) -> None:
         )
 
 
-def check_clip_norm(name: str, norm: float) -> None:
-    """Raise if the maximum gradient norm is too small to change any weight. 0 means no limit.
+def check_divisible(batch_size: int, parts: int, divisor: str) -> None:
+    """Raise RefusedLayoutError if a batch cannot be divided into `parts`, which the message calls `divisor`."""
+    if batch_size % parts:
+        raise RefusedLayoutError(
+            f"train.batch_size = {batch_size} is not divisible by {divisor}",
+            hint=f"use `--set train.batch_size={batch_size - batch_size % parts or parts}`",
+        )
 
-    Raises:
-        UsageError: it is below `LEAST_NORM`.
-    """
+
+def check_clip_norm(name: str, norm: float) -> None:
+    """Raise UsageError if the maximum gradient norm is too small to change any weight. 0 means no limit."""
     if 0 < norm < LEAST_NORM:
         raise UsageError(
             f"{name} = {norm:g} reduces every gradient to nothing",
@@ -99,7 +100,6 @@ class CheckpointConfig:
 
     @property
     def is_on(self) -> bool:
-        """True if checkpoints are written."""
         return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 
@@ -111,9 +111,7 @@ GRADIENT_GROUPS = setting(
     alias="gradient_aggregation_group",  # MindSpore's name
 )
 TRANSPORT = setting(
-    "auto",
-    "auto: shared memory if all ranks are on the CPU of one host",
-    choices=("auto", "backend", "shared_memory"),
+    "auto", "auto: shared memory if all ranks are on the CPU of one host", choices=("auto", "backend", "shared_memory")
 )
 
 
@@ -124,10 +122,7 @@ class ParallelConfig:
     )
     schedule: str = setting("1f1b", "order of forward and backward passes in a pipeline", choices=KINDS)
     interleave: int = setting(
-        1,
-        "chunks of layers per pipeline stage; more than one if schedule is interleaved",
-        minimum=1,
-        maximum=1000,
+        1, "chunks of layers per pipeline stage; more than one if schedule is interleaved", minimum=1, maximum=1000
     )
     vocab_emb_dp: bool = setting(
         False, "replicate embedding tables on all model-parallel ranks instead of splitting their rows"
@@ -138,8 +133,7 @@ class ParallelConfig:
     )
     optimizer_shard: bool = setting(True, "shard the optimizer state over data-parallel ranks")
     gradient_accumulation_shard: bool = setting(
-        False,
-        "sum gradients after each micro batch, so that each rank keeps only the gradients of its shard",
+        False, "sum gradients after each micro batch, so that each rank keeps only the gradients of its shard"
     )
     gradient_groups: int = GRADIENT_GROUPS
     transport: str = TRANSPORT

@@ -39,12 +39,9 @@ class Orphan:
     def of(cls, process: ProcessId, owner: int | None) -> Orphan:
         """Return the orphan for a living process of a run of `owner`."""
         group, found = _group(process.pid), stat(process.pid)
+        watcher = group if found is not None and group == found.parent else None
         uids = None if owner == ROOT else uids_of_process(process.pid)
-        if group == process.pid:
-            return cls(process, group, None, uids)
-        if found is not None and group == found.parent:
-            return cls(process, group, group, uids)
-        return cls(process, None, None, uids)
+        return cls(process, group if group == process.pid else watcher, watcher, uids)
 
     def living(self) -> list[ProcessId]:
         """Return the living processes of the rank and its group."""
@@ -75,8 +72,6 @@ class StopOutcome(str, Enum):
 
 @frozen
 class Stopped:
-    """The outcome of a stop request."""
-
     outcome: StopOutcome
     state: RunState  # after the request
     orphans: tuple[int, ...] = ()  # global ranks that were alive without launcher and agent; sent SIGTERM
@@ -101,11 +96,7 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
     """Stop the run and wait until its agent has ended, for `timeout_s` at most. `kill` skips the grace period.
 
     The agent ends its ranks and writes the report. Ranks without an agent are ended in the same way.
-    A second request is harmless.
-
-    Raises:
-        PermissionError: the run belongs to another user.
-        ForeignProcessError: the run's files name a process of another user.
+    A second request is harmless. Raises the errors of `_check_owner`.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     # A run that is starting gets a moment to write the agent's first event.
@@ -134,11 +125,7 @@ def _is_ending(state: RunState) -> bool:
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Signal this process and wake it if it was stopped. Return False if it has ended, even if its pid was reused.
-
-    Raises:
-        PermissionError: it belongs to another user.
-    """
+    """Signal a process and wake it. Return False if it has ended, even if its pid is in use. Raises PermissionError."""
     with _handle(process) as descriptor:
         if descriptor is None or not process.lives:  # checked after opening the handle: both refer to the same process
             return False
@@ -160,10 +147,9 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
     orphans = {global_rank: Orphan.of(process, state.owner) for global_rank, process in living.items()}
     grace_s = 0.0
     if not kill:
-        try:
+        grace_s = DEFAULT_GRACE_S
+        with suppress(UnreadableError):
             grace_s = read_recorded(watch.run_dir).grace_s
-        except UnreadableError:
-            grace_s = DEFAULT_GRACE_S
         _ask_all(orphans, signal.SIGTERM)
         _wait_for_ends(orphans, min(deadline, time.monotonic() + grace_s))
     stubborn = [global_rank for global_rank, each in orphans.items() if each.process.lives]
@@ -217,9 +203,7 @@ def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
 def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
     """Raise if a living process does not belong to the run's owner. `file`: a file of the run that the process writes.
 
-    Raises:
-        PermissionError: the run belongs to another user.
-        ForeignProcessError: the process belongs to another user.
+    Raises PermissionError if the run belongs to another user, and otherwise ForeignProcessError.
     """
     if is_of_owner(process, state.owner, file) or not process.lives:
         return
@@ -246,7 +230,6 @@ def _wait(watch: RunStatusReader, deadline: float) -> bool:
 
 
 def _wait_for_end(process: ProcessId, limit_s: float) -> None:
-    """Wait until a process has ended, for `limit_s` at most."""
     with _handle(process) as descriptor:
         if descriptor is None or descriptor < 0:
             time.sleep(min(limit_s, LOOK_S / 10))
@@ -257,18 +240,15 @@ def _wait_for_end(process: ProcessId, limit_s: float) -> None:
 @contextmanager
 def _handle(process: ProcessId) -> Iterator[int | None]:
     """Yield a pidfd of a process; None if the process does not exist, -1 if pidfds are not supported."""
-    if not hasattr(os, "pidfd_open"):
-        yield -1
-        return
+    descriptor: int | None = -1  # if it is not Linux, a kernel before 5.3, or a sandbox that forbids it
     try:
-        descriptor = os.pidfd_open(process.pid)
+        descriptor = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
     except ProcessLookupError:
-        yield None
-        return
-    except OSError:  # a kernel before 5.3, or a sandbox that forbids it
-        yield -1
-        return
+        descriptor = None
+    except OSError:
+        pass
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        if descriptor is not None and descriptor >= 0:
+            os.close(descriptor)

@@ -31,12 +31,9 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
     """Create the run's directory with run.json and `files` (name: text), and the directory of `rank`.
 
     Ranks may call this concurrently, on a shared file system or on one per server. The first rank writes run.json, and
-    the others must agree with it. `files` exist when this returns.
-
-    Raises:
-        UsageError: an earlier run of this name has this rank, or the directory belongs to another user.
-        RefusedLayoutError: the ranks do not agree.
-        UnreadableError: the directory cannot be created or filled.
+    the others must agree with it. `files` exist when this returns. Raises UsageError if an earlier run of this name has
+    this rank, or the directory belongs to another user; RefusedLayoutError if the ranks do not agree; UnreadableError
+    if the directory cannot be created or filled.
     """
     run_dir = RunDir(spec.run_dir)
     with filling(run_dir):
@@ -92,11 +89,7 @@ def _agreed_on(fields: Any) -> dict[str, Any] | None:
 
 
 def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
-    """Record the process of this rank, which becomes the user's program.
-
-    Raises:
-        OSError: the record cannot be written.
-    """
+    """Record the process of this rank, which becomes the user's program. Raises OSError."""
     atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
 
 
@@ -140,10 +133,7 @@ class EngineRanks:
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
-        """Return True if every rank has ended, as of the last look.
-
-        `all_noted`: on a server with records, ranks without one never started.
-        """
+        """Return True if every rank had ended at the last look. `all_noted`: ranks without a record never started."""
         # Processes of other machines are not visible; processes from before this machine's last boot have ended.
         here = socket.gethostname()
         if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):

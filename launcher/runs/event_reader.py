@@ -43,14 +43,12 @@ class EventReader:
                     return
                 self._offset += len(line)
                 is_rest, self._is_within = self._is_within, not is_whole
-                if not is_rest and (stamped := self._event_of(line)) is not None:
+                try:
+                    stamped = None if is_rest else from_line(line)
+                except ValueError:
+                    stamped = None
+                    self.strange += bool(line.strip())
+                if stamped is not None:
                     yield stamped
                 if last_offset > self._offset >= head_end:
                     self._offset, self._is_within = file.seek(last_offset), True
-
-    def _event_of(self, line: bytes) -> TimestampedEvent | None:
-        try:
-            return from_line(line)
-        except ValueError:
-            self.strange += bool(line.strip())
-            return None

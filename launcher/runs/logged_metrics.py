@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from launcher.core.frozen import frozen
 from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
+from launcher.logs.figures import Figures, figures_in
 from launcher.logs.log_file import bytes_between, opened
 from launcher.runs.event_reader import EventReader
 from launcher.runs.rank_figures import FiguresReader
@@ -17,7 +18,6 @@ from launcher.runs.rank_logs import AttemptStarts, RankLogs
 from launcher.runs.status import RunState
 
 if TYPE_CHECKING:
-    from launcher.logs.figures import Figures
     from launcher.logs.select import Matcher
 
 END_BYTES = 8 << 20  # of the end of the log that are read
@@ -27,8 +27,6 @@ HEAD_BYTES = 1 << 18  # of an attempt that are searched for its first epoch
 
 @frozen
 class LoggedSteps:
-    """The steps that a rank has logged."""
-
     global_rank: int | None = None  # None: no rank has logged steps
     steps: tuple[StepMetrics, ...] = ()
     counts_samples: bool = False  # `step` counts samples
@@ -41,8 +39,7 @@ def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps
     A step's time is the time of its line, or 0 if the line has none. Steps and samples that restart with each epoch are
     counted on over epochs. They are left out if the end of a long log does not show how many came before.
 
-    Raises:
-        UsageError: searching for the pattern takes too long.
+    Raises UsageError if searching for the pattern takes too long.
     """
     reader = FiguresReader(state.run_dir, pattern)
     newest = ((rank.global_rank, reader.logged(rank.global_rank)) for rank in state.ranks)
@@ -60,8 +57,6 @@ def _steps(
     run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None
 ) -> tuple[tuple[StepMetrics, ...], bool]:
     """Return the steps, and whether they follow an epoch that was not logged to its end."""
-    from launcher.logs.figures import figures_in  # noqa: PLC0415 - most runs have metrics.jsonl
-
     logs = RankLogs(run_dir, [global_rank], near_ns)
     logs.note_attempts()
     log = logs.of_rank.get(global_rank)
@@ -128,19 +123,12 @@ def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
 
 def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Matcher | None) -> Figures | None:
     """Return the first figures with a step that an attempt has logged, or None if its first lines have none."""
-    from launcher.logs.figures import figures_in  # noqa: PLC0415 - as above
-
     starts = AttemptStarts()
     for stamped in EventReader(run_dir.events).read():
         starts.apply(stamped.event)
     offset = next((offset for offset, number in starts.of(global_rank) if number == attempt), 0)
     with suppress(OSError), opened(run_dir.train_log(global_rank)) as log:
         lines = bytes_between(log, offset, offset + HEAD_BYTES).splitlines(keepends=True)
-        each = (
-            found
-            for line in lines
-            for found in figures_in(line, pattern)
-            if found.step is not None and not found.is_bare
-        )
-        return next(each, None)
+        found = (each for line in lines for each in figures_in(line, pattern))
+        return next((each for each in found if each.step is not None and not each.is_bare), None)
     return None

@@ -15,17 +15,15 @@ from launcher.core.frozen import frozen
 from launcher.core.metrics import SCHEMA, Record, Saved, StageShares, StepMetrics, Validation
 from launcher.core.regular_files import open_regular
 
-__all__ = [
-    "Metrics", "MetricsReader", "Record", "Saved", "StageShares", "StepMetrics", "Validation", "from_line", "median_of",
-    "metrics_of", "part_shares", "read_metrics",
-]  # fmt: skip
-
 MAX_STRANGE = 100_000  # invalid lines, after which reading stops
 MAX_LINE_BYTES = 65536  # of a line; a longer line is not a record
 MAX_SKIPPED_BYTES = 256 << 20  # of longer lines, after which reading stops
 TAIL_BYTES = 512  # the end of the last read data, usually a complete line with its time
 MAX_VALUE_CHARS = 40  # of a value quoted in a message
 PARTS = ("compute", "communication", "bubble", "data")  # of a step's time
+KINDS: dict[str, type] = {
+    "steps": StepMetrics, "validations": Validation, "saved": Saved, "stages": StageShares,
+}  # fmt: skip
 _COMMON = ("time_ns", "attempt", "step")
 _OF_A_STEP = frozenset(StepMetrics.__dataclass_fields__).difference(_COMMON)
 _OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # other fields may also be in a validation
@@ -76,13 +74,7 @@ def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> I
     numbers: dict[str, Any] = {name: real_number(fields.get(name)) for name in _MEASURES}
     numbers |= {name: integer(fields.get(name)) for name in _COUNTS}
     if measured & (_OF_A_STEP_ALONE if is_validation or isinstance(saved, str) else _OF_A_STEP):
-        yield StepMetrics(
-            time_ns,
-            attempt,
-            step,
-            loss=_loss("loss", fields),
-            **numbers,
-        )
+        yield StepMetrics(time_ns, attempt, step, loss=_loss("loss", fields), **numbers)
     if is_validation:
         loss = _loss("validation_loss", fields)
         perplexity, bleu = (real_number(fields.get(name)) for name in ("perplexity", "bleu"))
@@ -100,7 +92,6 @@ def _loss(name: str, fields: dict[str, Any]) -> float | None:
 
 
 def _shares(name: str, fields: dict[str, Any]) -> tuple[float, ...]:
-    """Return a list of numbers as a tuple, empty if the value is not a list of numbers."""
     values = fields.get(name)
     numbers = [real_number(value) for value in values] if isinstance(values, list) else []
     return tuple(value for value in numbers if value is not None) if None not in numbers else ()
@@ -118,11 +109,11 @@ class Metrics:
     steps: tuple[StepMetrics, ...]
     validations: tuple[Validation, ...]
     saved: tuple[Saved, ...]
+    stages: tuple[StageShares, ...] = ()
     strange: int = 0  # lines that are not records of this version, or have a value of the wrong type
     found: bool = True  # whether the file exists
     first_strange: str | None = None  # the first such line and its error: "line 3 has no schema"
     unreadable: str | None = None  # why an existing file cannot be read: "Permission denied"
-    stages: tuple[StageShares, ...] = ()
 
 
 class MetricsReader:
@@ -150,10 +141,8 @@ class MetricsReader:
     def _begin(self, file: BinaryIO) -> None:
         if self._remembered or not self.beginnings:  # otherwise nothing was read of the previous file
             self.beginnings += 1
-        self.strange = 0
-        self.first_strange = None
+        self.strange, self.first_strange, self._remembered = 0, None, b""
         self._skipped_bytes = 0
-        self._remembered = b""
         size_bytes = file.seek(0, os.SEEK_END)
         # Start one byte earlier, because it may end a line.
         self._offset = 0 if self._last_bytes is None else max(0, size_bytes - self._last_bytes - 1)
@@ -182,7 +171,6 @@ class MetricsReader:
         return records
 
     def _records_of(self, line: bytes) -> Sequence[Record]:
-        """Return the records of the next line; none if the line is too long."""
         is_whole = line.endswith(b"\n")
         self._offset += len(line)
         self._remembered = line[-TAIL_BYTES:]
@@ -193,18 +181,12 @@ class MetricsReader:
             return ()
         if self._lines is not None:
             self._lines += 1
-        if not is_whole:
-            self._found_strange(f"is longer than {MAX_LINE_BYTES:,} bytes")
-            return ()
-        records, wrong = from_line(line)
-        if wrong and line.strip():
-            self._found_strange(wrong)
+        records, wrong = from_line(line) if is_whole else ((), f"is longer than {MAX_LINE_BYTES:,} bytes")
+        if wrong and (line.strip() or not is_whole):
+            self.strange += 1
+            where = "a line" if self._lines is None else f"line {self._lines:,}"
+            self.first_strange = self.first_strange or f"{where} {wrong}"
         return records
-
-    def _found_strange(self, why: str) -> None:
-        self.strange += 1
-        if self.first_strange is None:
-            self.first_strange = f"{'a line' if self._lines is None else f'line {self._lines:,}'} {why}"
 
 
 def read_metrics(path: Path) -> Metrics:
@@ -215,15 +197,15 @@ def read_metrics(path: Path) -> Metrics:
 
 def metrics_of(records: Sequence[Record], reader: MetricsReader) -> Metrics:
     """Group the records of `reader` by kind, and add the reader's findings about the file."""
+    by_kind: dict[str, Any] = {
+        name: tuple(record for record in records if isinstance(record, kind)) for name, kind in KINDS.items()
+    }
     return Metrics(
-        tuple(record for record in records if isinstance(record, StepMetrics)),
-        tuple(record for record in records if isinstance(record, Validation)),
-        tuple(record for record in records if isinstance(record, Saved)),
-        reader.strange,
-        reader.found,
-        reader.first_strange,
-        reader.unreadable,
-        tuple(record for record in records if isinstance(record, StageShares)),
+        **by_kind,
+        strange=reader.strange,
+        found=reader.found,
+        first_strange=reader.first_strange,
+        unreadable=reader.unreadable,
     )
 
 

@@ -129,7 +129,6 @@ class AttemptProgress:
 
     @property
     def running(self) -> int:
-        """The number of ranks with a process."""
         return len(self.starts.keys() - self.exits.keys())
 
     def take(self, stamped: TimestampedEvent) -> None:
@@ -184,7 +183,6 @@ class Progress:
 
     @property
     def ended(self) -> bool:
-        """True once the agent has written its last event."""
         return self.exit_code is not None
 
     @property
@@ -209,13 +207,11 @@ class Progress:
         return State.RESTARTING if attempt.number else State.STARTING
 
     def process_of(self, global_rank: int) -> ProcessId | None:
-        """Return the identity of the rank's process in this attempt, or None."""
         start = self.current.starts.get(global_rank)
         return None if start is None else self._process(start.event.pid, start.event.started, start.server_index)
 
     @property
     def scheduler_process(self) -> ProcessId | None:
-        """The identity of MindSpore's scheduler process in this attempt, or None."""
         scheduler = self.current.scheduler
         if scheduler is None or scheduler.event is None:
             return None
@@ -227,28 +223,25 @@ class Progress:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The attempts of the run, including the current one, as in its report."""
         return (*self.past, self._current_attempt())
 
     def _current_attempt(self) -> Attempt:
+        now = self.current
         return Attempt(
-            number=self.current.number,
-            master_port=self.current.master_port,
-            started_ns=self.current.started_ns or self.first_ns or 0,
+            number=now.number,
+            master_port=now.master_port,
+            started_ns=now.started_ns or self.first_ns or 0,
             ended_ns=self.last_ns,
-            cause=self.current.ending.cause,
-            exits=tuple(self.current.exits.values()),
-            verdict=self.current.verdict,
-            killed=self.current.ending.killed,
-            allotment=self.current.allotment,
+            cause=now.ending.cause,
+            exits=tuple(now.exits.values()),
+            verdict=now.verdict,
+            killed=now.ending.killed,
+            allotment=now.allotment,
         )
 
     @property
     def restarts(self) -> int:
-        """The number of restarts that count against `--max-restarts`.
-
-        In an elastic run, restarts for changed devices or lost servers do not count.
-        """
+        """The number of restarts that count against `--max-restarts`: not those for changed devices or lost servers."""
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]
@@ -283,10 +276,9 @@ class Progress:
         self.last_ns = max(self.last_ns, stamped.time_ns)  # clocks of servers are only approximately synchronized
 
     def _ranks_of(self, allotment: DeviceAssignment | None) -> int:
-        """Return the number of ranks of an attempt that count."""
         if allotment is None:
             return self.rank_count
-        return len(self._devices.intersection(allotment.devices) if self._devices is not None else allotment.devices)
+        return len(allotment.devices if self._devices is None else self._devices.intersection(allotment.devices))
 
     def _note_agent(self, event: events.AgentStarted, server_index: int) -> None:
         self.agents[server_index] = event.agent

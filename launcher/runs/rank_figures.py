@@ -55,7 +55,6 @@ class RankFigures:
 
     @property
     def known(self) -> bool:
-        """True if any training figure is known."""
         return any(value is not None for value in (self.step, self.epoch, self.loss, self.tokens_per_s))
 
 
@@ -71,11 +70,7 @@ class _Log:
 
 
 def pattern_of(text: str | None) -> Matcher | None:
-    """Compile the expression of --progress-regex that finds figures in lines. Return None for the built-in formats.
-
-    Raises:
-        UsageError: `text` is not a valid expression.
-    """
+    """Compile a --progress-regex that finds figures in lines; None means the built-in formats. Raises UsageError."""
     if text is None:
         return None
     from launcher.logs.figures import progress_regex  # noqa: PLC0415 - few runs have one
@@ -83,21 +78,14 @@ def pattern_of(text: str | None) -> Matcher | None:
     return progress_regex(text)
 
 
-def recorded_pattern(run_dir: RunDir) -> Matcher | None:
-    """Return the --progress-regex expression of a run, or None for the built-in formats. Never raises."""
-    text = read_fields(run_dir).get("progress_regex")
-    with suppress(UsageError):
-        return pattern_of(text if isinstance(text, str) else None)
-    return None
-
-
 def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
-    """Return the expression for `text`, or the one that the run was started with if `text` is None.
-
-    Raises:
-        UsageError: `text` is not a valid expression.
-    """
-    return recorded_pattern(run_dir) if text is None else pattern_of(text)
+    """Return the expression for `text`, or the recorded one of the run if `text` is None. Raises UsageError for `text`."""
+    if text is not None:
+        return pattern_of(text)
+    recorded = read_fields(run_dir).get("progress_regex")
+    with suppress(UsageError):
+        return pattern_of(recorded if isinstance(recorded, str) else None)
+    return None
 
 
 class FiguresReader:
@@ -125,10 +113,7 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures of a log, ignoring the heartbeat, or None if there are none yet.
-
-        If the pattern was given up, return figures that contain only the reason.
-        """
+        """Return the newest figures of a log, or None; only the field `refused` if the pattern was given up."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
 from launcher.core.events import AttemptStarted, Event, RankStarted, SchedulerStarted
+from launcher.core.records import DeviceAssignment
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.logs.follow import Changes, Follower
-from launcher.logs.line_times import Arrivals
 from launcher.logs.lines import OVERWRITES, Line, LineReader, PartialLine, attempt_at, with_attempts
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
-from launcher.logs.times import Clock
-from launcher.runs.attempt_places import AttemptPlaces
+from launcher.logs.times import Arrivals, Clock
 from launcher.runs.event_reader import EventReader
+from launcher.runs.record import RankPlace, Recorded
 
 SCHEDULER = -1  # the "rank" of MindSpore's scheduler in mappings by rank
 
@@ -37,12 +37,11 @@ class AttemptStarts:
         match event:
             case AttemptStarted(number=number):
                 self.attempt = number
-            case SchedulerStarted(log_offset=offset):
+            case SchedulerStarted() | RankStarted():
+                rank = event.global_rank if isinstance(event, RankStarted) else SCHEDULER
                 mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
-                self.note(SCHEDULER, max(0, offset - mark_bytes), self.attempt)
-            case RankStarted(global_rank=global_rank, log_offset=offset):
-                mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
-                self.note(global_rank, 0 if self._written_anew else max(0, offset - mark_bytes), self.attempt)
+                offset = 0 if self._written_anew else max(0, event.log_offset - mark_bytes)
+                self.note(rank, offset, self.attempt)
             case _:
                 pass
 
@@ -85,18 +84,14 @@ class RankLog:
         `wanted`: as in `RankLogs`. `arrivals`: the times of lines that contain no time.
         """
         self._global_rank = global_rank
-        self._log = log
+        self._log, self._reader = log, LineReader(global_rank)
         self._all_starts, self._starts = starts, starts.of(global_rank)
-        self._reader = LineReader(global_rank)
         self._clock = Clock(near_ns, arrivals)
         self._wanted = wanted
         self.before_read: Callable[[], None] = lambda: None  # called before each read by `present` and `blocks`
 
     def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
-        """Skip all but the last `count` lines. Call it first.
-
-        `with_times`: search earlier lines for the time of lines without one.
-        """
+        """Skip all but the last `count` lines; call it first. `with_times`: search earlier lines for their times."""
         self._log.skip_to_last_lines(count)
         for limit_bytes in TIMED_BYTES if with_times else ():
             reader = LineReader(self._global_rank)
@@ -111,15 +106,12 @@ class RankLog:
             yield from self.lines(*chunk)
 
     def with_partial(self) -> Iterator[Line]:
-        """Yield the lines of `present`, and an unfinished last line."""
+        """Yield all finished lines up to the current end of the log, and an unfinished last line."""
         yield from self.present()
         yield from self.rest()
 
     def with_partial_from(self, marks: Collection[bytes]) -> Iterator[Line]:
-        """Yield the lines of `whole`, from the chunk before the first of `marks`; nothing if there is no mark.
-
-        Searching a chunk is much cheaper than splitting it into lines.
-        """
+        """Yield lines from the chunk before the first of `marks`; searching is cheaper than splitting into lines."""
         longest = max(map(len, marks))
         is_found, last_offset, last = False, 0, b""
         for offset, chunk in self._present():
@@ -134,7 +126,7 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the text of `whole` in blocks of lines. Parts of long lines and an unfinished line have no newline."""
+        """Yield the text of `with_partial` in blocks of lines. Parts of long lines and an unfinished line have no newline."""
         reader = LineReader(self._global_rank, MAX_PIECE_BYTES)
         for chunk in self._present():
             for _, block in reader.blocks(*chunk):
@@ -143,10 +135,7 @@ class RankLog:
             yield unfinished
 
     def read(self, limit_bytes: int) -> tuple[int, bytes]:
-        """Read up to `limit_bytes` new bytes of one attempt. Return the offset of the first byte, and the bytes.
-
-        Does not block.
-        """
+        """Read up to `limit_bytes` new bytes of one attempt; return their offset, and the bytes. Does not block."""
         position = self._log.position
         _, behind, _ = attempt_at(position, self._starts)
         return self._log.read(int(min(limit_bytes, behind - position)))
@@ -190,7 +179,6 @@ class RankLog:
 
     @property
     def partial(self) -> PartialLine | None:
-        """The unfinished line as read so far, or None."""
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
@@ -215,23 +203,48 @@ class RankLog:
         return stamped if self._wanted is None else list(filter(self._wanted, stamped))
 
 
+class AttemptPlaces:
+    """The device of each rank, by attempt. `note` records the device assignment of a new attempt."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._allotments: dict[int, DeviceAssignment | None] = {}  # by attempt
+        self._of_attempt: dict[int, Mapping[int, RankPlace]] = {}
+
+    @property
+    def change(self) -> bool:
+        """True if ranks can be on other devices in another attempt."""
+        return bool(self._recorded.devices)
+
+    def note(self, attempt: int, allotment: DeviceAssignment | None) -> None:
+        self._allotments[attempt] = allotment
+        self._of_attempt.pop(attempt, None)
+
+    def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
+        """Return the places of an attempt's ranks by global rank. None means the first attempt."""
+        number = attempt or 0
+        if number not in self._of_attempt:
+            places = self._recorded.places_in(self._allotments.get(number))
+            self._of_attempt[number] = {place.global_rank: place for place in places}
+        return self._of_attempt[number]
+
+    def of_line(self, line: Line) -> RankPlace | None:
+        """Return the place of the rank that wrote a line, or None if the line's attempt has no such rank."""
+        return self.of(line.attempt).get(line.global_rank)
+
+
 class RankLogs:
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False,
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,
         places: AttemptPlaces | None = None, wanted: Callable[[Line], bool] | None = None, timed: bool = False,
     ) -> None:  # fmt: skip
-        """Open the logs. Logs that cannot be opened are left out.
+        """Open the logs of these ranks. Logs that cannot be opened are left out.
 
-        Args:
-            run_dir: The run.
-            global_ranks: The ranks whose logs are read.
-            near_ns: Roughly when the run took place, for times without a year.
-            environment: Read env.log of each rank instead of train.log.
-            on_truncation: Called with the global rank.
-            places: Notified of each attempt.
-            wanted: Selects lines. `RankLog.blocks` and `follower` ignore it.
-            timed: Lines without a time get their recorded arrival time.
+        `near_ns` is roughly when the run took place, for times without a year. `environment`: read env.log of each rank
+        instead of train.log. `on_truncation` is called with the global rank, and `places` is notified of each attempt.
+        `wanted` selects lines, except for `RankLog.blocks` and `follower`. `timed`: lines without a time get their
+        recorded arrival time.
         """
         self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log
@@ -262,7 +275,6 @@ class RankLogs:
 
     @property
     def _changes(self) -> Changes:
-        """The watcher of all logs, created on first use."""
         if self._watched is None:
             self._watched = Changes(self._growing)
         return self._watched
@@ -310,7 +322,6 @@ class RankLogs:
         return Follower(self._growing)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a log may have changed, for `seconds` at most."""
         self._changes.wait(seconds)
 
     def note_attempts(self) -> None:

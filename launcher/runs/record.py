@@ -17,7 +17,7 @@ from launcher.core import atomic
 from launcher.core.codec import decode, encode, json_text, read_json, real_number
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.records import DEFAULT_GRACE_S, DeviceAssignment, ResumedFrom, RunSpec, Supervision
+from launcher.core.records import DEFAULT_GRACE_S, DeviceAssignment, ResumedFrom, RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.preload.masking import masked, masked_argv
 
@@ -31,6 +31,9 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
 
     `options`: the command-line options of the run, by name, with secrets masked.
     """
+    supervision = spec.supervision
+    if supervision.scheduler is not None:  # its command may be the user's
+        supervision = replace(supervision, scheduler=masked_argv(supervision.scheduler))
     record: dict[str, Any] = {
         "schema": SCHEMA,
         **({} if options is None else {"options": options}),
@@ -39,7 +42,7 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
         "cwd": str(spec.cwd),
         "master_addr": spec.master_addr,
         "master_port": spec.master_port,
-        "supervision": _masked_supervision(spec.supervision),
+        "supervision": asdict(supervision),
         "console": spec.console,
         "engine": spec.engine,
         "continues": encode(spec.continues),
@@ -56,21 +59,12 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
     return json_text(record)
 
 
-def _masked_supervision(supervision: Supervision) -> dict[str, Any]:
-    """Return the supervision rules with the scheduler's command masked, since it may be the user's."""
-    if supervision.scheduler is not None:
-        supervision = replace(supervision, scheduler=masked_argv(supervision.scheduler))
-    return asdict(supervision)
-
-
 def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     return {name: None if value is None else _masked(name, value) for name, value in environment.items()}
 
 
 @frozen
 class RankPlace:
-    """The place of a rank according to the rank table."""
-
     global_rank: int
     server_id: str
     server_index: int
@@ -95,30 +89,31 @@ class Recorded:
 
 
 def read_recorded(run_dir: RunDir) -> Recorded:
-    """Read run.json.
-
-    Raises:
-        UnreadableError: it is missing, unreadable or not a run record.
-    """
+    """Read run.json. Raises UnreadableError if it is missing, unreadable or not a run record."""
     with _understood(run_dir):
         fields = read_json(run_dir.run_json)
         supervision = fields.get("supervision", {})
+        grace_s = real_number(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S)))
+        if grace_s is None:
+            raise ValueError("grace_s is not a finite number")
+        servers = fields["cluster"]["servers"] if supervision.get("elastic") else ()
+        devices = (
+            {**device, "server_id": server["server_id"], "server_index": index}
+            for index, server in enumerate(servers)
+            for device in server["devices"]
+        )
         return Recorded(
-            places=_ascending(decode(RankPlace, rank) for rank in fields["ranks"]),
-            grace_s=_finite(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
+            places=_ascending(fields["ranks"]),
+            grace_s=grace_s,
             max_restarts=decode(int, supervision.get("max_restarts", 0)),
             engine=None if fields.get("engine") is None else decode(str, fields["engine"]),
-            devices=_ascending(_devices(fields["cluster"]["servers"])) if supervision.get("elastic") else (),
+            devices=_ascending(devices),
             continues=_continued(fields),
         )
 
 
 def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
-    """Return the options and the working directory that a run was started with, or None if they were not recorded.
-
-    Raises:
-        UnreadableError: run.json is missing, unreadable or not a run record.
-    """
+    """Return a run's recorded options and working directory, or None if it has none. Raises UnreadableError."""
     with _understood(run_dir):
         fields = read_json(run_dir.run_json)
         options, cwd = fields.get("options"), Path(fields["cwd"])
@@ -135,7 +130,6 @@ def read_fields(run_dir: RunDir) -> Mapping[str, Any]:
 
 @contextmanager
 def _understood(run_dir: RunDir) -> Iterator[None]:
-    """Convert errors of a block that reads run.json into UnreadableError."""
     try:
         yield
     except OSError as error:
@@ -144,21 +138,8 @@ def _understood(run_dir: RunDir) -> Iterator[None]:
         raise UnreadableError(f"{run_dir.run_json} is not a run record of this version of tlaunch") from error
 
 
-def _finite(value: Any) -> float:
-    number = real_number(value)
-    if number is None:
-        raise ValueError("not a finite number")
-    return number
-
-
-def _devices(servers: Any) -> Iterator[RankPlace]:
-    for index, server in enumerate(servers):
-        for device in server["devices"]:
-            yield decode(RankPlace, {**device, "server_id": server["server_id"], "server_index": index})
-
-
-def _ascending(places: Iterable[RankPlace]) -> tuple[RankPlace, ...]:
-    return tuple(sorted(places, key=lambda place: place.global_rank))
+def _ascending(places: Iterable[Any]) -> tuple[RankPlace, ...]:
+    return tuple(sorted((decode(RankPlace, place) for place in places), key=lambda place: place.global_rank))
 
 
 def continued_by(run_dir: RunDir) -> ResumedFrom | None:
@@ -180,11 +161,7 @@ _ELSEWHERE = "choose another directory with `--runs-dir DIR` or TLAUNCH_RUNS_DIR
 
 @contextmanager
 def filling(run_dir: RunDir) -> Iterator[None]:
-    """Convert an OSError in the block into an error about a run directory that cannot be created.
-
-    Raises:
-        UnreadableError: an OSError occurred.
-    """
+    """Convert an OSError in the block into an UnreadableError about a run directory that cannot be created."""
     try:
         yield
     except OSError as error:
@@ -210,10 +187,7 @@ def create_run(
 
     `specify` returns the spec for a name. It is called again if another run takes the name in the meantime. The
     directory is written under a temporary name and renamed. On failure everything is removed, also `runs_dir` if it was
-    created by this call. Finally the link `latest` is updated if possible.
-
-    Raises:
-        UnreadableError: the directory cannot be created or filled.
+    created by this call. Finally the link `latest` is updated if possible. Raises UnreadableError.
     """
     try:
         with _directory(runs_dir):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -42,32 +41,24 @@ def registered() -> tuple[Path, ...]:
     Dangling links of this machine are removed. Dangling or duplicate links of other machines are removed when they are
     old, because a cluster may rename its machines often.
     """
-    return tuple(sorted(set(_existing())))
-
-
-def _existing() -> Iterator[Path]:
     if (links := _links()) is None:
-        return
-    here = socket.gethostname()
-    found: set[str] = set()  # links to the same directory have the same name before the dot
+        return ()
+    here, oldest_s = socket.gethostname(), time.time() - FORGOTTEN_S
+    found: dict[str, Path] = {}  # links to the same directory have the same name before the dot
     with suppress(OSError), os.scandir(links) as entries:
         for entry in sorted(entries, key=lambda entry: _machine(entry) != here):
             place = entry.name.partition(".")[0]
             with suppress(OSError):
                 target = "" if place in found else os.readlink(entry.path)  # noqa: PTH115 - an entry is not a Path
                 if target and os.path.isdir(target):  # noqa: PTH112 - as above
-                    found.add(place)
-                    yield Path(target)
-                elif _machine(entry) == here or _age_s(entry) > FORGOTTEN_S:
+                    found[place] = Path(target)
+                elif _machine(entry) == here or entry.stat(follow_symlinks=False).st_mtime < oldest_s:
                     os.unlink(entry.path)  # noqa: PTH108 - as above
+    return tuple(sorted(set(found.values())))
 
 
 def _machine(entry: os.DirEntry[str]) -> str:
     return entry.name.partition(".")[2]
-
-
-def _age_s(entry: os.DirEntry[str]) -> float:
-    return time.time() - entry.stat(follow_symlinks=False).st_mtime
 
 
 def _links() -> Path | None:

@@ -23,15 +23,12 @@ _REMOVED = ".removed"  # suffix of a run directory whose files are being removed
 
 @frozen
 class FoundRun:
-    """A run in a directory of runs."""
-
     root: Path  # as found, perhaps a link
     state: RunState
     stays: str | None  # why it must not be removed, or None
 
     @property
     def over_ns(self) -> int:
-        """The time at which the run ended or was last active, in nanoseconds since 1970."""
         return self.state.ended_ns or self.state.started_ns or 0
 
 
@@ -84,11 +81,8 @@ class Removal:
     def remove(self, root: Path) -> str | None:
         """Remove a run. Return the reason if it must stay.
 
-        The directory is renamed first, so that no reader sees a run with missing files.
-
-        Raises:
-            FileNotFoundError: another process has removed it.
-            OSError: it cannot be removed, or only partly; the remaining files have a hidden name.
+        The directory is renamed first, so that no reader sees a run with missing files. Raises FileNotFoundError if
+        another process has removed it, and OSError if files remain, which then have a hidden name.
         """
         if name := continued_among([root], self._started_meanwhile()).get(root):
             return f"{name} continues it"
@@ -113,10 +107,7 @@ class Removal:
                         yield place / name
 
     def finish_earlier(self) -> None:
-        """Remove the remaining files of runs whose removal was interrupted.
-
-        The directory's name is not sufficient proof: another user with write access could have renamed it.
-        """
+        """Remove files of interrupted removals: those with the marker, since another user may have chosen the name."""
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
             if os.path.lexists(_mark(left)) and not left.is_symlink():
                 _remove_files(left)

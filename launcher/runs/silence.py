@@ -28,8 +28,6 @@ LAST_RECORDS = 32
 
 @frozen
 class Silences:
-    """One look at the running ranks, by global rank."""
-
     # The last write to each existing log, in nanoseconds since 1970.
     written_ns: Mapping[int, int] = field(default_factory=dict)
     # How long unusually silent ranks have been silent.

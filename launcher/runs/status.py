@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 
@@ -46,8 +46,6 @@ class RankState(str, Enum):
 
 @frozen
 class RankLook:
-    """One rank of the current or last attempt."""
-
     global_rank: int
     state: RankState
     process: ProcessId | None  # None if it had none
@@ -96,7 +94,6 @@ class RunState:
 
     @property
     def elapsed_s(self) -> float | None:
-        """Seconds from start to end, or until now."""
         if self.started_ns is None:
             return None
         return max(0.0, ((self.ended_ns or self.looked_ns) - self.started_ns) / 1e9)
@@ -117,7 +114,6 @@ class RunState:
 
     @property
     def host(self) -> str | None:
-        """The machine on which the run was started, or None if unknown."""
         return self.progress.agent.host if self.progress.agent else None
 
     @property
@@ -129,10 +125,8 @@ class RunState:
             start = self.progress.current.starts.get(global_rank)
             ended = self.progress.current.exits.get(global_rank)
             state = RankState.ENDED if ended else self._state_of(process)
-            look = RankLook(global_rank, state, process, start.time_ns if start else None, None)
-            if ended:
-                look = replace(look, ended_ns=ended.ended_ns, status=ended.status, reason=ended.reason)
-            yield look
+            end = (ended.ended_ns, ended.status, ended.reason) if ended else (None, None, None)
+            yield RankLook(global_rank, state, process, start.time_ns if start else None, *end)
 
     @property
     def lives(self) -> bool:
@@ -143,10 +137,7 @@ class RunState:
 
     @property
     def scheduler(self) -> RankState | None:
-        """The state of MindSpore's scheduler in the current or last attempt, or None if none is known.
-
-        It is killed once no rank needs it, without an event.
-        """
+        """The state of MindSpore's scheduler, or None. It is killed without an event once no rank needs it."""
         scheduler = self.progress.current.scheduler
         if scheduler is None:
             return None
@@ -188,27 +179,30 @@ class RunStatusReader:
         """
         self._read()
         while True:
-            agent, agent_lives = self._progress.agent, self._alive()
+            agent = self._progress.agent
+            agent_lives = agent is not None and agent.lives
             head_lives = not agent_lives and self._progress.head is not None and self._progress.head.lives
             if not agent_lives and not self._progress.ended:
                 self._read()  # the last event may have been written between the two checks
             report = read_report(self.run_dir)
             if self._progress.agent == agent:
                 break
-        state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)
-        noted = self._engine_ranks.look() if self._engine_ranks else {}
-        owner = owner_of(self.run_dir, frozenset(self._events.uids))
+        state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)  # sets the engine
         return RunState(
-            self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part, owner
+            self.run_dir,
+            state,
+            self._progress,
+            report,
+            time.time_ns(),
+            engine=self._engine,
+            noted=self._engine_ranks.look() if self._engine_ranks else {},
+            part=self._part,
+            owner=owner_of(self.run_dir, frozenset(self._events.uids)),
         )
 
     def _read(self) -> None:
         for stamped in self._events.read():
             self._progress.take(stamped)
-
-    def _alive(self) -> bool:
-        agent = self._progress.agent
-        return agent is not None and agent.lives
 
     def _state(self, report: Report | None, *, agent_lives: bool, head_lives: bool) -> State:
         if report is not None:

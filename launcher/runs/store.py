@@ -25,14 +25,7 @@ _COUNTED = re.compile(r"-\d+$")  # distinguishes runs started in the same second
 
 
 def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] = lambda _: None) -> RunDir:
-    """Return the run that `reference` names, the newest if several match (see `find_runs`). None means the latest.
-
-    `note` receives a message if the run may not be the expected one.
-
-    Raises:
-        UnreadableError: there is no such run.
-        UsageError: `reference` is a prefix of several runs' names.
-    """
+    """Return the run that `reference` names, or the latest. `note` receives doubts. Raises as `find_runs` does."""
     if reference is None:
         return _latest(runs_dir, note)
     if means_latest(reference):
@@ -46,11 +39,8 @@ def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] 
 def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
     """Return the run with this directory or name, or else the runs with this --name, newest first.
 
-    If there are none, return the only run whose name or --name starts with `reference`.
-
-    Raises:
-        UnreadableError: there is no such run.
-        UsageError: `reference` is empty, or a prefix of several runs' names.
+    If there are none, return the only run whose name or --name starts with `reference`. Raises UnreadableError if there
+    is no such run, and UsageError if `reference` is empty, or a prefix of several runs' names.
     """
     if not reference:  # otherwise it would mean the current directory
         raise UsageError("RUN is empty", hint="name a run (is a variable empty?), or leave out RUN")
@@ -77,12 +67,9 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
 
 
 def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
-    """Return the directory among `places` that contains the run that `reference` names, or None.
+    """Return the directory among `places` with the run that `reference` names, or else the newest run; None if none has.
 
-    Without a name, and for "latest", return the one with the newest run.
-
-    Raises:
-        UsageError: several contain a run of that name, or, if none does, a run with that prefix.
+    Raises UsageError if several contain a run of that name, or, if none does, a run with that prefix.
     """
     if reference is None or means_latest(reference):
         newest = [(_started_ns(place, names[0]), place) for place in places if (names := newest_first(place))]
@@ -125,10 +112,7 @@ def run_at(root: Path) -> RunDir:
 
 
 def last_agent(run_dir: RunDir) -> ProcessId | None:
-    """Return the process of the last agent of this server's part of a run.
-
-    None if there was none, or if the process does not belong to the run's owner.
-    """
+    """Return the process of the last agent of this server's part of a run, or None if it is not the owner's."""
     agent, reader = None, EventReader(run_dir.events)
     for stamped in reader.read():
         if isinstance(stamped.event, AgentStarted):
@@ -138,17 +122,14 @@ def last_agent(run_dir: RunDir) -> ProcessId | None:
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
-    """Return the names of the runs in `runs_dir`, sorted, so names that start with a time are oldest first.
-
-    Empty if there is no directory.
-    """
+    """Return the sorted names of the runs in `runs_dir`; names that start with a time are oldest first."""
     if not os.path.isdir(runs_dir):  # noqa: PTH112 - see `_is_file`
         return ()
     return tuple(sorted(path.parent.name for path in runs_dir.glob("[!.]*/run.json") if path.parent.name != LATEST))
 
 
 def newest_first(runs_dir: Path) -> list[str]:
-    """Return the names of the runs in `runs_dir`, the most recently started first. Empty if there is no directory."""
+    """Return the names of the runs in `runs_dir`, the most recently started first."""
     return sorted(run_names(runs_dir), key=lambda name: (_started_ns(runs_dir, name), name), reverse=True)
 
 
@@ -199,7 +180,6 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
 
 
 def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
-    """Return the run `steps` before the latest, in order of start time."""
     latest = _latest(runs_dir, note)
     if not steps:
         return latest
@@ -226,11 +206,11 @@ def _why_no_run(directory: Path) -> str:
     return f"{escaped(str(directory))} has no run.json{hint}"
 
 
-def _known(runs_dir: Path, limit: int = 3) -> str:
+def _known(runs_dir: Path) -> str:
     names = newest_first(runs_dir)
     if not names:
         return f"{runs_dir} contains no runs; choose another directory with `--runs-dir`"
-    return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:limit]))}"
+    return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:3]))}"
 
 
 def _listed(names: Sequence[str]) -> str:

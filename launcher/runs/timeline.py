@@ -20,7 +20,7 @@ from launcher.core.heartbeat import read_heartbeat
 from launcher.core.metrics import Record, Saved, StepMetrics, Validation
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
-from launcher.core.verdict import Role, Verdict
+from launcher.core.verdict import Role
 from launcher.runs.event_reader import EventReader
 from launcher.runs.progress import Progress
 from launcher.runs.status import read_report
@@ -79,10 +79,7 @@ class Timeline:
 
 
 def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
-    """Return the timeline as known now, empty for a run without files. Only reads files.
-
-    `records` are the records of metrics.jsonl, each kind in order.
-    """
+    """Return the timeline as known now. `records` are those of metrics.jsonl, each kind in order. Only reads files."""
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
     for record in records:
@@ -90,7 +87,7 @@ def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
     seen = _EventsSeen(metrics.first_step_ns)
     reader = EventReader(run_dir.events)
     seen.read(reader)
-    if seen.ended_ns is None and not seen.agent_lives:
+    if seen.ended_ns is None and not (seen.progress.agent and seen.progress.agent.lives):
         seen.read(reader)  # the last event may have been written between the two checks
     started_ns, ended_ns = seen.progress.first_ns or 0, seen.ended_ns
     beats = {} if ended_ns else seen.last_beats(run_dir, now_ns)
@@ -103,9 +100,8 @@ def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
     elif not ended_ns and seen.broke_off:
         ended_ns = max(seen.progress.last_ns, metrics.last_ns, *beats.values())
     marks = (*seen.marks, *metrics.marks_within(started_ns, max(started_ns, ended_ns or now_ns)))
-    return Timeline(
-        started_ns, ended_ns, seen.attempts(ended_ns, beats), tuple(sorted(marks, key=lambda mark: mark.time_ns))
-    )
+    by_time = tuple(sorted(marks, key=lambda mark: mark.time_ns))
+    return Timeline(started_ns, ended_ns, seen.attempts(ended_ns, beats), by_time)
 
 
 # --- metrics.jsonl ---
@@ -213,7 +209,6 @@ def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
 
 
 def _line(text: str) -> str:
-    """Return `text` as one line of bounded length."""
     return " ".join(text.split())[:MAX_TEXT_CHARS]
 
 
@@ -254,10 +249,6 @@ class _EventsSeen:
                 pass
 
     @property
-    def agent_lives(self) -> bool:
-        return self.progress.agent is not None and self.progress.agent.lives
-
-    @property
     def broke_off(self) -> bool:
         """True if agent and launcher are gone without a last event. False on other machines, since it is unknown."""
         agent, head = self.progress.agent, self.progress.head
@@ -282,7 +273,13 @@ class _EventsSeen:
         """Return the current attempt as a span. `over_ns`: when it was known to be over; None while it runs."""
         attempt = self.progress.current
         first_step_ns = self._first_step_ns.get(attempt.number, -1)
-        roles = {} if attempt.verdict is None else _roles(attempt.verdict)
+        roles: dict[int, RankRole] = {}
+        if (verdict := attempt.verdict) is not None:
+            roles = {
+                each.global_rank: "culprit" if each.role is Role.CAUSE else "consequence" for each in verdict.failures
+            }
+            if verdict.culprit is not None:
+                roles[verdict.culprit] = "culprit"
         spans: list[RankSpan] = []
         for global_rank in sorted(attempt.starts.keys() | attempt.exits.keys()):
             start, end = attempt.starts.get(global_rank), attempt.exits.get(global_rank)
@@ -303,10 +300,3 @@ class _EventsSeen:
         is_over = over_ns is not None or len(ends) >= max(1, self.progress.rank_count)
         last_ns = max(ends, default=over_ns) if is_over else None
         return AttemptSpan(attempt.number, attempt.started_ns, last_ns, self._imports_ended_ns, tuple(spans))
-
-
-def _roles(verdict: Verdict) -> dict[int, RankRole]:
-    roles: dict[int, RankRole] = {
-        failure.global_rank: "culprit" if failure.role is Role.CAUSE else "consequence" for failure in verdict.failures
-    }
-    return roles if verdict.culprit is None else {**roles, verdict.culprit: "culprit"}

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from launcher.core.events import Cause
+from launcher.core.frozen import frozen
 from launcher.core.metrics import Record, StepMetrics
-from launcher.core.records import ResumedFrom
+from launcher.core.records import Layout, ResumedFrom
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics_reader import Metrics, read_metrics
+from launcher.core.run_report import Attempt
+from launcher.runs.metrics_reader import KINDS, Metrics, read_metrics
 from launcher.runs.record import continued_by
 
 MAX_RUNS = 1000  # in a chain of resumed runs
@@ -26,10 +29,7 @@ Of = TypeVar("Of", bound=Record)
 
 
 def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float = inf) -> list[Of]:
-    """Return the records that no later attempt has replaced and whose step is below `below`.
-
-    `steps` are all recorded steps of the run.
-    """
+    """Return records below step `below` that no later attempt has replaced. `steps`: all steps of the run."""
     found = list(records)
     first: dict[int, int] = {}
     for each in steps:
@@ -42,10 +42,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
-    """Return the run that `run_dir` was resumed from; None if it is not found.
-
-    It is looked up at its recorded path, then next to `run_dir`, in case both were moved.
-    """
+    """Return the run that `run_dir` was resumed from, at its recorded path or next to `run_dir`; None if it is gone."""
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
@@ -68,29 +65,57 @@ def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
 
 def own_course(metrics: Metrics, below: float = inf) -> Metrics:
     """Return a run's metrics without records that a later attempt replaced, for steps below `below`."""
-    return replace(
-        metrics,
-        steps=tuple(standing(metrics.steps, metrics.steps, below)),
-        validations=tuple(standing(metrics.validations, metrics.steps, below)),
-        saved=tuple(standing(metrics.saved, metrics.steps, below)),
-        stages=tuple(standing(metrics.stages, metrics.steps, below)),
-    )
+    records: dict[str, Any] = {kind: tuple(standing(getattr(metrics, kind), metrics.steps, below)) for kind in KINDS}
+    return replace(metrics, **records)
 
 
 def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
-    """Return the metrics of the runs that a run was resumed from, followed by its own (`own`).
-
-    Runs without files are skipped. `read` returns the metrics of an earlier run.
-    """
+    """Return the metrics of the runs that a run was resumed from, found by `read`, followed by its own (`own`)."""
     course = own
     for earlier, continued in runs_before(run_dir):
         first = course.steps[0].step if course.steps else continued.step + 1
         before = own_course(read(earlier.metrics), first)
-        course = replace(
-            course,
-            steps=before.steps + course.steps,
-            validations=before.validations + course.validations,
-            saved=before.saved + course.saved,
-            stages=before.stages + course.stages,
-        )
+        records: dict[str, Any] = {kind: getattr(before, kind) + getattr(course, kind) for kind in KINDS}
+        course = replace(course, **records)
     return course
+
+
+# --- elastic runs ---
+
+
+@frozen
+class Change:
+    """The difference to the devices of the previous attempt. Devices are named by their rank in the complete table."""
+
+    attempt: int
+    cause: Cause  # why the previous attempt ended
+    layout: Layout
+    devices: int
+    left_out: tuple[int, ...]
+    taken_back: tuple[int, ...]
+    cost_s: float | None  # from the last step before the change to the first one after; None if metrics lack either
+    repeated_steps: int | None  # steps that the previous attempt had already computed
+
+
+def changes_of(attempts: Sequence[Attempt], steps: Sequence[StepMetrics]) -> tuple[Change, ...]:
+    """Return a change for each attempt of an elastic run after the first. `steps` are all steps of its metrics."""
+    found = []
+    for before, after in pairwise(attempts):
+        if before.allotment is None or after.allotment is None:
+            continue
+        last = next((step for step in reversed(steps) if step.attempt == before.number), None)
+        first = next((step for step in steps if step.attempt == after.number), None)
+        had, has = set(before.allotment.devices), set(after.allotment.devices)
+        found.append(
+            Change(
+                attempt=after.number,
+                cause=before.cause,
+                layout=after.allotment.layout,
+                devices=len(has),
+                left_out=tuple(sorted(had - has)),
+                taken_back=tuple(sorted(has - had)),
+                cost_s=(first.time_ns - last.time_ns) / 1e9 if first and last else None,
+                repeated_steps=max(0, last.step - first.step + 1) if first and last else None,
+            )
+        )
+    return tuple(found)

@@ -16,8 +16,9 @@ from launcher.checkpoint.index import (
     index_text,
     is_checkpoint,
     read_index,
+    with_schema,
 )
-from launcher.checkpoint.replicas import files_to_read, findings, has_copies
+from launcher.checkpoint.tensors import files_to_read, findings
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 
@@ -28,8 +29,6 @@ BOXES = {"rank0": (UPPER, NORM), "rank1": (LOWER, NORM), "rank2": (UPPER, NORM),
 
 @pytest.fixture(name="checkpoint")
 def _checkpoint(tmp_path):
-    """Gives a function that writes a checkpoint of the boxes of each file."""
-
     def write(boxes=BOXES, **other):
         path = tmp_path / "step-40"
         path.mkdir()
@@ -55,7 +54,6 @@ def damaged(checkpoint, *ranks):
 
 
 def test_the_file_of_the_same_slice_serves(checkpoint):
-    """And is read first, though others hold some of its boxes, too."""
     files, lines = damaged(checkpoint(), 1)
     assert lines == ["rank1 is damaged; its slice is read from rank3.safetensors"]
     assert list(files) == ["rank3.safetensors", "rank0.safetensors", "rank2.safetensors", TOKENIZER]
@@ -73,7 +71,6 @@ def test_several_may_be_lost(checkpoint):
 
 
 def test_some_of_a_slice_is_not_enough(checkpoint):
-    """What all ranks hold alike is still there, the other boxes are not."""
     with pytest.raises(DamagedError, match="no intact replica"):
         damaged(checkpoint({name: BOXES[name] for name in ("rank0", "rank1")}), 1)
 
@@ -85,7 +82,6 @@ def test_where_nothing_is_read_from_nothing_is_lost(checkpoint):
 
 
 def test_findings_name_every_file(checkpoint):
-    """And end with what they come to."""
     path = checkpoint()
     assert findings(path) == []
     (path / "rank1.safetensors").write_bytes(b"")
@@ -109,17 +105,15 @@ def test_without_its_index_it_is_still_a_checkpoint(checkpoint, tmp_path):
 
 
 def test_an_older_index_is_read(checkpoint):
-    """One without copies, as all were before."""
     boxes = {"rank0": (UPPER, NORM), "rank1": (LOWER,)}
     index = read_index(checkpoint(boxes, schema=1))
-    assert (index.schema, has_copies(index.files)) == (1, False)
+    assert (index.schema, with_schema(index).schema) == (1, 1)
 
 
 @pytest.mark.parametrize("other", [
     NamedBox("head", Box((0, 0), (1, 3))), NamedBox("head", Box((0, 0), (3, 2))), NamedBox("head", Box((0, 1), (2, 2))),
 ], ids=["fewer rows", "fewer columns", "overlapping"])  # fmt: skip
 def test_a_copy_is_of_the_same_box(checkpoint, other):
-    """Boxes that begin at one place are equal, and distinct ones do not make up more than the parameter."""
     path = checkpoint({**BOXES, "rank2": (other, NORM)})
     with pytest.raises(DamagedError):
         read_index(path)

@@ -71,7 +71,6 @@ def test_what_else_is_another_state(difference, facts):
 
 
 def test_parameters_and_shapes(difference):
-    """Of those that both have in one shape, values are compared."""
     found = difference(shapes={"head": (3, 2), "word": (3,)})
     assert (found.only_first, found.only_second) == (("norm",), ("word",))
     assert [(fact.name, fact.first, fact.second) for fact in found.shapes] == [("head", (2, 3), (3, 2))]
@@ -79,8 +78,6 @@ def test_parameters_and_shapes(difference):
 
 
 def test_the_largest_difference(difference):
-    """It is that of all elements, absolute and relative, not of the same one."""
-
     def change(first, second):
         first["head"][1][:] = type(first["head"][1])("f", [100, 2, 0, 1, -1, 5])
         second["head"][1][:] = type(first["head"][1])("f", [104, 3, 0, 1, 1, 5])
@@ -97,8 +94,6 @@ def test_the_largest_difference(difference):
     (1.7e308, -1.7e308, (1, math.inf, math.inf)),
 ], ids=str)  # fmt: skip
 def test_values_that_are_no_common_numbers(difference, one, other, expected):
-    """Bits that differ are another state, though no number does. What is equal in both, also NaN, is none."""
-
     def change(first, second):
         first["norm"][0][0], second["norm"][0][0] = one, other
         first["norm"][0][1] = second["norm"][0][1] = math.nan

@@ -16,7 +16,6 @@ def write(file, tag, kind, shape, content):
 
 @pytest.fixture(name="path")
 def _path(tmp_path):
-    """A file of a matrix, a scalar and a long name."""
     path = tmp_path / "model.ckpt"
     with path.open("wb") as file:
         write(file, "encoder.0.weight", "Float32", (2, 3), bytes(range(24)))
@@ -41,7 +40,6 @@ def test_what_is_written_is_read(path):
 
 
 def test_pieces_of_one_tensor_are_joined(tmp_path):
-    """Each has the shape of the whole, as those of MindSpore have."""
     path = tmp_path / "model.ckpt"
     with path.open("wb") as file:
         for piece in (bytes(range(16)), bytes(range(16, 40))):

@@ -1,6 +1,7 @@
 """Tensors of a checkpoint as bytes: any cut of them is joined, with nothing lost."""
 
 import tempfile
+from array import array
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -14,7 +15,10 @@ from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import KINDS, DamagedError, NamedBox, read_index
 from launcher.checkpoint.model_merge import CONFIG, OPTIMIZER, merge
 from launcher.checkpoint.tensors import opened, pieces
+from launcher.core.records import Layout
 from launcher.mesh.boxes import Box, full_box, shared_runs
+from launcher.sharding.layout import TensorLayout
+from tests import checkpoints
 from tests.checkpoints import TOKENS, elements, flip, numbered, tensors_in, write
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -23,7 +27,6 @@ MODELS = st.dictionaries(st.sampled_from(["head", "norm", "word"]), SHAPES, min_
 
 @st.composite
 def cuts(draw, box):
-    """Boxes that a box is made of."""
     found = [box] if all(box.size) else []
     for _ in range(draw(st.integers(0, 4))):
         splittable = [(each, dim) for each in found for dim, size in enumerate(each.size) if size > 1]
@@ -45,7 +48,6 @@ def replaced(values, place, value):
 
 @st.composite
 def divided(draw, shapes):
-    """The boxes of all parameters, in any order, in some files."""
     boxes = [NamedBox(name, box) for name, shape in shapes.items() for box in draw(cuts(full_box(shape)))]
     files = {f"rank{number}.safetensors": [] for number in range(draw(st.integers(1, 3)))}
     for each in draw(st.permutations(boxes)):
@@ -61,7 +63,6 @@ def opening(path):
 
 @given(st.data())
 def test_any_cut_is_joined(data):
-    """Blocks end anywhere."""
     shapes, dtype = data.draw(MODELS), data.draw(st.sampled_from(["F32", "F64"]))
     cut, values = data.draw(divided(shapes)), numbered(shapes, dtype)
     block = patch.object(tensors, "BLOCK_BYTES", data.draw(st.integers(8, 100)))
@@ -113,7 +114,6 @@ HALVES = {
 
 
 def test_what_a_model_has(tmp_path):
-    """The files of the trainer's own, with the settings of the training and where the weights are from."""
     write(tmp_path / "step-5", SHAPE, numbered(SHAPE), HALVES, settings={"model": {"d_model": 6}})
     with opening(tmp_path / "step-5") as stored:
         merge(stored, tmp_path / "model", moments=False)
@@ -130,7 +130,6 @@ def test_a_damaged_file_is_found_before_anything_is_written(tmp_path, name):
 
 
 def test_a_copy_serves(tmp_path):
-    """Of a damaged file whose boxes stand in another one, too; it is told."""
     copied = dict.fromkeys(("rank0.safetensors", "rank2.safetensors"), HALVES["rank0.safetensors"])
     values = numbered(SHAPE)
     path = write(tmp_path / "step-5", SHAPE, values, {**HALVES, **copied})
@@ -154,7 +153,6 @@ def test_a_failure_leaves_nothing(tmp_path):
 
 
 def test_few_files_are_open_at_a_time(tmp_path):
-    """However many there are, and in whatever order they are read."""
     shapes = {"head": (8, 2)}
     rows = {f"rank{row}.safetensors": [NamedBox("head", Box((row, 0), (1, 2)))] for row in range(8)}
     values = numbered(shapes)
@@ -170,3 +168,45 @@ def test_all_that_is_read_is_counted(tmp_path):
     with opened(path, index, counts.append, lambda _: None) as stored:
         merge(stored, tmp_path / "model", moments=True)
     assert sum(counts) == tensors.all_bytes(index) + tensors.state_bytes(index)
+
+
+# MindSpore 2.x, mindspore.merge_sliced_parameter: its documentation has four slices of "network.embedding_table" of three
+# values each. Without a strategy they are joined along dim 0, to 12 values; with one, they are the parts that its device
+# matrix and tensor map say.
+NAME = "network.embedding_table"
+SLICES = (
+    (0.00023915, 0.00013939, -0.00098059),
+    (0.00015815, 0.00015458, -0.00012125),
+    (0.00042165, 0.00029692, -0.00007941),
+    (0.00084451, 0.00089960, -0.00010431),
+)
+S0, S1, S2, S3 = SLICES
+# Of each case: the whole shape, the layout of the ranks' slices, and the values in row-major order.
+CASES = {
+    "without a strategy": ((12,), TensorLayout((4,), ((0,),)), (*S0, *S1, *S2, *S3)),
+    "((4, 1),)": ((4, 3), TensorLayout((4,), ((0,), ())), (*S0, *S1, *S2, *S3)),
+    "((2, 2),)": ((2, 6), TensorLayout((2, 2), ((0,), (1,))), (*S0, *S1, *S2, *S3)),
+    "((2, 2),), the other axis of the devices first": (
+        (2, 6),
+        TensorLayout((2, 2), ((1,), (0,))),
+        (*S0, *S2, *S1, *S3),
+    ),
+    "((1, 4),)": ((1, 12), TensorLayout((4,), ((), (0,))), (*S0, *S1, *S2, *S3)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_slices_of_four_ranks_are_merged(tmp_path, case):
+    """Each rank's slice is a file, with the box that its layout says; the merged model has the values of the whole."""
+    shape, layout, expected = CASES[case]
+    boxes = [layout.box_of(rank, shape) for rank in range(4)]
+    path = tmp_path / "step-5"
+    files = {f"rank{rank}.safetensors": [NamedBox(NAME, box)] for rank, box in enumerate(boxes)}
+    whole = array("d", expected)
+    checkpoints.write(path, {NAME: shape}, {NAME: [whole]}, files, dtype="F64", layout=Layout(mp=4), kinds=("weight",))
+    # What the ranks have written is MindSpore's slices, whatever `write` was told to be the whole.
+    for rank, values in enumerate(SLICES):
+        assert (path / f"rank{rank}.safetensors").read_bytes() == array("d", values).tobytes()
+    with opened(path, read_index(path), lambda _: None, lambda _: None) as stored:
+        merge(stored, tmp_path / "model", moments=False)
+    assert checkpoints.tensors_in(tmp_path / "model" / MODEL) == {NAME: (shape, whole)}

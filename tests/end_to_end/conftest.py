@@ -85,7 +85,6 @@ def run_to_end(argv, *, cwd=None, env=None):
 
 
 def tlaunch(*words, **more):
-    """Run a command of tlaunch as `run_to_end` does."""
     return run_to_end((*TLAUNCH, *words), **more)
 
 
@@ -114,7 +113,6 @@ class Mpirun:
         return run_to_end(argv, cwd=self.directory, env=environment(AS_ROOT | (env or {})))
 
     def exec(self, count, *arguments, **more):
-        """`tlaunch exec` as every rank."""
         return self(count, BESIDE / "python", "-m", "launcher", "exec", *arguments, **more)
 
     @property
@@ -122,7 +120,6 @@ class Mpirun:
         return (self.directory / "runs" / "latest").resolve()
 
     def logs(self):
-        """By global rank."""
         paths = sorted(self.latest.glob("device*/train.log"), key=lambda path: int(path.parent.name[len("device") :]))
         return [path.read_text() for path in paths]
 
@@ -183,7 +180,6 @@ class Hosts:
         subprocess.run([VIRTUAL_HOSTS / "down.sh", self.root], check=True, timeout=120, capture_output=True)
 
     def on(self, host, *command):
-        """Run a command there, without ssh."""
         argv = [self.root / "on", host, *map(str, command)]
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
@@ -223,7 +219,6 @@ class Hosts:
         return [f"10.77.0.{number + 1}" for number in range(self.count)]
 
     def options(self, slots, *, order=None):
-        """Of mpirun: `slots` ranks on each host."""
         names = order or [f"h{number + 1}" for number in range(self.count)]
         handed_on = ("-x", "PATH", "-x", "OMP_NUM_THREADS")
         hosts = ",".join(f"{name}:{slots}" for name in names)
@@ -325,7 +320,6 @@ class Servers:
         self._started = []
 
     def start(self, number, *arguments, command, rank_table=None, console="none", variables=None):
-        """Of server `number`, from 1."""
         words = (
             *TLAUNCH, "run", "--rank-table", rank_table or self.table, "--server", f"127.0.0.{number}",
             "--coordinator-port", self.port, "--grace", 5, "--console", console, *arguments, "--", *command,
@@ -356,14 +350,12 @@ class Servers:
         return (self.directory / f"err{process.key}").read_text()
 
     def told(self, command):
-        """What another command says of the latest run."""
         return tlaunch(command, cwd=self.directory).stdout
 
     def shown(self, process):
         return (self.directory / f"out{process.key}").read_text()
 
     def end(self, *processes):
-        """Their exit codes."""
         return [process.wait(PATIENCE_S) for process in processes]
 
     @property
@@ -423,7 +415,6 @@ class Servers:
         return path.read_text() if path.is_file() else ""
 
     def endpoint_open(self):
-        """Whether somebody listens at the coordinator's port."""
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0
 

@@ -152,7 +152,6 @@ def test_a_signal_to_either_launcher_ends_both(servers, number, wish, code):
 
 
 def test_a_second_interrupt_kills_on_both_servers(servers):
-    """Without the grace that is left."""
     both = servers.both("--grace", 1000, command=servers.python(STUBBORN, READY, FOR_EVER))
     servers.wait_ready()
     both[1].send_signal(signal.SIGINT)
@@ -194,7 +193,6 @@ def test_a_lost_coordinator_is_blamed_and_no_rank_that_is_only_busy(servers, sus
 
 
 def test_a_killed_second_launcher_ends_the_run_everywhere(servers):
-    """Its agent ends its ranks; the first launcher says which server is missing."""
     first, second = servers.both(command=servers.python(READY, FOR_EVER))
     servers.wait_ready()
     second.kill()
@@ -205,7 +203,6 @@ def test_a_killed_second_launcher_ends_the_run_everywhere(servers):
 
 
 def test_a_killed_agent_is_a_lost_server(servers):
-    """It is told at once by its connection; no restart can bring it back."""
     first, second = servers.both("--max-restarts", 1, command=servers.python(READY, FOR_EVER))
     servers.wait_ready()
     agent = servers.agent(1)
@@ -272,7 +269,6 @@ def test_a_server_whose_ranks_have_ended_well_may_go(servers, whole):
 
 
 def test_a_coordinator_that_stood_still_blames_no_server(servers):
-    """Its agents have given it up meanwhile, as they should."""
     first, second = servers.both("--lost-after", 2, command=servers.python(READY, FOR_EVER))
     servers.wait_ready()
     coordinator = servers.events(AgentStarted)[0].agent.pid

@@ -52,7 +52,6 @@ class HostCluster:
         return list(map(str, (*where, "env", "-C", self.cwd, *command, *by, *options)))
 
     def __call__(self, *options):
-        """Exit code, what was reported, and stderr."""
         done = run_to_end(self.command("--json", *options), cwd=self.cwd, env=self.environment())
         assert done.stdout, done.stderr
         print(done.stdout, done.stderr)
@@ -148,7 +147,6 @@ def test_sound_hosts_raise_no_alarm_and_keep_nothing(cluster_of):
 
 
 def test_started_by_hand_the_first_server_reports_and_all_end_alike(cluster_of):
-    """Nobody's sshd is needed."""
     cluster = cluster_of(2)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     second, first = (subprocess.Popen(cluster.command(by=(), host=host), **pipes) for host in ("h2", "h1"))
@@ -199,7 +197,6 @@ WITHOUT_AN_AGENT = {
 
 @pytest.mark.parametrize("mpirun", ["system", "beside Python"])
 def test_servers_on_which_no_engine_starts_anything_are_told_of(cluster_of, mpirun):
-    """Each by its cause, whatever the engine makes of it."""
     cluster = cluster_of(6, mpirun)
     with cluster.planted(OUT_OF_REACH) as expected:
         found = cluster.examined("--no-links")
@@ -241,7 +238,6 @@ def _waited_for(many_hosts, tmp_path_factory):
 
 
 def test_servers_whose_agents_do_not_come_or_do_not_answer_are_told_of(waited_for):
-    """Those that came are not kept waiting for them for ever."""
     expected, found = waited_for["without agent"]
     assert found == (1, expected, [0])
 
@@ -366,7 +362,6 @@ def test_a_wrong_clock_is_found(cluster_of):
 
 
 def test_a_slow_link_is_found_by_measuring(cluster_of):
-    """The server whose card it is, and no pair without it."""
     cluster = cluster_of(3)
     place = ("ip", "netns", "exec", "tlh2", "tc", "qdisc")
     slow = ("add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "32kbit", "latency", "400ms")
@@ -377,7 +372,6 @@ def test_a_slow_link_is_found_by_measuring(cluster_of):
 
 
 def test_what_ranks_of_one_server_fail_of_is_told_of_that_server(cluster_of):
-    """Whatever the versions of what is installed promise."""
     cluster = cluster_of(3)
     libraries = Path(importlib.util.find_spec("torch").origin).parent / "lib"
     with cluster.over("h2", libraries):

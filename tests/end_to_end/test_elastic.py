@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.slow]
 
 
 def devices(servers):
-    """Those of each attempt."""
     return [event.allotment.devices for event in servers.events(AttemptStarted)]
 
 
@@ -75,7 +74,6 @@ def test_a_server_comes_back_once_the_ranks_that_it_had_have_ended(servers, how)
 
 
 def test_a_server_that_joins_without_an_effect_learns_that_and_how_the_run_ends(servers, snapshot):
-    """Its devices are spare: it is no part of the run, and no failure."""
     arguments = ("--elastic", "--dp", 2, *LOST_AFTER)
     first, second = servers.both(*arguments, command=COMMAND)
     wait_attempt(servers, 0, 2)
@@ -115,7 +113,6 @@ def test_a_launcher_shows_the_ranks_that_its_server_has_in_each_attempt(servers,
 
 
 def test_a_launcher_collapses_what_these_ranks_say(servers):
-    """In one line or, if one of them says it much later than another, in several."""
     ranks = {}
     for line in shown_by_second(servers, "collapse"):
         first, last = re.match(r"\[(\d)(?:-(\d))?\] ready", line).groups()
@@ -138,7 +135,6 @@ def shown_by_second(servers, console):
 
 
 def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers, snapshot):
-    """As any failure does; the exit code and the report say so."""
     first, second = servers.both("--elastic", "--mp", 4, *LOST_AFTER, command=COMMAND)
     wait_attempt(servers, 0, 4)
     kill_all([second.pid, servers.agent(1), *(servers.pids(4)[rank] for rank in (2, 3))])
@@ -158,7 +154,6 @@ def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers, snapshot)
 
 
 def test_a_server_that_was_started_without_elastic_is_refused(servers):
-    """All servers have to agree."""
     first = servers.start(1, "--elastic", command=COMMAND)
     second = servers.start(2, command=COMMAND)
     assert 0 not in servers.end(first, second)

@@ -16,7 +16,6 @@ SETTINGS = [
 
 
 def losses(run_dir):
-    """By epoch and step, as the last attempt that took it told them."""
     path = run_dir / "device0" / "train.log"
     return losses_in(path.read_text()) if path.is_file() else {}
 

@@ -65,7 +65,6 @@ class Engine:
 
 
 def by_number(directory):
-    """What each agent wrote."""
     paths = sorted(directory.glob("[0-9]*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_text()) for path in paths]
 
@@ -95,14 +94,12 @@ def test_agents_are_where_they_belong_with_what_was_given_to_them(engine):
 
 @pytest.mark.parametrize("status", ["3", "-9"])
 def test_an_agent_that_ends_leaves_the_others_alone(engine, status):
-    """Whether it fails or is killed; and mpirun ends when all have ended."""
     engine([server("h1"), server("h2", 1)], env={"ENDS": status}, handed_on=("ENDS",))
     assert engine.lived() == ["1"]
 
 
 @pytest.mark.parametrize("name", ["h1", "localhost"])
 def test_a_single_server_that_is_this_machine_needs_no_ssh(engine, name):
-    """Whatever the table calls it."""
     host = Host("h1", frozenset({address_of("10.77.0.1"), address_of("127.0.0.1")}))
     on_h1 = (engine.hosts.root / "on", "h1", "env", "-C", "/")
     done = engine([server(name)], host=host, before=on_h1)
@@ -121,7 +118,6 @@ def test_a_server_that_is_this_machine_is_no_detour_for_the_others(engine):
 
 
 def test_a_user_s_own_way_to_servers_is_taken_as_it_is(engine):
-    """A program of one word, that knows nothing of ssh's options."""
     source = f'#!/bin/sh\ncase "$*" in *BatchMode*) exit 9;; esac\nexec {engine.hosts.root}/tlssh "$@"\n'
     own = executable(engine.directory / "own", source)
     hydra = "Open MPI" not in engine.mpirun.version
@@ -134,8 +130,6 @@ def test_a_user_s_own_way_to_servers_is_taken_as_it_is(engine):
 
 @pytest.fixture(name="slurm")
 def _slurm(two_hosts, slurm_on_hosts, tmp_path):
-    """Gives a function that starts agents on servers, in a job of its own."""
-
     def slurm(options, servers, *words, env=None, **more):
         job = (two_hosts.root / "hub", "salloc", "--quiet", "--time=10", *options)
         start = (sys.executable, START_BY_SLURM, tmp_path, json.dumps({"servers": servers, **more}))
@@ -164,7 +158,6 @@ def test_agents_of_a_job_are_where_they_belong(slurm, tmp_path):
 
 @pytest.mark.parametrize("asked", [("--gpus=16",), ("--gpus-per-node=8",), ("--gres=gpu:8",)], ids=str)
 def test_agents_get_the_gpus_of_their_node_however_they_were_asked_for(slurm, tmp_path, asked):
-    """Several on one node share them."""
     done = slurm(("--nodes=2", "--ntasks-per-node=8", *asked), ["h2", "h1"], counts=[3, 1], devices=2)
     assert done.returncode == 0, done.stderr
     told = by_number(tmp_path)
@@ -174,7 +167,6 @@ def test_agents_get_the_gpus_of_their_node_however_they_were_asked_for(slurm, tm
 
 @pytest.mark.parametrize("status", ["3", "-9"])
 def test_an_agent_of_a_job_that_ends_leaves_the_others_alone(slurm, tmp_path, status):
-    """Though srun says that one has failed."""
     done = slurm(("--nodes=2",), ["h1", "h2"], env={"ENDS": status}, devices=1)
     assert done.returncode != 0
     assert (tmp_path / "1.lived").exists(), done.stderr

@@ -32,7 +32,6 @@ def _settings(small_text):
 
 
 def losses(run):
-    """Of every step, as rank 0 measured them."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [record["loss"] for record in records if "loss" in record]
 
@@ -54,7 +53,6 @@ class Training:
         self._started.append(process)
 
     def losses(self):
-        """Once all that was started has ended well."""
         try:
             said = [process.communicate(timeout=PATIENCE_S)[0] for process in self._started]
         finally:
@@ -73,7 +71,6 @@ def _training(tmp_path, settings):
 
 @pytest.fixture(scope="module", name="expected")
 def _expected(tmp_path_factory, settings):
-    """What as many ranks on one machine lose."""
     alone = Training(tmp_path_factory.mktemp("expected"), settings)
     alone.start("--devices", RANKS)
     found = alone.losses()
@@ -92,7 +89,6 @@ def test_by_mpirun_on_two_hosts(two_hosts, training, expected, mpirun):
 
 
 def test_by_hand_on_two_hosts(two_hosts, training, expected):
-    """The same command on each; nobody says which server it is."""
     table = table_of(training.directory / "table.json", two_hosts.addresses())
     for host in ("h1", "h2"):
         training.start("--rank-table", table, before=(two_hosts.root / "on", host))
@@ -110,7 +106,6 @@ def test_by_slurm_on_two_hosts(two_hosts, training, expected, slurm_on_hosts):
 
 
 def test_training_under_mpirun_is_training_under_tlaunch_run(mpirun, settings, expected):
-    """The same losses, digit by digit."""
     done = mpirun.exec(RANKS, *LAYOUT, "--", *TRAINER, *settings)
     assert done.returncode == 0, done.stderr + mpirun.logs()[0]
     assert losses(mpirun.latest) == expected
@@ -173,7 +168,6 @@ def test_mpirun_on_a_host_with_ranks_gives_them_what_others_get(two_hosts, mpiru
 
 
 def test_hosts_that_are_told_different_ports_are_refused(two_hosts, mpirun, tmp_path):
-    """On a file system that both see; the host that came later says so."""
     table_of(tmp_path / "table.json", two_hosts.addresses(), 1)
     start = ["sh", "-c", 'exec "$@" --master-port 2345$OMPI_COMM_WORLD_RANK --rank-table table.json -- sleep 0.5', "sh"]
     done = mpirun(

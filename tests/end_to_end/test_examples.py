@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 
 def logs_of(runs):
-    """The log of each rank, by global rank."""
     return [path.read_text() for path in sorted(runs.glob("latest/device?/train.log"))]
 
 
@@ -36,7 +35,6 @@ def _run(tmp_path):
 
 
 def test_data_parallel_ranks_learn_the_same(run, tmp_path):
-    """Both ranks end near the truth, and report their steps by heartbeats."""
     run("tlaunch", "run", "--devices", 2, "--", "python", "examples/ddp.py")
     for log in logs_of(tmp_path):
         losses = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", log, re.MULTILINE)]
@@ -80,7 +78,6 @@ def test_a_network_of_ones_own_is_cut_as_its_strategy_says(run, tmp_path):
 
 
 def test_ranks_of_an_mpirun_add_up(run, tmp_path, mpirun):
-    """COMM_WORLD has all of them."""
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     words = (
         mpirun.path, *root, "-x", "PATH", "-x", "TLAUNCH_RUNS_DIR", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none",
@@ -90,7 +87,6 @@ def test_ranks_of_an_mpirun_add_up(run, tmp_path, mpirun):
 
 
 def test_a_script_reads_its_rank_and_the_table(run, tmp_path):
-    """Every rank has a device of its own and a share of the files."""
     table = "rank_tables/rank_table_4pcs.json"
     run("tlaunch", "run", "--rank-table", table, "--", "python", "examples/rank_variables.py")
     found = [re.fullmatch(r"rank (\d) of 4: device (\d) at \S+ reads (\d) files, first part-00(\d).*\n", log)

@@ -102,7 +102,6 @@ def test_where_the_run_is_is_said_by_whichever_rank_is_first(tmp_path, mark):
 
 
 def test_mpi_in_the_program_sees_its_world(mpirun):
-    """MPI_Init finds the engine, and MPI's ranks are those of the environment."""
     pytest.importorskip("mpi4py")
     done = mpirun.exec(4, "--mp", "2", "--", sys.executable, PROGRAMS / "mpi_world_rank.py", "well")
     assert done.returncode == 0, done.stderr
@@ -162,7 +161,6 @@ def test_while_its_ranks_run_a_run_is_listed_and_left_to_its_engine(mpirun, tmp_
 
 
 def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpirun, tmp_path):
-    """With its failure.json, and nothing between it and mpirun."""
     script = tmp_path / "fails.py"
     script.write_text(
         "import os, sys, time\ntime.sleep(0.5)\nif os.environ['RANK'] == '1':\n    raise ValueError('of rank 1')\ntime.sleep(5)\n"

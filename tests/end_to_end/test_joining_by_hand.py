@@ -56,7 +56,6 @@ def knock(port):
 
 
 def test_a_server_with_another_token_is_not_let_in(servers):
-    """It is told nothing, and the others wait on."""
     first = servers.start(1, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "a"})
     servers.wait_until(servers.endpoint_open, "the endpoint")
     second = servers.start(2, "--join-timeout", 10, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
@@ -91,7 +90,6 @@ def test_servers_of_one_user_need_no_common_directory_of_runs(servers):
 
 
 def test_who_listens_on_the_first_server_s_port_names_no_directory(servers):
-    """Without the token; it gets to know nothing of it."""
     own = {"XDG_STATE_HOME": str(servers.directory / "own")}
     heard = []
     with socket.create_server(("127.0.0.1", servers.port)) as listener:
@@ -118,7 +116,6 @@ def test_a_server_that_never_comes_is_named(servers):
 
 
 def test_a_first_server_that_never_comes_is_named(servers):
-    """By who waits for it, at once and at the end."""
     held = hold_port()  # else a program of another test may come to listen there meanwhile
     servers.port = held.number
     second = servers.start(2, "--join-timeout", 3, command=servers.python(READY))
@@ -180,7 +177,6 @@ def test_the_failure_is_told_although_a_server_is_lost_before_the_restart(server
 
 
 def test_a_coordinator_s_port_in_use_is_told(servers):
-    """Before anything is made."""
     with socket.create_server(("", servers.port)):
         first = servers.start(1, command=["true"])
         assert servers.end(first) == [2]
@@ -221,7 +217,6 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
 
 
 def test_another_program_on_another_server_is_refused_before_any_rank_starts(servers):
-    """A stale copy of one of its modules is enough; who wants that can say so."""
     for number, text in ((1, "LR = 1"), (2, "LR = 2")):
         (servers.directory / f"code{number}").mkdir()
         (servers.directory / f"code{number}" / "settings.py").write_text(text)

@@ -35,7 +35,6 @@ def through_shell(*words):
 
 
 def test_a_scheduler_lives_until_the_last_rank_of_any_server_has_left(servers):
-    """Rank 3 of the other server leaves it 2 s after the ranks beside it have ended."""
     first, second = servers.both(*CLUSTER, command=through_shell("late"))
     assert servers.end(first, second) == [0, 0], servers.said(first) + servers.said(second)
     assert all(f"rank {rank} left" in servers.log(rank) for rank in range(4))
@@ -73,7 +72,6 @@ def test_an_mpirun_that_ends_its_ranks_leaves_no_scheduler(mpirun, wait_until):
 
 
 def test_signals_that_an_engine_forwards_to_ranks_leave_the_scheduler_alone(mpirun, wait_until):
-    """As a batch system's for a checkpoint: the program acts on it."""
     (mpirun.directory / "ranks.sh").write_text(f"trap '' USR1; exec {sys.executable} {MEETS} sleeps\n")
     argv = [
         mpirun.path,
@@ -125,7 +123,6 @@ def test_a_scheduler_that_fails_after_the_ranks_beside_it_have_left_fails_the_ru
 
 
 def sums(run, count):
-    """What ranks of all_reduce.py have printed."""
     logs = [(run / f"device{rank}" / "train.log").read_text().splitlines() for rank in range(count)]
     return [next(line for line in log if "the sum" in line) for log in logs]
 

@@ -11,7 +11,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.timeout(600
 
 
 def test_ranks_of_two_hosts_reduce(two_hosts, tmp_path_factory):
-    """By mpirun, and by the same command on each host."""
     directory = tmp_path_factory.mktemp("hosts")
     table = table_of(directory / "table.json", two_hosts.addresses(), 1)
     program = (PYTHON, EXAMPLES / "all_reduce.py")

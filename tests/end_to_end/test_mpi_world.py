@@ -69,7 +69,6 @@ class World:
         return OTHERS[find_mpirun(self.env).dialect is not Dialect.HYDRA]
 
     def logs(self):
-        """Of each rank, what it printed."""
         logs = (self.latest / f"device{rank}" / "train.log" for rank in range(len([*self.latest.glob("device*")])))
         return [log.read_text().splitlines() for log in logs]
 
@@ -88,7 +87,6 @@ def _there(mpirun_path, two_hosts, tmp_path):
 
 
 def left_on(hosts, directory):
-    """Processes of any host that know of this run."""
     lines = []
     for number in range(hosts.count):
         listed = subprocess.run(
@@ -177,7 +175,6 @@ def test_an_mpi_that_does_not_go_with_mpirun_is_refused_before_any_rank_starts(h
 
 @pytest.mark.parametrize("path", more_mpiruns())
 def test_a_python_with_a_real_mpi_of_another_kind_is_refused(path, tmp_path):
-    """Which one, and where its own mpirun is."""
     world = World(path, tmp_path)
     if find_mpirun(world.env).dialect is not Dialect.HYDRA:
         pytest.skip("this Python has an Open MPI, too")
@@ -223,14 +220,12 @@ def test_a_program_of_which_nobody_knows_whether_it_uses_mpi_is_told_of_the_opti
 
 
 def test_mpi_knows_the_ranks_of_all_servers(there, two_hosts):
-    """However the table deals them out: here in turn."""
     done = there(dict(zip(two_hosts.addresses(), ((0, 2), (1, 3)), strict=True)), PROGRAM, "well")
     assert done.returncode == 0, done.stderr
     assert [log[0] for log in there.logs()] == known(4)
 
 
 def test_another_mpi_on_one_server_alone_is_refused(there, two_hosts, tmp_path):
-    """Its Python is asked there, in its own environment."""
     place = Path("/tmp/packages")  # each host has a /tmp of its own
     stub_of_mpi4py(tmp_path / "packages", there.other_mpi)
     assert two_hosts.on("h2", "cp", "-r", tmp_path / "packages", place).returncode == 0

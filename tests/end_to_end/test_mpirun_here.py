@@ -48,7 +48,6 @@ def test_a_comma_in_a_run_s_name_is_no_end_of_the_hostfile_s(run):
 
 
 def test_an_option_that_mpirun_does_not_know_is_told_in_its_words(run):
-    """And nobody is asked by ssh whether this machine is there."""
     code, said = run("--engine-option=--nonsense")
     assert code != 0, said
     assert "nonsense" in said.partition("hint:")[0]
@@ -74,7 +73,6 @@ def test_ranks_of_an_mpirun_meet_by_mpi(mpirun):
 
 
 def test_no_table_is_needed_for_ranks_of_this_machine(mpirun_path, tmp_path):
-    """`--devices` says how many there are: `mpirun -n 3`, supervised."""
     env = environment({"PATH": f"{Path(mpirun_path).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)})
     argv = (
         *TLAUNCH,

@@ -37,7 +37,6 @@ class Fabric:
         self.program.write_text(SUMS)
 
     def counts(self):
-        """Bytes received and sent, by host and interface."""
         found = {}
         for host in ("h1", "h2"):
             rows = self.hosts.on(host, "cat", "/proc/net/dev").stdout.splitlines()[2:]
@@ -51,7 +50,6 @@ class Fabric:
         return min(after[host][interface] - before[host][interface] for host in after)
 
     def from_hub(self, *words):
-        """A command of tlaunch, to its end."""
         env = self.hosts.environment()
         return run_to_end([self.hosts.root / "hub", *TLAUNCH, *words], cwd=self.directory, env=env)
 
@@ -71,7 +69,6 @@ class Fabric:
         return done
 
     def environments(self):
-        """Of all ranks, as env.log has them."""
         logs = sorted((self.directory / "runs" / "latest").resolve().glob("device*/env.log"))
         return [dict(line.split("=", 1) for line in log.read_text().splitlines()) for log in logs]
 
@@ -137,7 +134,6 @@ def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric
 
 
 def test_the_doctor_names_the_interface_that_it_measured(fabric):
-    """One that an option chooses besides the table's: that is risky."""
     options = ("--engine", "mpi", "--rank-table", fabric.table, "--json", "--env", "GLOO_SOCKET_IFNAME=eth0")
     done = fabric.from_hub("doctor", *options)
     assert done.returncode == 0, done.stderr
@@ -196,7 +192,6 @@ def test_open_mpi_5_does_not_hang_in_a_rank_that_the_mpirun_of_4_has_started(by_
 
 
 def test_the_doctor_tells_of_a_library_that_would_hang(by_name):
-    """As a note: ranks get what keeps them from it."""
     words = ("doctor", "--engine", "mpi", "--rank-table", by_name.table, "--no-links", "--json")
     done = by_name(*TLAUNCH, *words)
     assert done.returncode == 0, done.stderr

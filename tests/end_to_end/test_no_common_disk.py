@@ -128,7 +128,6 @@ def test_another_server_names_no_file_that_is_not_there(servers):
 
 @pytest.fixture(name="own_place")
 def _own_place():
-    """A directory that every host has for itself."""
     path = Path(tempfile.mkdtemp(dir="/dev/shm"))
     yield path
     shutil.rmtree(path)

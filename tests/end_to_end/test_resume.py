@@ -36,7 +36,6 @@ def train(runs_dir, text, *more, code=0):
 
 
 def losses_in(log):
-    """By epoch and step."""
     return {(int(epoch), int(step)): loss for epoch, step, loss in LOSSES.findall(log)}
 
 
@@ -47,7 +46,6 @@ def _whole(tmp_path_factory, small_text):
 
 
 def test_another_layout_goes_on(whole, small_text, tmp_path):
-    """By the path of a checkpoint, by a run's name, and by itself."""
     losses, runs_dir = whole
     run = (runs_dir / "latest").resolve()
     newest, *_, oldest = checkpoints_in(run / "checkpoints")
@@ -85,7 +83,6 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
 
 
 def test_where_nothing_is_left_to_train_that_is_said_and_the_model_validated(whole, small_text, tmp_path):
-    """As by a person who takes train.steps for the number of further ones."""
     _, runs_dir = whole
     first = min(path for path in runs_dir.iterdir() if path.name != "latest")
     losses, log = train(tmp_path, small_text, "--devices", 1, "--resume", first)
@@ -147,7 +144,6 @@ def pid_of(run, rank):
 
 
 def digests(checkpoint):
-    """Of weights and moments as each rank has written them."""
     files = read_index(checkpoint).files
     return {name: file.sha256 for name, file in files.items() if file.boxes}
 
@@ -196,7 +192,6 @@ def test_signals_save_and_nothing_is_lost(small_text, tmp_path, wait_until):
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_as_it_is(small_text, tmp_path, wait_until):
-    """The training goes on after it, or ends by SIGTERM."""
     process = begin(tmp_path, small_text, "--set", "train.steps=100000", "--set", "train.epochs=100000")
     run = tmp_path / "latest"
     try:

@@ -49,7 +49,6 @@ class Run:
         return self
 
     def wait_running(self, attempt=0):
-        """Until every rank of an attempt runs."""
         begun = [self.latest / f"runs{rank}-{attempt}" for rank in range(4)]
         self.wait_until(
             lambda: self.process.poll() is not None or all(path.exists() for path in begun), "ranks", PATIENCE_S
@@ -71,7 +70,6 @@ class Run:
         return self.process.returncode, err
 
     def left(self, host, of):
-        """Processes there whose command lines match."""
         shown = self.hosts.on(host, "ps", "-eo", "pid,args").stdout
         return [line for line in shown.splitlines() if re.search(of, line)]
 
@@ -162,7 +160,6 @@ def test_after_a_lost_agent_a_restart_goes_on(run):
 
 
 def test_no_rank_starts_again_beside_those_of_a_server_whose_connection_was_reset(run):
-    """Its agent lives, ends its ranks by itself, and they take their grace."""
     program = run.directory / "stubborn.py"
     ignoring = "import os, signal\nif os.environ['RANK'] in '23':\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     program.write_text(ignoring + PROGRAM.read_text())
@@ -237,7 +234,6 @@ def test_servers_in_another_order_take_their_own_places(run):
 
 
 def test_a_full_disk_on_one_server_is_named(run):
-    """Where the run directory cannot be filled, nothing starts anywhere."""
     full = run.directory / "full"
     full.mkdir()
     run.hosts.on("h2", "mount", "-t", "tmpfs", "-o", "size=64k", "none", full)

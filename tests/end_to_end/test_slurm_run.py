@@ -39,7 +39,6 @@ class Cluster:
         )  # fmt: skip
 
     def end(self, process):
-        """What it says, and its exit code."""
         try:
             out, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -54,7 +53,6 @@ class Cluster:
         )  # fmt: skip
 
     def logs(self):
-        """Lines of each rank, by number."""
         return [path.read_text().splitlines() for path in sorted(self.runs.glob("latest/device?/train.log"))]
 
     def wait_begun(self, count):
@@ -65,13 +63,11 @@ class Cluster:
         return sorted(pid for pid in processes(START, "agent") if variable(pid, "SLURMD_NODENAME") == node)
 
     def wait_empty(self):
-        """No job is left, and nothing of one."""
         self.wait_until(lambda: not self.ask("squeue", "-h").stdout, "the end of jobs", PATIENCE_S)
         self.wait_until(lambda: not processes(str(PROGRAM)), "the end of ranks", PATIENCE_S)
 
 
 def processes(*words):
-    """Whose command lines hold all of `words`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -125,7 +121,6 @@ def test_one_task_of_srun_may_start_all_servers(cluster):
 
 
 def test_ranks_are_where_the_table_wants_them(cluster):
-    """Whatever Slurm's own order of its nodes is."""
     table = table_of(cluster.directory / "table.json", {"n3": [0, 1], "n1": [2]})
     out, code = cluster.end(cluster.start("--rank-table", table, nodes=3, asked=("--cpus-per-task=2",)))
     assert code == 0, out
@@ -134,7 +129,6 @@ def test_ranks_are_where_the_table_wants_them(cluster):
 
 
 def test_a_rank_that_fails_is_told_with_its_server(cluster):
-    """Once; the ranks of other nodes are ended too."""
     out, code = cluster.end(cluster.start("--devices", 2, words=("raise", "3"), asked=("--exclusive",)))
     assert code == 1, out
     assert (out.count("error: "), out.count("CPU")) == (1, 0), out
@@ -211,7 +205,6 @@ def test_stacks_shows_the_ranks_of_all_nodes_and_a_signal_of_the_batch_shell_rea
 
 
 def test_a_rendered_script_is_handed_to_sbatch(cluster):
-    """The run has the job's number in its name."""
     words = ("--devices", 2, "--name", "t", "--runs-dir", cluster.runs, "--max-restarts", 1, "--submit")
     done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", sys.executable, PROGRAM, "live", "0.3")
     job = done.stdout.strip()
@@ -223,7 +216,6 @@ def test_a_rendered_script_is_handed_to_sbatch(cluster):
 
 
 def test_what_sbatch_refuses_is_told_in_its_words(cluster):
-    """With its exit code; nothing is queued."""
     words = ("--devices", 2, "--nodes", 99, "--submit")
     done = cluster.ask(*TLAUNCH, "render", "slurm", *words, "--", "true", check=False)
     assert done.returncode == 1

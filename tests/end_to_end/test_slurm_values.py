@@ -46,7 +46,6 @@ class Place:
         self.environment = {**environment, **INHERITED, "TMPDIR": str(self.temporary)}
 
     def write_table(self, *servers, name=None):
-        """One device on each; its path."""
         return table_of(self.directory / (name or self.table), servers, 1).name
 
     def __call__(self, *argv, check=True):
@@ -59,7 +58,6 @@ class Place:
         return done
 
     def told(self):
-        """What each rank of the only run was given."""
         [run] = [path for path in (self.directory / self.runs).iterdir() if path.is_dir() and not path.is_symlink()]
         logs = sorted(run.glob("device*/train.log"))
         return run.name, [json.loads(log.read_text()) for log in logs]

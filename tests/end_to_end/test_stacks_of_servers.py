@@ -15,7 +15,6 @@ WAIT = "def held():\n    time.sleep(600)\nheld()"
 
 
 def stacks(servers, *words, code=0):
-    """Of the latest run, as JSON."""
     done = tlaunch("stacks", "--json", *words, cwd=servers.directory)
     assert code in {None, done.returncode}, done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr

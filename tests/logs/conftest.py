@@ -45,7 +45,6 @@ OF_DATASET = f"{mindspore_messages.TRACEBACK}RuntimeError: {mindspore_messages.M
 
 
 def lines_of(text, global_rank=0):
-    """All lines, an unfinished last one too."""
     reader = LineReader(global_rank)
     return [*reader.lines(0, text.encode()), *reader.last_line()]
 
@@ -72,8 +71,6 @@ def log(tmp_path):
 
 @pytest.fixture
 def zone(monkeypatch):
-    """Gives a function that changes the zone of this machine."""
-
     def change(name):
         monkeypatch.setenv("TZ", name)
         _new_zone()

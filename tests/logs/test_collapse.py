@@ -29,7 +29,6 @@ def in_turns(texts_of_rank):
 
 
 def collapsed(*texts_of_ranks):
-    """The lines of rank 0, of rank 1, ..., as they are shown together."""
     return list(map(str, collapse(in_turns(dict(enumerate(texts_of_ranks))), range(len(texts_of_ranks)))))
 
 
@@ -52,7 +51,6 @@ LAST = ["last", "loss 0.5", "loss 1.5"]
     ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
 ])  # fmt: skip
 def test_what_ranks_say_alike_is_one_line(texts, seen):
-    """Whatever each says alone, leaves out or repeats: the ranks are in step again behind it."""
     assert collapsed(*texts) == seen.split("|")
 
 
@@ -62,7 +60,6 @@ def traceback(rank, line, message, mark=""):
 
 
 def test_tracebacks_that_differ_stay_apart():
-    """By a line, an address, or a pid, each in one piece; figures outside of them are ranges as ever."""
     told = collapsed(
         traceback(0, 16, "RuntimeError: <A at 0x7f01>, pid 11"),
         traceback(1, 16, "RuntimeError: <A at 0x7f02>, pid 12"),
@@ -99,8 +96,6 @@ CAUSE = "The above exception was the direct cause of the following exception:"
 
 @pytest.mark.parametrize("mark", ["[rank{}]: ", ""])
 def test_a_chain_of_exceptions_is_one_piece(mark):
-    """With the lines of its messages; what the ranks say behind it is one line again."""
-
     def failing(rank, line):
         first = traceback(rank, line, "OSError: no", mark)[1:-1]
         then = traceback(rank, 40, "ValueError: two", mark)[1:-1]
@@ -119,7 +114,6 @@ def test_a_group_of_exceptions_is_one_piece():
 
 @pytest.mark.parametrize("text", [OF_NETWORK, OF_DATASET])
 def test_an_exception_with_sections_is_one_piece(text):
-    """Though another rank writes meanwhile, and whatever comes behind it."""
     lines = text.splitlines()
     told = collapsed([*lines, "step 2"], [f"other {number}" for number in range(8)])
     assert [each[4:] for each in told if each.startswith("[0]")] == [*lines, "step 2"]
@@ -128,7 +122,6 @@ def test_an_exception_with_sections_is_one_piece(text):
 
 
 def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
-    """Its step 2 is not taken for the others' step 1, though the words are the same."""
     steps = [f"step {step} loss {step * 0.7:.2f}" for step in range(1, 50)]
     lines = collapsed(steps, steps[1:], steps)
     assert lines[-40:] == [f"[0-2] {text}" for text in steps[-40:]]
@@ -151,7 +144,6 @@ def training(rank, generator, steps):
 
 
 def test_a_training_of_eight_ranks():
-    """Not one line that all have written is torn apart."""
     texts = {rank: list(training(rank, random.Random(rank), 300)) for rank in range(8)}
     lines = list(collapse(in_turns(texts), texts))
     by_ranks = Counter(len(each.ranks) for each in lines)
@@ -174,7 +166,6 @@ def assert_whole(lines, texts):
 @settings(max_examples=50)
 @given(TEXTS)
 def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
-    """However little the ranks have in common."""
     assert_whole(list(collapse(in_turns(dict(enumerate(texts))), range(len(texts)))), texts)
 
 
@@ -214,7 +205,6 @@ def test_when_a_line_is_shown(ranks, turns):
 
 
 def test_a_rank_that_lags_behind_is_shown_by_itself():
-    """Its lines come late, and nothing is lost; when it has caught up it is one of all again."""
     collapser = Collapser([0, 1, 2])
     seen = []
     for step in range(40):
@@ -228,7 +218,6 @@ def test_a_rank_that_lags_behind_is_shown_by_itself():
 
 
 def test_no_line_waits_for_more_than_two_windows():
-    """Whatever the ranks write."""
     generator = random.Random(3)
     collapser = Collapser(range(4))
     put_at, waited = {rank: [] for rank in range(4)}, []
@@ -245,7 +234,6 @@ def test_no_line_waits_for_more_than_two_windows():
 
 @pytest.mark.parametrize(("count", "chars"), [(MAX_LINES_OF_RANK + 50, 1), (400, 1 << 16)])
 def test_too_many_lines_do_not_wait(count, chars):
-    """Memory is bounded while one rank writes much and another nothing."""
     collapser = Collapser([0, 1])
     put(collapser, *(line(0, "x" * chars) for _ in range(count)))
     given = len(collapser.take(0))
@@ -259,7 +247,6 @@ def test_too_many_lines_do_not_wait(count, chars):
 @settings(max_examples=50)
 @given(TEXTS, st.data())
 def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
-    """In whatever portions they come."""
     collapser = Collapser(range(len(texts)))
     left = {rank: list(some) for rank, some in enumerate(texts)}
     lines, now = [], 0
@@ -309,7 +296,6 @@ def test_a_straggler_stands_by_itself():
 
 @pytest.mark.parametrize(("minute", "ranks"), [(2, [(0,), (1, 2)]), (1, [(0, 1, 2)])])
 def test_a_rank_that_was_first_by_far_stands_by_itself(minute, ranks):
-    """Though most came later."""
     lines = [at(0, 0, "ready"), at(1, minute, "ready"), at(2, minute, "ready")]
     assert [each.ranks for each in collapse(lines, range(3))] == ranks
 
@@ -318,7 +304,6 @@ def test_a_rank_that_was_first_by_far_stands_by_itself(minute, ranks):
 
 
 def lines_of(*texts, kinds=None):
-    """One line of each rank."""
     kinds = kinds or Kinds()
     return [Alike(Clock(0).stamped(line(rank, text)), kinds) for rank, text in enumerate(texts)]
 
@@ -347,7 +332,6 @@ RED = "\x1b[31mloss 1\x1b[0m"
     ([RED, "loss 1", "\x1b[31mloss 2\x1b[0m"], "loss 1..2"),
 ])  # fmt: skip
 def test_numbers_that_differ_become_ranges(texts, one):
-    """As they are written; equal ones stay."""
     lines = lines_of(*texts)
     assert len({line.identity for line in lines}) == 1
     assert folded(lines) == one
@@ -361,7 +345,6 @@ def test_numbers_that_differ_become_ranges(texts, one):
     ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
 ])  # fmt: skip
 def test_what_is_not_alike(texts):
-    """Other words, more numbers, addresses, versions, places in source files, and what is too long for either."""
     first, second = lines_of(*texts)
     assert first.identity != second.identity
 
@@ -388,7 +371,6 @@ def test_numbers_of_each_rank_alone_do_not_count():
 
 
 def test_a_number_that_stops_growing_evenly_counts_no_more():
-    """It was taken for a counter by accident."""
     kinds = Kinds()
     for value in (1, 2, 3, 4, 5, 9, 2):
         lines = lines_of(*[f"queue {value}"] * 2, kinds=kinds)
@@ -398,7 +380,6 @@ def test_a_number_that_stops_growing_evenly_counts_no_more():
 
 
 def test_what_is_known_is_bounded(monkeypatch):
-    """The kinds of lines that came last are kept."""
     monkeypatch.setattr(alike_module, "MAX_KINDS", 10)
     kinds = Kinds()
     often = kinds.of("often")
@@ -414,7 +395,6 @@ def test_what_is_known_is_bounded(monkeypatch):
 
 @given(st.lists(st.text(st.sampled_from("0123456789.,-+eExa: \x00\x01\x02\x1b[m")), min_size=1, max_size=4))
 def test_any_lines_are_read(texts):
-    """A line that is alone is shown as it is; of lines that are alike the words stay."""
     lines = lines_of(*texts)
     for each in lines:
         assert folded([each]) == each.coloured

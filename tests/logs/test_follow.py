@@ -24,7 +24,6 @@ from .conftest import append
 
 @pytest.fixture
 def follow():
-    """Gives a function that follows logs, by rank."""
     made = []
 
     def follower_of(logs):
@@ -42,7 +41,6 @@ def follower(follow, log):
 
 
 def poll(follower, **options):
-    """Every new line with its rank."""
     seen = []
     while block := follower.next_block(**options):
         rank, lines = block
@@ -51,7 +49,6 @@ def poll(follower, **options):
 
 
 def test_a_log_that_does_not_exist_yet(log, follower):
-    """It is waited for, then read from its start."""
     assert poll(follower) == []
     append(log, b"one\ntwo\n")
     seen = []
@@ -61,7 +58,6 @@ def test_a_log_that_does_not_exist_yet(log, follower):
 
 
 def test_an_unfinished_line_waits_for_its_end(log, follower):
-    """Half a line is not shown before it is whole, or nobody writes any more."""
     append(log, b"hal")
     assert poll(follower) == []
     append(log, b"f\nlast")
@@ -70,7 +66,6 @@ def test_an_unfinished_line_waits_for_its_end(log, follower):
 
 
 def test_a_line_without_end_is_given_in_pieces(log, follower):
-    """Memory stays bounded, and no byte is lost."""
     append(log, b"x" * (5 * PIECE_BYTES + 7) + b"\nnext\n")
     lines = [line for _, line in poll(follower, ended=True)]
     assert lines[-1] == "next"
@@ -106,7 +101,6 @@ def test_a_log_that_is_renamed(log, follower, monkeypatch, made, local):
 
 
 def test_logs_take_turns_in_small_portions(follow, tmp_path):
-    """However much one log holds, the caller gets its turn soon, and so does the other log."""
     logs = {rank: tmp_path / f"{rank}.log" for rank in (0, 1)}
     for log in logs.values():
         append(log, b"0123456789abcde\n" * 20_000)
@@ -118,7 +112,6 @@ def test_logs_take_turns_in_small_portions(follow, tmp_path):
 
 
 def test_only_the_end_of_what_is_unread(log, follower):
-    """What is left out and what is shown make up the log, and the first line shown is a whole one."""
     append(log, b"shown\nhal")
     assert poll(follower) == [(3, "shown")]
     append(log, b"f\n" + b"".join(b"%07d\n" % number for number in range(1000)))
@@ -138,7 +131,6 @@ def test_a_line_longer_than_what_is_kept(log, follower):
     st.lists(st.text(st.characters(exclude_categories=["C"])), max_size=20), st.lists(st.integers(0, 400), max_size=8)
 )
 def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
-    """Wherever the writes are cut, the lines are those of the whole text."""
     log = tmp_path_factory.mktemp("follow") / "train.log"
     data = "".join(f"{line}\n" for line in lines).encode()
     with closing(Follower({0: GrowingLog(log)})) as follower:
@@ -167,7 +159,6 @@ def test_what_others_do_not_need_is_not_left_out(follow, tmp_path):
 
 @pytest.fixture
 def watch(tmp_path):
-    """A function that watches files of a directory."""
     made = []
 
     def changes_of(*names):
@@ -181,14 +172,12 @@ def watch(tmp_path):
 
 @pytest.fixture(params=["told", "looked at"])
 def watched(request, watch, monkeypatch):
-    """Watches with inotify, and as on a network file system."""
     if request.param == "looked at":
         monkeypatch.setattr(module, "LOCAL", frozenset())
     return watch
 
 
 def settle(changes):
-    """Read everything to its end."""
     wait_until(lambda: not [changes.nothing_new(key) for key in changes.changed()], "that all are quiet")
 
 
@@ -259,7 +248,6 @@ def test_a_file_that_is_replaced(watched, tmp_path, how):
 
 
 def test_waiting_ends_with_a_change(watched, tmp_path):
-    """Long before its time."""
     append(tmp_path / "a")
     changes = watched("a")
     settle(changes)
@@ -283,7 +271,6 @@ def test_a_writer_wakes_nobody_who_has_much_to_read(watch, tmp_path):
 
 
 def test_a_thousand_files(watch, tmp_path):
-    """Each is told of by itself, and costs no descriptor."""
     for number in range(1024):
         append(tmp_path / str(number))
     changes = watch(*map(str, range(1024)))
@@ -294,7 +281,6 @@ def test_a_thousand_files(watch, tmp_path):
 
 
 def test_without_inotify_files_are_looked_at(watch, tmp_path):
-    """A limit on its instances or watches costs speed alone."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     append(tmp_path / "a")
     try:

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from launcher.core.errors import UsageError
-from launcher.logs.levels import LEVELS, Levels, level_in, level_named
+from launcher.logs.levels import LEVELS, Levels, level_at, level_named
 from launcher.logs.lines import Line
 from launcher.logs.traceback_blocks import HEADER
 
@@ -50,12 +50,10 @@ NAMES = {number: name for name, number in LEVELS.items()}
     ("x" * 300 + " ERROR", None),
 ])  # fmt: skip
 def test_a_level_is_read_as_loggers_write_it(line, level):
-    """Names in capitals, in brackets or after a key, and glog's letters."""
-    assert NAMES.get(level_in(line)) == level
+    assert NAMES.get((level_at(line) or (None,))[0]) == level
 
 
 def test_levels_have_names():
-    """In upper or lower case; others are refused."""
     assert level_named("warning") == level_named("WARN") == logging.WARNING
     with pytest.raises(UsageError):
         level_named("loud")
@@ -105,7 +103,6 @@ def test_every_line_has_the_level_of_what_it_belongs_to(text, levels):
 
 
 def test_a_piece_of_a_long_line_has_its_level():
-    """Whatever stands at its beginning."""
     levels = Levels()
     assert levels.of(Line(0, 0, b"", ends=False), "ERROR x") == LEVELS["ERROR"]
     assert levels.of(Line(0, 1, b""), "INFO x") == LEVELS["ERROR"]
@@ -113,7 +110,6 @@ def test_a_piece_of_a_long_line_has_its_level():
 
 
 def test_what_a_real_program_logs():
-    """Python's logging, warnings and an uncaught exception."""
     program = (
         "import logging, warnings\n"
         "logging.basicConfig(level='DEBUG', format='%(asctime)s %(levelname)s %(message)s')\n"

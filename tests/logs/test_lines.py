@@ -13,13 +13,11 @@ from .conftest import lines_of
 
 
 def cut(data, cuts, start=0):
-    """Chunks with their offsets, cut at `cuts`."""
     edges = [0, *sorted(min(place, len(data)) for place in cuts), len(data)]
     return [(start + first, data[first:last]) for first, last in pairwise(edges)]
 
 
 def split(global_rank, chunks):
-    """All lines, an unfinished last one too."""
     reader = LineReader(global_rank)
     for offset, chunk in chunks:
         yield from reader.lines(offset, chunk)
@@ -57,7 +55,6 @@ def test_a_long_line_comes_in_pieces(size, chunk_bytes):
 
 
 def test_a_long_line_is_not_cut_within_a_character():
-    """Every piece can be shown by itself."""
     text = "x" + "é" * PIECE_BYTES
     assert "".join(map(shown, lines_of(text))) == text
     assert raws(split(0, [(0, b"\x80" * (PIECE_BYTES + 1))])) == [b"\x80" * PIECE_BYTES, b"\x80"]
@@ -76,7 +73,6 @@ def test_a_very_long_line_costs_no_more_than_many_short_ones():
 
 
 def test_missing_bytes_end_a_line():
-    """What stands after a gap does not continue what stands before it."""
     lines = list(split(0, [(0, b"one\ntwo"), (100, b"three\n")]))
     assert lines == [Line(0, 0, b"one"), Line(0, 4, b"two"), Line(0, 100, b"three")]
 

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from launcher.logs.log_file import (
     CHUNK_BYTES,
+    MAX_PIECE_BYTES,
     MAX_STEP_BYTES,
     TAIL_BYTES,
     GrowingLog,
+    Place,
     Truncation,
     bytes_between,
     fair_shares,
     last_lines,
     opened,
+    piece_after,
     start_of_last_lines,
     tail,
 )
@@ -38,7 +41,6 @@ def start_of_last(path, count):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([b"ab", b"\n", b"c" * 40_000])).map(b"".join), st.integers(0, 12))
 def test_the_last_lines_are_those_of_the_whole_log(log, data, count):
-    """However long they are; an unfinished last one is one of them."""
     log.write_bytes(data)
     kept = data.splitlines(keepends=True)[-count:] if count else []
     assert data[start_of_last(log, count) :] == b"".join(kept)
@@ -46,7 +48,6 @@ def test_the_last_lines_are_those_of_the_whole_log(log, data, count):
 
 @pytest.mark.parametrize("odd", [0, 1])
 def test_lines_are_counted_across_chunks(log, odd):
-    """None is counted twice or not at all, wherever a chunk or a step begins."""
     data = b"x" * odd + b"a\n" * 1_500_000
     for written in (data, data[:-1]):
         log.write_bytes(written)
@@ -65,7 +66,6 @@ def test_the_last_lines_are_found_without_reading_the_rest(log):
 
 
 def test_no_byte_is_read_twice(log):
-    """Also where most of the log is wanted."""
     log.write_bytes(b"0123456789abcde\n" * 500_000)
     before = bytes_read()
     assert start_of_last(log, 499_999) == 16
@@ -113,7 +113,6 @@ def test_the_last_bytes(log):
 
 
 def test_the_last_lines_are_safe_to_show_and_short(log):
-    """Only the end of a long log is looked at."""
     log.write_bytes(b"line\n" * 100_000 + b"\x1b[2Jred\xff\n" + b"y" * 9000)
     before, odd, long = last_lines(log, 3)
     assert (before, odd, long[:3]) == ("line", "red\ufffd", "yyy")
@@ -128,7 +127,6 @@ def test_the_last_lines_are_safe_to_show_and_short(log):
     ("\n \n", 3, 0, []), ("", 3, 0, []), ("\n\nonly", 1, 0, ["only"]), ("one\ntwo\n\n\n", 1, 0, ["two"]),
 ])  # fmt: skip
 def test_the_last_lines(log, text, count, offset, lines):
-    """None from before an offset."""
     log.write_text(text)
     assert last_lines(log, count, offset=offset) == lines
 
@@ -163,7 +161,6 @@ def all_new(growing, limit_bytes=1 << 16):
 
 
 def test_what_is_appended_is_read_once(log, growing):
-    """From before the log exists."""
     assert (growing.read(), growing.position, growing.unread_bytes) == ((0, b""), 0, 0)
     append(log, b"one\ntw")
     assert growing.unread_bytes == 6
@@ -176,7 +173,6 @@ def test_what_is_appended_is_read_once(log, growing):
 
 @pytest.mark.parametrize("again", [b"new\n", b"a new and longer first line\n"])
 def test_a_log_that_is_made_again(log, growing, truncations, again):
-    """The old file is read to its end, then the new one from its start."""
     append(log, b"one\ntwo\n")
     assert growing.read(4) == (0, b"one\n")
     log.unlink()
@@ -237,7 +233,6 @@ def test_the_last_lines_among_the_last_bytes(log, growing):
 
 @pytest.mark.parametrize("looks", [True, False])
 def test_a_log_that_is_truncated(log, growing, truncations, looks):
-    """All that it holds is new, and it is reported once how much is gone, as far as that was seen."""
     append(log, b"a long line\nanother line\n")
     assert growing.read(12)[1] == b"a long line\n"
     os.truncate(log, 0)
@@ -250,7 +245,6 @@ def test_a_log_that_is_truncated(log, growing, truncations, looks):
 
 
 def test_a_log_that_cannot_be_read(log, growing):
-    """It gives nothing and says why, until it can be read: then all of it is new."""
     log.symlink_to(log)
     growing.skip_to_last_lines(1)
     looks = (growing.read(), growing.position, growing.end, growing.unread_bytes, growing.skip_to_last(5))
@@ -293,7 +287,6 @@ def test_a_file_that_fails_once(log, growing, monkeypatch, replaced):
 
 
 def test_any_turn_of_writer_and_reader(log, growing):
-    """Whoever comes first, each byte is read once."""
     chosen, given, written = random.Random(0), b"", 0
     for _ in range(200):
         if chosen.random() < 0.5:
@@ -308,7 +301,6 @@ def test_any_turn_of_writer_and_reader(log, growing):
 
 @pytest.mark.parametrize("count", [0, 1, 30, 100, 101])
 def test_reading_on_at_the_last_lines(log, growing, count):
-    """Of the log as it is then; what comes later is read too."""
     append(log, numbered(0, 100))
     growing.skip_to_last_lines(count)
     append(log, b"new\n")
@@ -321,7 +313,6 @@ def test_reading_on_at_the_last_lines(log, growing, count):
     (83, 720), (80, 728), (0, 800), (7, 800), (799, 8), (800, 0), (801, 0), (1 << 30, 0),
 ])  # fmt: skip
 def test_only_what_came_last_is_kept(log, growing, keep_bytes, skipped):
-    """From the start of a line on; how much was skipped is returned."""
     append(log, numbered(0, 100))
     assert growing.skip_to_last(keep_bytes) == skipped
     assert growing.unread_bytes == 800 - skipped
@@ -341,3 +332,71 @@ def test_shares_are_fair(needs, total):
     assert sum(shares.values()) == min(total, sum(needs.values()))
     short = [shares[key] for key in needs if shares[key] < needs[key]]
     assert all(share + 1 >= max(shares.values()) for share in short)
+
+
+# --- pieces ---
+
+
+def test_each_line_is_given_once_and_an_unfinished_one_again(log):
+    log.write_bytes(b"one\ntwo\nthr")
+    first = piece_after(log, None)
+    assert (first.lines, first.rest, first.is_anew) == ((b"one", b"two"), b"thr", True)
+    append(log, b"ee\nfour")
+    second = piece_after(log, first.place)
+    assert (second.lines, second.rest, second.is_anew) == ((b"three",), b"four", False)
+    third = piece_after(log, second.place)
+    assert (third.lines, third.rest, third.place) == ((), b"four", second.place)
+
+
+def test_a_log_that_was_truncated_or_replaced_is_read_anew(log):
+    log.write_bytes(b"long enough\n" * 9)
+    place = piece_after(log, None).place
+    os.truncate(log, 12)
+    piece = piece_after(log, place)
+    assert (piece.lines, piece.is_anew) == ((b"long enough",), True)
+    other = log.with_name("other")
+    other.write_bytes(b"another\n" * 99)
+    other.replace(log)
+    assert piece_after(log, piece.place).is_anew
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_more_than_a_piece_holds_the_end_is_read_from_the_start_of_a_line(log, is_first):
+    log.write_bytes(b"a" * 9 + b"\n")
+    place = None if is_first else piece_after(log, None).place
+    append(log, b"".join(b"%09d\n" % number for number in range(30_000)) + b"rest")
+    piece = piece_after(log, place)
+    assert piece.lines[-1] == b"%09d" % 29_999
+    assert {len(line) for line in piece.lines} == {9}
+    assert piece.skipped_bytes + 10 * len(piece.lines) + 4 == log.stat().st_size - (0 if is_first else 10)
+    assert len(piece.lines) * 10 <= MAX_PIECE_BYTES
+
+
+def test_a_line_longer_than_a_piece_does_not_hold_up_what_follows(log):
+    log.write_bytes(b"x" * 3 * MAX_PIECE_BYTES)
+    piece = piece_after(log, None)
+    assert (piece.lines, len(piece.rest)) == ((), MAX_PIECE_BYTES)
+    append(log, b"\nnext\n")
+    assert piece_after(log, piece.place).lines[-1] == b"next"
+
+
+def test_a_log_that_is_not_there_yet_has_no_place(log):
+    assert piece_after(log, None).place is None
+    log.write_bytes(b"one\n")
+    place = piece_after(log, None).place
+    log.unlink()
+    gone = piece_after(log, place)
+    assert (gone.place, gone.is_anew) == (None, True)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_an_error_and_blocks_nobody(log, make):
+    make(log)
+    with pytest.raises(OSError, match=r"regular|directory"):
+        piece_after(log, None)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1-", "-1-2", "1-2-3", "٣-1", "1-" + "9" * 40, "1-2\n"])
+def test_only_a_place_is_read_as_one(text):
+    assert Place.parse(text) is None
+    assert str(Place.parse("12-345")) == "12-345"

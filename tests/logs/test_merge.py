@@ -42,7 +42,6 @@ def texts(lines):
     (["a|b|c", "1 d|2 e"], "a|1 d|b|2 e|c"),
 ], ids=["times", "without a time", "equal times", "no times", "some times"])  # fmt: skip
 def test_lines_are_merged_by_their_times(logs, together):
-    """Those without a time stay behind their line; ranks take turns where times are equal or missing."""
     lines = {rank: iter(stamped(rank, *log.split("|"))) for rank, log in enumerate(logs)}
     assert texts(merge(lines)) == together.split("|")
 
@@ -54,7 +53,6 @@ def test_many_lines_without_a_time_let_others_through():
 
 
 def test_only_one_line_of_each_rank_is_read_ahead():
-    """Memory does not grow with the logs."""
     read = []
 
     def endless(global_rank):
@@ -73,13 +71,11 @@ LOGS = st.lists(st.lists(st.sampled_from(["1 x", "2 x", "3 x", "9 x", "more"]), 
 
 @given(LOGS)
 def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(logs):
-    """Whatever the times say."""
     lines = {rank: stamped(rank, *some) for rank, some in enumerate(logs)}
     assert of_ranks(merge({rank: iter(some) for rank, some in lines.items()}), lines) == lines
 
 
 def of_ranks(together, ranks):
-    """Each rank's lines, in their order."""
     given = list(together)
     return {rank: [each for each in given if each.global_rank == rank] for rank in ranks}
 
@@ -128,7 +124,6 @@ def test_when_a_line_is_shown(ranks, turns):
 
 @pytest.mark.parametrize(("lines", "size", "most"), [(MAX_LINES + 50, 1, MAX_LINES), (300, 1 << 16, MAX_BYTES >> 16)])
 def test_too_many_lines_do_not_wait(lines, size, most):
-    """Memory is bounded while one rank writes much and another nothing."""
     merger = Merger([0, 1])
     put(merger, *(line(0, "x" * size, number) for number in range(lines)))
     assert len(merger.take(0)) == lines - most
@@ -138,7 +133,6 @@ def test_too_many_lines_do_not_wait(lines, size, most):
 
 
 def test_nothing_is_kept_of_what_was_shown():
-    """Also where no line ever had to wait."""
     merger = Merger([0, 1])
     for number in range(1000):
         put(merger, line(0, "a", number), line(1, "b", number))
@@ -148,7 +142,6 @@ def test_nothing_is_kept_of_what_was_shown():
 
 @given(LOGS, st.data())
 def test_live_as_afterwards_no_line_is_lost_or_overtakes(logs, data):
-    """In whatever portions they come."""
     merger = Merger(range(len(logs)))
     whole = {rank: stamped(rank, *some) for rank, some in enumerate(logs)}
     left = {rank: list(some) for rank, some in whole.items()}
@@ -170,7 +163,6 @@ def test_what_came_in_time_is_in_order(logs):
 
 
 def test_an_attempt_waits_for_the_one_before():
-    """On all ranks, whatever the times of lines say."""
     told = {
         0: [Line(0, 0, b"a", 1, 0, dated=True), Line(0, 2, b"b", 2, 1, dated=True), Line(0, 4, b"c", 9, 1, dated=True)],
         1: [Line(1, 0, b"d", None, 0), Line(1, 2, b"e", 5, 0, dated=True)],

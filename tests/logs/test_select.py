@@ -31,13 +31,11 @@ def test_ranks_are_chosen_by_number_and_range(expression, ranks):
 
 @pytest.mark.parametrize("expression", ["", "x", "1,", "5-3", "-1", "1-", "8", "6-8", "0-999999999", "1e3", "²"])
 def test_an_expression_that_chooses_no_ranks_is_refused(expression):
-    """Whether it means nothing, or ranks that this run does not have."""
     with pytest.raises(UsageError, match=r"rank"):
         ranks_of(expression, range(8))
 
 
 def test_where_nothing_is_asked_for_every_line_is_shown():
-    """Of every rank, in the order in which they come."""
     assert chosen([Line(rank, 0, b"rank %d" % rank) for rank in (2, 0, 1)]) == ["rank 2", "rank 0", "rank 1"]
 
 
@@ -83,7 +81,6 @@ def test_what_is_no_time_is_refused(text):
 
 
 def test_only_lines_of_a_time_are_shown():
-    """Both ends belong to it; lines whose time nobody knows do not, and their ranks are told."""
     lines = [Line(0, number, b"%d" % number, time_ns=number) for number in range(6)]
     assert chosen(lines, since_ns=2, until_ns=4) == ["2", "3", "4"]
     assert chosen(lines, since_ns=5) == ["5"]
@@ -112,7 +109,6 @@ def test_of_several_expressions_any_is_enough_and_any_leaves_out():
 
 
 def test_what_is_searched_is_what_is_shown():
-    """Without colours; and every part of a progress bar, by itself."""
     assert chosen([Line(0, 0, b"\x1b[31mred\x1b[0m text")], matches=[Matcher("^red text$")])
     bar = b"10%\rERROR: lost\r20%"
     assert chosen([Line(0, 0, bar)], matches=[Matcher("^ERROR: lost$")]) == ["20%"]
@@ -123,7 +119,6 @@ def test_what_is_searched_is_what_is_shown():
 
 @pytest.mark.parametrize("pattern", ["(", "*", "a{5,2}", "[z-a]", "(?P<x", "(" * 5000])
 def test_what_is_no_regular_expression_is_refused(pattern):
-    """When it is given, not when it is used."""
     with pytest.raises(UsageError):
         Matcher(pattern)
 
@@ -138,7 +133,6 @@ def _little_time(monkeypatch):
 
 @pytest.mark.parametrize("behind", ["b", "b" * PIECE_BYTES], ids=["short", "long"])
 def test_an_expression_that_can_match_in_too_many_ways_is_refused(behind):
-    """After a bounded time, however short the line."""
     with pytest.raises(UsageError):
         Matcher(r"(a+)+$")("a" * 60 + behind)
 
@@ -158,7 +152,6 @@ def test_of_long_lines_that_take_too_long_the_beginning_is_searched(pattern):
 
 
 def test_only_the_line_that_takes_too_long_is_cut():
-    """Later ones, of whatever rank, are searched whole; how many were cut is told."""
     selector = Selector(matches=[Matcher(".*=.*")])
     assert not selector.accepts(Line(0, 0, LONG.encode()))
     assert selector.cut_short == 1
@@ -179,14 +172,12 @@ def test_a_log_of_lines_that_take_too_long_ends(monkeypatch):
 
 
 def test_long_lines_are_searched_whole_where_that_is_quick():
-    """Nothing is left out without need."""
     assert Matcher("needle")(LONG + "needle")
     assert Matcher("need+le")("y" * PIECE_BYTES + "needle")
     assert Matcher("n.*d.*e")("y" * PIECE_BYTES + "needle")
 
 
 def test_every_match_is_found_that_is_not_empty():
-    """Of a line that takes too long, those in its beginning."""
     assert Matcher("lo|x*").spans("lo, lo") == [(0, 2), (4, 6)]
     assert Matcher("ab+|x.*=").spans(f"abb{LONG}abb") == [(0, 3)]
 

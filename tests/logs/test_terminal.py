@@ -49,13 +49,11 @@ def test_nothing_dangerous_is_left(text):
 
 
 def test_all_parts_of_text_that_is_overwritten():
-    """Each made safe by itself; an empty line has one part."""
     assert printable_parts("\r10%\r\x1b[31m20%\x07\r\r") == ["10%", "\x1b[31m20%^G\x1b[0m"]
     assert printable_parts("") == printable_parts("\r") == [""]
 
 
 def test_text_of_others_on_one_line():
-    """Made harmless, its colours kept or not, or with everything in it to be seen."""
     text = "a:\n\t\x1b[31mb\x1b[2J"
     assert one_line(text) == "a: \x1b[31mb\x1b[0m"
     assert without_colours(one_line(text)) == "a: b"
@@ -68,13 +66,11 @@ def test_text_of_others_on_one_line():
     ("more", "words"), [(1, "1 bytes"), (1023, "1023 bytes"), (64 << 10, "64 KiB"), (3 << 20, "3 MiB")]
 )
 def test_a_line_is_shown_to_a_limit(more, words):
-    """And how much is left out."""
     assert shortened("x" * 1000) == "x" * 1000
     assert shortened("x" * (1000 + more)) == "x" * 1000 + f"… {words} more"
 
 
 def test_a_colour_is_neither_cut_nor_left_on():
-    """Wherever in it the limit falls."""
     for before in range(990, 1001):
         shown = shortened("\x1b[1m" + "x" * (before - 4) + "\x1b[31m" + "y" * 50)
         text = without_colours(shown)

@@ -23,7 +23,6 @@ MANY = f"step 1\n{raised('a')}step 2\n{marked(raised('b'), '[rank3]: ')}{raised(
 
 
 def test_the_same_are_found_from_either_end():
-    """Each is where it says, with its header and exception, and none that was cut off is among them."""
     found = list(blocks_from_first(MANY))
     assert list(blocks_from_last(MANY, len(MANY))) == found[::-1]
     assert [block.message for block in found] == ["a", "b", "c"]
@@ -61,7 +60,6 @@ def test_a_line_without_what_it_begins_with(line, rest):
 
 @pytest.mark.parametrize("kind", ["f.<locals>.E", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"])
 def test_exceptions_of_any_name(kind):
-    """Of classes that are defined in a function, or whose names have letters beyond ASCII."""
     for line, message in ((kind, ""), (f"{kind}: text", "text"), (f"{kind}: ", "")):
         (block,) = blocks_from_first(marked(raised("x").replace("ValueError: x", line), "[rank7]: "))
         assert (block.type, block.message) == (kind, message)
@@ -69,12 +67,10 @@ def test_exceptions_of_any_name(kind):
 
 @pytest.mark.parametrize("line", ["INFO:root:step", "3.5: x", "a b: c", "<x: y", "a..b", "-"])
 def test_what_is_no_exception(line):
-    """What another one wrote below frames that were cut off."""
     assert not list(blocks_from_first(raised("x").replace("ValueError: x", line)))
 
 
 def test_a_traceback_behind_a_level_is_none_of_a_message():
-    """Nor is one that a line of a program quotes a traceback."""
     text = f"step 1\nERROR: {raised('a')}"
     (block,) = blocks_from_last(text, len(text))
     assert (block.message, list(blocks_from_first(text))) == ("a", [block])
@@ -97,7 +93,6 @@ def test_a_group_is_whole_though_messages_break_its_frame(prefix):
 
 
 def test_how_far_the_frame_of_a_group_is_looked_for():
-    """Up to the next traceback, and no further than a message is long."""
     broken = BROKEN_GROUP.partition("    +---------------- 2")[0]
     for between in ("x\n" * MESSAGE_LINES, BROKEN_GROUP.splitlines(keepends=True)[0]):
         (block, *_) = blocks_from_first(f"{broken}{between}    | KeyError: 'c'\n")

@@ -124,7 +124,6 @@ def test_what_is_told_of_a_text(text, told):
 @pytest.mark.parametrize("begin", ["", "50%|###  | 5/10\r"])
 @pytest.mark.parametrize("text", [TRACEBACK, WORKER])
 def test_lines_that_all_begin_alike_are_read_without_that(text, begin):
-    """As torch marks them, also after a progress bar, which ends no line."""
     found, plain = find_traceback(begin + marked(text)), find_traceback(text)
     assert (found.type, found.message, found.where) == (plain.type, plain.message, plain.where)
 
@@ -135,7 +134,6 @@ def test_of_a_message_some_lines_are_kept():
 
 
 def test_of_a_long_message_the_beginning_is_kept():
-    """With the frames, and a mark where it was cut."""
     found = find_traceback(TRACEBACK.replace("ValueError: no", "ValueError: size " + "y" * 9000))
     assert found.text.startswith("\n".join(TRACEBACK.splitlines()[:3]) + "\nValueError: size yyy")
     assert found.text.endswith(f"yyy… {9000 + len('ValueError: size ') - MESSAGE_CHARS} more characters")
@@ -154,7 +152,6 @@ def test_of_chained_exceptions_the_last_is_the_failure(kind, tracebacks, raised)
 
 
 def test_a_group_keeps_its_exceptions():
-    """They are part of it, and no tracebacks of their own; many are cut."""
     for found in (find_traceback(f"{TRACEBACK}step\n{GROUP}step\n"), next(tracebacks_in(f"{GROUP}step\n{TRACEBACK}"))):
         assert (found.type, found.message) == ("ExceptionGroup", "several (2 sub-exceptions)")
         assert found.lines_after > 0
@@ -203,7 +200,6 @@ TWO = f"{NO_INT}\n\nThe above exception was the direct cause of the following ex
     (QUOTING, ("ValueError", f"{HEADER}\n  nested text\nFoo: x", "program.py:1 in <module>"), ["\nFoo: x"]),
 ], ids=["group", "pool", "executor", "quoted"])  # fmt: skip
 def test_several_tracebacks_may_be_one(tmp_path, source, raised, contained):
-    """From either end, also as torch marks them."""
     program = tmp_path / "program.py"
     program.write_text(source)
     printed = printed_by(program=program)
@@ -215,7 +211,6 @@ def test_several_tracebacks_may_be_one(tmp_path, source, raised, contained):
 
 
 def test_the_last_hundreds_of_tracebacks_are_looked_at():
-    """From the end; unusable ones are passed over once each, and a log that is full of them is given up."""
     harmless = IGNORED + TRACEBACK
     assert find_traceback(TRACEBACK + harmless * (MAX_TRACEBACKS - 1)).where == "train.py:88 in step"
     assert find_traceback(TRACEBACK + harmless * MAX_TRACEBACKS) is None
@@ -284,7 +279,6 @@ def test_a_traceback_far_before_those_that_do_not_count_is_found():
 @pytest.mark.parametrize("after", ["", "\nstep 7\n", TRACEBACK])
 @pytest.mark.parametrize("first", ["", "Exception thrown from dataset pipeline.\n"])
 def test_the_sections_of_mindspores_messages_belong_to_them(first, after):
-    """Though they have empty lines, and are not indented."""
     text = f"{TRACEBACK.removesuffix(chr(10)).rpartition(chr(10))[0]}\nRuntimeError: {first}{KERNEL}{after}"
     found = next(iter(tracebacks_in(text)))
     assert (found.type, found.message) == ("RuntimeError", f"{first}{KERNEL}".strip())
@@ -356,7 +350,6 @@ def test_the_first_traceback_of_each_rank(texts, expected):
 
 @pytest.mark.parametrize("before_cut", range(0, 200, 7))
 def test_a_traceback_at_the_end_of_what_is_read_at_once_is_found(before_cut):
-    """With the line before it, which tells whether it counts."""
     thread = f"{OF_THREAD}{traceback('a')}"
     far = "x" * (FIRST_BYTES - len(thread) - before_cut - 1) + "\n"
     for between in ("", f"{IGNORED}{traceback('c')}step\n"):
@@ -370,7 +363,6 @@ def test_a_script_that_python_cannot_read_is_told_with_its_place():
 
 
 def test_no_more_is_read_than_it_takes():
-    """Of a log without end, and of one that is no text."""
     reader, first, more = LineReader(0), traceback("no").encode(), b"step\n" * 1000
 
     def endless():

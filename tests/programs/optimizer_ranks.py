@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor  # else each rank imports it in its first assert_close
+from rank_memory import rank_bytes
 from ranks import fork_ranks, own_world
 from torch import nn
 
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.memory import rank_bytes
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END

@@ -28,6 +28,7 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     (["parallel.schedule=interleaved", "parallel.interleave=2"], Layout(pp=2, micro_batches=3),
         "micro_batches = 3 is not divisible by pp = 2", "2 or 4"),
     (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
+    (["parallel.stages=[2, 3]"], Layout(pp=2), "has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers", "[]"),
 ])  # fmt: skip
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
@@ -54,7 +55,6 @@ def test_switches_that_exclude_each_other_are_refused(settings, message, hint):
 
 
 def test_a_table_that_is_the_head_too_is_not_replicated():
-    """One process has it whole in any case."""
     with pytest.raises(UsageError, match="replicates embedding tables over mp = 2 ranks"):
         check_tables(is_tied=True, vocab_emb_dp=True, mp=2)
     for is_tied, vocab_emb_dp, mp in ((True, True, 1), (True, False, 2), (False, True, 2)):
@@ -63,7 +63,6 @@ def test_a_table_that_is_the_head_too_is_not_replicated():
 
 @pytest.mark.parametrize("layout", [Layout(dp=2, mp=2, pp=2, micro_batches=4), Layout(dp=3), Layout(micro_batches=64)])
 def test_a_layout_that_fits_is_accepted(layout):
-    """A batch need not divide into as many parts."""
     assert check_layout(load_settings(TransformerSettings, None), layout) is None
 
 

@@ -1,5 +1,6 @@
 """Recipes from defaults, a file, and --set."""
 
+import importlib.util
 import json
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.core.resources import data_dir
-from launcher.recipes.catalog import RECIPES
+from launcher.program.preload_scan import trainer_modules
+from launcher.recipes.catalog import RECIPES, recipe_named
 from launcher.recipes.load import find_config, load_settings, named_settings
 from launcher.recipes.settings import all_settings
+from launcher.recipes.train import TrainConfig
 from launcher.recipes.transformer.transformer_checks import check_layout
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
@@ -56,7 +59,6 @@ def test_the_tutorial_is_found_by_its_name_from_any_directory():
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(dp=2), Layout(mp=4), Layout(pp=9)], ids=str)
 def test_the_recipe_for_multi30k_fits_layouts(layout):
-    """It is found by its name, too."""
     settings = load_settings(TransformerSettings, "recipes/transformer/multi30k.toml")
     assert check_layout(settings, layout) is None
     assert (settings.model.share, settings.train.batch_tokens) == ("all", 4096)
@@ -90,7 +92,6 @@ def test_an_unknown_file_lists_the_packaged_ones():
     ("[train]\nprecision = 'half'\n", 'my.toml:2: train.precision is "half", which is not one of', "float32"),
 ])  # fmt: skip
 def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
-    """File, line, what was read, why it is wrong, what to write."""
     with pytest.raises(UsageError) as error:
         load_settings(TransformerSettings, config(text))
     assert message in error.value.message
@@ -99,7 +100,6 @@ def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_every_whole_number_has_an_upper_bound(recipe):
-    """Its largest value is taken, and a larger one refused with the bound."""
     for name, field in all_settings(recipe.settings).items():
         if type(field.default) not in {int, tuple}:
             continue
@@ -128,7 +128,6 @@ def test_a_setting_needs_a_key_and_a_value(text):
 
 
 def test_settings_are_named_by_a_file_or_the_command_line(config):
-    """Whether they are the default or not."""
     path = config("train.seed = 1\n[model]\nd_model = 12\n")
     assert named_settings(path, ["train.precision=float32"]) == {"train.seed", "model.d_model", "train.precision"}
     assert named_settings(None) == frozenset()
@@ -136,7 +135,6 @@ def test_settings_are_named_by_a_file_or_the_command_line(config):
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_template_states_every_default_and_what_it_means(recipe):
-    """It is what the settings say, and loading it changes nothing."""
     template = data_dir("templates") / f"{recipe.name}.toml"
     stated = [line for line in template.read_text(encoding="utf-8").splitlines() if line and line[0] not in "#["]
     expected = []
@@ -150,7 +148,23 @@ def test_a_template_states_every_default_and_what_it_means(recipe):
 
 
 def test_a_file_that_windows_wrote_is_read(tmp_path):
-    """With a byte order mark and carriage returns, as the project's file is."""
     config = tmp_path / "settings.toml"
     config.write_bytes(b"\xef\xbb\xbf[train]\r\nsteps = 7\r\n")
     assert load_settings(TransformerSettings, str(config)).train.steps == 7
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_recipe_has_all_that_the_launcher_asks_of_it(recipe):
+    settings = recipe.load(f"templates/{recipe.name}.toml", [])
+    assert settings == recipe.settings()
+    assert {f"train.{name}" for name in TrainConfig.__annotations__} <= all_settings(recipe.settings).keys()
+    assert (data_dir("templates") / f"{recipe.name}.toml").is_file()
+    assert recipe.program in trainer_modules(["--recipe", recipe.name])
+    assert importlib.util.find_spec(recipe.program) is not None
+
+
+def test_an_unknown_recipe_names_a_similar_one():
+    with pytest.raises(UsageError, match="--recipe transfomer") as error:
+        recipe_named("transfomer")
+    assert error.value.hint == "did you mean transformer?"
+    assert recipe_named(None).program in trainer_modules([])

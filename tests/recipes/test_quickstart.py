@@ -5,8 +5,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.quickstart.quickstart_checks import check_data, check_layout, own_layout
-from launcher.recipes.quickstart.quickstart_settings import QuickstartSettings
+from launcher.recipes.quickstart.quickstart_recipe import QuickstartSettings, check_data, check_layout, own_layout
 
 TUTORIAL = "recipes/quickstart/tutorial.toml"
 

@@ -5,8 +5,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.resnet50.resnet50_checks import check_data, check_layout, own_layout
-from launcher.recipes.resnet50.resnet50_settings import Resnet50Settings
+from launcher.recipes.resnet50.resnet50_recipe import Resnet50Settings, check_data, check_layout, own_layout
 from tests.images import COUNTS, write_images
 
 

@@ -44,7 +44,6 @@ def test_a_run_is_asked_and_waited_for(tmp_path, monkeypatch, wish):
 
 
 def test_the_wait_can_be_limited_and_the_grace_too(tmp_path):
-    """A run that does not end in time is told as such, and ends at once when it is killed; then there is none."""
     with acted_run.playing(tmp_path / "a", "deaf"):
         stopped = stop_run(tmp_path / "a", timeout_s=0.3)
         assert (stopped.outcome, stopped.state.state) == (StopOutcome.STILL_ENDING, State.RUNNING)
@@ -55,7 +54,6 @@ def test_the_wait_can_be_limited_and_the_grace_too(tmp_path):
 
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_pid_that_is_used_again_is_never_signalled(tmp_path, bystander, kill):
-    """A stranger with the number of the agent, the launcher and a rank lives on."""
     stranger = identify(bystander.pid)
     before = replace(stranger, started=stranger.started - 1)
     events = [AgentStarted(before, before, 1), RankStarted(0, before.pid, before.started)]
@@ -67,7 +65,6 @@ def test_a_pid_that_is_used_again_is_never_signalled(tmp_path, bystander, kill):
 
 
 def test_a_run_of_another_machine_is_left_alone(tmp_path, bystander):
-    """Though a process here has its agent's pid and age."""
     agent = replace(identify(bystander.pid), host="another")
     acted_run.make(tmp_path / "a", [AgentStarted(agent, agent, 1)])
     stopped = stop_run(tmp_path / "a")
@@ -103,7 +100,6 @@ HEEDS, STUBBORN = "echo ready; exec sleep 1000", "trap '' TERM; echo ready; whil
 
 
 def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
-    """By the run's own grace rule, whoever has less patience; who was ended, and how, is told."""
     ranks, _ = orphaned(HEEDS, STUBBORN, supervision={"grace_s": 2.0})
     stopped = stop_run(tmp_path / "a", timeout_s=0.2)
     assert (stopped.outcome, stopped.killed, ranks[1].poll()) == (StopOutcome.STILL_ENDING, (), None)
@@ -115,7 +111,6 @@ def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
 
 
 def test_ranks_without_launcher_and_agent_are_killed_at_once_if_wanted(tmp_path, orphaned):
-    """None gets a SIGTERM before."""
     ranks, _ = orphaned(HEEDS, HEEDS)
     stopped = stop_run(tmp_path / "a", kill=True)
     assert (stopped.outcome, stopped.orphans, stopped.killed) == (StopOutcome.ENDED, (0, 1), (0, 1))
@@ -123,7 +118,6 @@ def test_ranks_without_launcher_and_agent_are_killed_at_once_if_wanted(tmp_path,
 
 
 def test_a_child_in_the_group_of_a_rank_that_is_alone_is_ended_with_it(tmp_path, orphaned):
-    """Also one that ignores SIGTERM, which its rank heeds."""
     _, [child] = orphaned("trap '' TERM; sleep 1000 & trap 'exit 0' TERM; echo $!; wait")
     known = identify(int(child))
     stopped = stop_run(tmp_path / "a")
@@ -132,7 +126,6 @@ def test_a_child_in_the_group_of_a_rank_that_is_alone_is_ended_with_it(tmp_path,
 
 
 def test_a_process_that_has_gone_gets_nothing():
-    """Whether a zombie or reaped."""
     process = subprocess.Popen(["sleep", "1000"])
     known = identify(process.pid)
     assert send(known, signal.SIGKILL)

@@ -32,7 +32,6 @@ def test_what_is_no_file_has_no_events(path, make):
 
 
 def test_nothing_of_8_gib_holds_no_events(path):
-    """And takes no memory; what is written behind them later is read."""
     path.write_bytes(lines([1]))
     os.truncate(path, 8 << 30)
     reader = EventReader(path)
@@ -66,7 +65,6 @@ def test_of_a_long_file_the_beginning_and_the_end_are_read(path, monkeypatch):
     "strange", [b"x" * 30_000, b"[" * 9000, b'{"schema": 2, "event": [], "time_ns": 1, "server_index": 0}', b"\xff\0"]
 )
 def test_a_strange_line_is_passed_over(path, monkeypatch, strange):
-    """Also one that is longer than any event."""
     monkeypatch.setattr(event_reader, "MAX_BYTES", 10_000)
     path.write_bytes(lines([1]) + strange + b"\n" + lines([2]))
     reader = EventReader(path)

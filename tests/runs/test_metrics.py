@@ -5,18 +5,9 @@ import os
 
 import pytest
 
-from launcher.core.metrics import append, to_line
+from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append, to_line
 from launcher.runs import metrics_reader
-from launcher.runs.metrics_reader import (
-    MAX_LINE_BYTES,
-    MetricsReader,
-    Saved,
-    StageShares,
-    StepMetrics,
-    Validation,
-    from_line,
-    read_metrics,
-)
+from launcher.runs.metrics_reader import MAX_LINE_BYTES, MetricsReader, from_line, read_metrics
 
 
 @pytest.fixture
@@ -73,7 +64,6 @@ def test_the_records_of_a_line(told, records, wrong):
 
 
 def test_a_whole_file_is_sorted_by_kind(file):
-    """Each kind in the order of its lines; without a file there is nothing."""
     one, two = steps(1, 2)
     validation, saved = Validation(2, 0, 2, 1.0, 2.7), Saved(4, 0, 2, "model")
     assert read_metrics(file).steps == ()
@@ -85,7 +75,6 @@ def test_a_whole_file_is_sorted_by_kind(file):
 
 
 def test_every_record_is_given_once(file):
-    """However often somebody reads, also while more come."""
     reader = MetricsReader(file)
     assert reader.read() == []
     write(file, steps(1, 2))
@@ -96,7 +85,6 @@ def test_every_record_is_given_once(file):
 
 
 def test_a_last_line_that_is_torn_is_read_when_it_is_whole(file):
-    """Not before, and not counted as rubbish."""
     write(file, steps(1, 2))
     whole = file.read_bytes()
     reader = MetricsReader(file)
@@ -109,7 +97,6 @@ def test_a_last_line_that_is_torn_is_read_when_it_is_whole(file):
 
 
 def test_another_file_of_that_name_is_read_anew(file):
-    """One that is shorter, and one that is longer but has another text where the last record stood."""
     write(file, steps(1, 2, 3))
     reader = MetricsReader(file)
     reader.read()
@@ -126,7 +113,6 @@ def test_another_file_of_that_name_is_read_anew(file):
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("begun", [b"", b'{"schema": 1, '])
 def test_a_file_that_begins_anew_is_read_whatever_was_seen_of_it(file, replaced, begun):
-    """Nothing yet, or half a line. Only what was read of an earlier one makes it another beginning."""
     reader = MetricsReader(file)
     for before in (reader.read, file.touch, reader.read):
         before()
@@ -168,7 +154,6 @@ def test_a_strange_line_is_passed_over_and_told(file, line, why):
 
 
 def test_a_line_without_end_takes_no_memory(file):
-    """It is read in pieces, also in two readings; none of them is a record, whatever stands in it."""
     inside = to_line(*steps(7))
     begin = inside[:-1].ljust(MAX_LINE_BYTES)
     file.write_bytes(begin + b"7" * MAX_LINE_BYTES)
@@ -181,7 +166,6 @@ def test_a_line_without_end_takes_no_memory(file):
 
 
 def test_of_a_long_file_only_the_end_may_be_asked_for(file):
-    """Whole lines of it, whose numbers are unknown, and later whatever comes."""
     write(file, steps(*range(10, 100)))
     length = len(to_line(*steps(99)))
     for last_bytes, first in ((length, 99), (length + 1, 99), (2 * length - 1, 99), (2 * length, 98), (10**6, 10)):

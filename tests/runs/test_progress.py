@@ -44,7 +44,6 @@ def told_by(*words, rank_count=None):
     ([AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
 ])  # fmt: skip
 def test_the_state_follows_from_the_events(took, state):
-    """Each event leads where its name says, and a preloading that was given up is over with the first rank."""
     assert told(STARTED, *took).state is state
 
 
@@ -53,7 +52,6 @@ def test_the_state_follows_from_the_events(took, state):
     (Cause.STOPPED, State.STOPPED), (Cause.HEAD_LOST, State.LOST), (Cause.AGENT_LOST, State.LOST),
 ])  # fmt: skip
 def test_the_last_word_decides(cause, state):
-    """After it a run is over, whatever was said before."""
     progress = told(STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1), events.AgentEnded(cause, 9))
     assert (progress.state, progress.exit_code, progress.current.ending.cause) == (state, 9, cause)
     assert progress.ended
@@ -62,7 +60,6 @@ def test_the_last_word_decides(cause, state):
 
 
 def test_another_attempt_begins_anew_and_keeps_the_last_one():
-    """Ranks, exits and judgement of the attempt before are in `past`, which ended before the next began."""
     progress = told(
         STARTED, AttemptStarted(0, 100), RankStarted(0, 5, 77), RankStarted(1, 6), RankEnded(1, 6, 3),
         events.Judged(VERDICT), events.Slow(0, 2.0, 1.0, 5), Stopping(Cause.FAILED, 1, restarts=True),
@@ -90,7 +87,6 @@ def test_ranks_are_counted_by_their_process():
 
 
 def test_what_ends_while_it_is_ended_is_no_failure():
-    """Nor is a rank that ended well."""
     progress = told(
         STARTED, RankEnded(0, 5, 0), Stopping(Cause.STOPPED, 2), RankEnded(1, 6, -15), events.NotRestarting("no")
     )
@@ -99,7 +95,6 @@ def test_what_ends_while_it_is_ended_is_no_failure():
 
 
 def test_the_grace_that_passed_is_known():
-    """From the first SIGTERM, or the notice of leftovers, to SIGKILL."""
     progress = told(STARTED, Stopping(Cause.STOPPED, 2), events.Trouble(""), events.Killing(3))
     assert (progress.current.ending.killed, progress.current.ending.grace_passed_s) == (3, 2e-9)
 
@@ -114,7 +109,6 @@ OF_TWO_SERVERS = [
 
 
 def test_the_coordinator_of_several_servers_speaks_for_all():
-    """It is the run's agent, and knows how many ranks there are; a rank's process is one of its own server."""
     progress = told_by(*OF_TWO_SERVERS)
     assert (progress.agent, progress.head, progress.rank_count) == (COORDINATES, None, 3)
     assert progress.agents == {COORDINATOR: COORDINATES, 0: THERE[0], 1: THERE[1]}
@@ -123,7 +117,6 @@ def test_the_coordinator_of_several_servers_speaks_for_all():
 
 
 def test_what_several_servers_count_is_added_up():
-    """Killed and left processes of all, the last word of each; another attempt begins at nothing."""
     words = [
         (0, events.Leftovers(1)), (1, events.Leftovers(2)), (COORDINATOR, Stopping(Cause.FAILED, 1)),
         (0, events.Killing(1)), (1, events.Killing(4)), (0, events.Killing(3)),
@@ -140,7 +133,6 @@ def test_clocks_of_servers_that_differ_a_little_turn_no_time_back():
 
 
 def test_a_run_that_did_not_begin_says_why():
-    """While servers are awaited it is starting."""
     waiting = told_by((COORDINATOR, STARTED), (COORDINATOR, events.Awaiting(("h2",), 2.0)))
     assert (waiting.state, waiting.not_begun) == (State.STARTING, None)
     refused = events.NotBegun("server h2 did not come", "start it")

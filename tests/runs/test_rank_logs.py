@@ -24,7 +24,6 @@ def run_dir(tmp_path):
 
 @pytest.fixture
 def opened(run_dir):
-    """Gives a function that opens the logs of both ranks."""
     made = []
 
     def open_logs():
@@ -45,7 +44,6 @@ def tell(run_dir, *events):
 
 
 def write(run_dir, *texts, mode="w"):
-    """Have rank 0, 1 write a text each."""
     for rank, text in enumerate(texts):
         with run_dir.train_log(rank).open(mode) as log:
             log.write(text)
@@ -72,7 +70,6 @@ def test_an_attempt_is_read_before_the_next(run_dir, opened):
 
 
 def test_a_restart_while_it_is_followed(run_dir, opened):
-    """What came before it is given first, though it is found last."""
     write(run_dir, "a\n")
     tell(run_dir, *BEGUN)
     logs = opened()
@@ -85,7 +82,6 @@ def test_a_restart_while_it_is_followed(run_dir, opened):
 
 
 def test_a_mark_that_is_read_before_anybody_tells_where_it_stands(run_dir, opened):
-    """It belongs to the attempt that it begins, and so does what follows."""
     write(run_dir, "a\n")
     tell(run_dir, *BEGUN)
     logs = opened()
@@ -133,7 +129,6 @@ def test_no_attempt_begins_before_another_ranks_last_lines(run_dir, opened):
 
 @pytest.mark.parametrize("read", ["with_partial", "blocks"])
 def test_what_cannot_be_read_any_more_is_told(run_dir, opened, read):
-    """As what could not be opened; the others are read."""
     write(run_dir, "a\n", "a\n")
     logs = opened()
     run_dir.train_log(0).unlink()
@@ -145,7 +140,6 @@ def test_what_cannot_be_read_any_more_is_told(run_dir, opened, read):
 
 @pytest.mark.parametrize("read", ["with_partial", "blocks"])
 def test_an_error_within_a_log_is_told(run_dir, opened, monkeypatch, read):
-    """What stands before it is given; it is no end."""
     run_dir.train_log(0).write_bytes(b"line\n" * 100_000)
     read_bytes = os.pread
 
@@ -185,7 +179,6 @@ def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
 @pytest.mark.parametrize("at", [0, 1, 10, 60, 99])
 @pytest.mark.parametrize("chunk_bytes", [16, 50, 1 << 16])
 def test_lines_are_read_from_before_the_first_mark(run_dir, opened, monkeypatch, at, chunk_bytes):
-    """Also where a mark begins in one chunk and ends in the next."""
     monkeypatch.setattr("launcher.runs.rank_logs.CHUNK_BYTES", chunk_bytes)
     lines = [b"line %d" % number for number in range(100)]
     lines[at] = b"a mark stands here"
@@ -198,7 +191,6 @@ def test_lines_are_read_from_before_the_first_mark(run_dir, opened, monkeypatch,
 
 
 def test_what_is_no_log_is_left_out(run_dir, opened):
-    """A directory or a pipe in its place; a log that is not there yet is waited for."""
     os.mkfifo(run_dir.train_log(0))
     logs = opened()
     assert (list(logs.of_rank), list(logs.unreadable)) == ([1], [0])
@@ -208,7 +200,6 @@ def test_what_is_no_log_is_left_out(run_dir, opened):
 
 
 def test_what_stands_in_a_truncated_log_is_of_the_last_attempt(run_dir):
-    """Wherever in the log that attempt began before; the truncation is reported with its rank."""
     truncations = []
     logs = RankLogs(run_dir, [0, 1], 0, on_truncation=lambda rank, truncation: truncations.append((rank, truncation)))
     write(run_dir, f"a\n{MARK}b\n")

@@ -49,7 +49,6 @@ def mode_of(path):
 
 
 def test_everything_is_there_at_once(tmp_path):
-    """Device directories, run.json with secrets masked, extra files and the `latest` link."""
     spec = create_run(tmp_path, "one", specify(tmp_path), {"rank_table.json": "{}\n"})
     assert names(spec.run_dir) == ["device0", "device1", "rank_table.json", "run.json"]
     assert (tmp_path / "latest").readlink() == Path("one")
@@ -120,7 +119,6 @@ def test_failure_takes_back_what_was_made_for_it(tmp_path, runs_dir):
 
 
 def test_a_directory_called_latest_is_left_alone(tmp_path):
-    """If `latest` cannot become a link, the run is made all the same."""
     (tmp_path / "latest").mkdir()
     assert create_run(tmp_path, "one", specify(tmp_path)).run_dir.is_dir()
     assert not (tmp_path / "latest").is_symlink()
@@ -158,7 +156,6 @@ def test_one_rank_announces_the_run_and_others_wait_for_it(tmp_path):
 
 
 def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):
-    """Sixteen on two servers, over one file system."""
     spec = joined_spec(tmp_path / "runs")
     with ThreadPoolExecutor(RANKS) as pool:
         list(pool.map(lambda rank: join_run(spec, rank, {"table.json": "{}\n"}), reversed(spec.ranks)))
@@ -189,7 +186,6 @@ def test_each_server_has_a_whole_record_of_its_own(tmp_path):
 ], ids=["port", "layout", "table"])  # fmt: skip
 @pytest.mark.parametrize("second", [1, 8], ids=["same server", "another server"])
 def test_ranks_that_were_started_differently_are_refused(tmp_path, changes, words, second):
-    """Wherever they are; the first one's record stays."""
     spec = joined_spec(tmp_path)
     join_run(spec, spec.ranks[0])
     before = (spec.run_dir / "run.json").read_bytes()
@@ -212,7 +208,6 @@ def test_a_record_that_is_none_says_nothing(tmp_path, content):
 
 
 def test_no_rank_writes_over_an_earlier_run(tmp_path):
-    """Not even where the engine gives two jobs one name; what was there stays."""
     spec = joined_spec(tmp_path)
     join_run(spec, spec.ranks[0])
     (spec.run_dir / "run.json").write_text("earlier")
@@ -230,7 +225,6 @@ def test_exactly_one_of_two_jobs_of_one_name_gets_a_rank(tmp_path):
 
 
 def test_what_is_written_for_a_run_can_be_read(tmp_path):
-    """Places, grace and restarts of the real record."""
     spec = create_run(tmp_path, "one", specify(tmp_path, 9, supervision=Supervision(grace_s=2.5, max_restarts=3)))
     recorded = read_recorded(RunDir(spec.run_dir))
     assert recorded.places[7:] == (RankPlace(7, "server0", 0, 7), RankPlace(8, "server1", 1, 8))

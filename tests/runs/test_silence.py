@@ -48,7 +48,6 @@ def test_a_rank_is_measured_by_its_own_pauses(run_dir, ago_s, pauses_s, expected
 
 
 def test_a_rank_that_never_wrote_regularly_is_measured_by_most_others(run_dir):
-    """But where rank 0 alone prints, the others are as they should be."""
     written(run_dir, 0, 1)
     for rank in (1, 2, 3):
         written(run_dir, rank, 60)
@@ -66,7 +65,6 @@ def test_a_heartbeat_is_a_sign_as_a_line_is(run_dir):
 
 
 def test_logs_that_are_not_here_tell_nothing(run_dir):
-    """As those of another server, and records that are damaged."""
     assert silent(run_dir, 3) == set()
     written(run_dir, 0, 60, [2] * 20)
     run_dir.arrivals(0).write_bytes(b"abc")
@@ -82,7 +80,6 @@ def test_all_may_be_silent(run_dir):
 
 
 def test_a_rank_that_starts_again_is_not_measured_by_an_attempt_before(run_dir):
-    """Neither by its pauses then, nor by ranks that began to write sooner after the restart."""
     restarted_ns = time.time_ns() - 30 * SECOND_NS
     for rank in range(3):
         written(run_dir, rank, 35, [1] * 30)
@@ -103,7 +100,6 @@ def test_a_reader_forgets_the_pace_of_an_attempt_when_the_next_begins(run_dir):
 
 
 def test_ranks_that_leave_what_is_printed_to_rank_0_are_not_silent(run_dir):
-    """Though each of them printed while it started."""
     written(run_dir, 0, 1, [1] * 60)
     for rank in (1, 2, 3):
         written(run_dir, rank, 40, [2] * 10)

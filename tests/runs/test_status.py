@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted, Stopping
-from launcher.core.machine.proc import identify
+from launcher.core.machine.proc import ProcessId, identify
 from launcher.core.run_report import Report
 from launcher.runs import status
 from launcher.runs.engine_ranks import note_process
@@ -29,7 +29,6 @@ def states(run_state):
 
 
 def test_a_run_goes_on_while_its_agent_lives(tmp_path):
-    """With the process of each rank, and whether that was stopped."""
     with acted_run.playing(tmp_path / "a", "stopped"):
         state = look(acted_run.RunDir(tmp_path / "a"))
         assert (state.state, state.exit_code, state.ended_ns) == (State.RUNNING, None, None)
@@ -49,7 +48,6 @@ def test_a_run_whose_agent_was_killed_is_lost(tmp_path):
 
 @pytest.mark.parametrize("change", [{"host": "another"}, {"boot": "before"}], ids=lambda change: next(iter(change)))
 def test_of_a_run_elsewhere_nothing_is_claimed(tmp_path, change):
-    """Even if its agent's pid is in use here."""
     agent = replace(me(), **change)
     state = look(acted_run.make(tmp_path / "a", [AgentStarted(agent, None, 2), RankStarted(0, 1, 1)]))
     assert (state.state, state.host) == (State.ELSEWHERE, agent.host)
@@ -57,7 +55,6 @@ def test_of_a_run_elsewhere_nothing_is_claimed(tmp_path, change):
 
 
 def test_a_pid_that_is_used_again_is_no_sign_of_life(tmp_path):
-    """Neither an agent's nor a rank's."""
     gone = someone_gone()
     state = look(acted_run.make(tmp_path / "a", [AgentStarted(gone, gone, 1), RankStarted(0, os.getpid(), 7)]))
     assert (state.state, states(state)) == (State.LOST, [RankState.GONE])
@@ -74,13 +71,11 @@ def test_a_run_without_a_word_is_starting_for_a_while(tmp_path):
 
 
 def test_a_report_is_enough(tmp_path):
-    """Where events were lost, it says how the run ended."""
     state = look(acted_run.make(tmp_path / "a", report=report(Cause.FAILED, 7)))
     assert (state.state, state.exit_code, state.elapsed_s) == (State.FAILED, 7, 1e-8)
 
 
 def test_events_are_enough(tmp_path):
-    """Where no report could be written, the last word says how the run ended."""
     events = [AgentStarted(someone_gone(), None, 1), AttemptStarted(0, 1), RankStarted(0, 9, 9), RankEnded(0, 9, -6)]
     run_dir = acted_run.make(tmp_path / "a", [*events, Stopping(Cause.FAILED, 1), AgentEnded(Cause.FAILED, 134)])
     state = look(run_dir)
@@ -89,7 +84,6 @@ def test_events_are_enough(tmp_path):
 
 
 def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
-    """Each event is taken once, however often somebody looks."""
     run_dir = acted_run.make(tmp_path / "a", [AgentStarted(me(), None, 2), RankStarted(0, 5, 5)])
     whole = run_dir.events.read_bytes()
     run_dir.events.write_bytes(whole[:-20])
@@ -115,19 +109,8 @@ def test_strange_lines_are_passed_over(tmp_path):
     assert look(run_dir).state is State.UNKNOWN
 
 
-class Hesitating(RunStatusReader):
-    """Between reading events and looking for the agent it lets the agent say its last word and go."""
-
-    def _alive(self):
-        if not self.run_dir.root.joinpath("said").exists():
-            self.run_dir.root.joinpath("said").touch()
-            acted_run.append(self.run_dir, AgentEnded(Cause.FINISHED, 0))
-        return super()._alive()
-
-
 @pytest.mark.parametrize("count", [1 << 62, -1, 1 << 17])
 def test_a_run_of_more_ranks_than_there_can_be(tmp_path, count):
-    """Nobody looks at each of them."""
     state = look(acted_run.make(tmp_path / "a", [AgentStarted(me(), None, 2)]))
     events = state.run_dir.events
     events.write_text(events.read_text().replace('"rank_count": 2', f'"rank_count": {count}'))
@@ -135,10 +118,16 @@ def test_a_run_of_more_ranks_than_there_can_be(tmp_path, count):
     assert (state.state, states(state)) == (State.UNKNOWN, [])
 
 
-def test_a_last_word_between_reading_and_looking_counts(tmp_path):
+def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
     """An agent that has just gone is not taken for one that was killed."""
     run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), None, 1)])
-    assert Hesitating(run_dir).look().state is State.FINISHED
+
+    def end(_process):
+        acted_run.append(run_dir, AgentEnded(Cause.FINISHED, 0))
+        return False
+
+    monkeypatch.setattr(ProcessId, "lives", property(end))
+    assert look(run_dir).state is State.FINISHED
 
 
 @pytest.fixture
@@ -166,7 +155,6 @@ def test_whoever_is_held_up_during_the_look_calls_no_good_end_lost(tmp_path, end
 
 
 def test_a_head_without_its_agent_is_ending_the_run(tmp_path, end_during_look):
-    """It will write the report, and is not lost where it goes during the look."""
     with subprocess.Popen(["sleep", "1000"]) as head:
         run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), identify(head.pid), 1)])
         end_during_look(lambda: (head.kill(), head.wait()))
@@ -183,7 +171,6 @@ def test_runs_that_go_on_are_found_newest_first(tmp_path):
 
 
 def make_of_engine(directory, ranks=2, per_server=2, age_s=0.0):
-    """A run of `tlaunch exec`."""
     run_dir = acted_run.make(directory, ranks=ranks, per_server=per_server, engine="Open MPI")
     os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
     return run_dir
@@ -200,7 +187,6 @@ def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path, age_s):
 
 
 def test_ranks_of_an_engine_are_seen_to_run_and_to_end(tmp_path):
-    """On their own machine, by what they noted; how they end, nobody here knows."""
     run_dir = make_of_engine(tmp_path / "a")
     watch = RunStatusReader(run_dir)
     with subprocess.Popen(["sleep", "1000"]) as one, subprocess.Popen(["sleep", "1000"]) as other:
@@ -247,7 +233,6 @@ def test_a_rank_of_an_engine_that_noted_nothing(tmp_path, ranks, age_s, expected
 
 
 def test_a_note_that_nobody_understands_is_none(tmp_path):
-    """Torn, of another version, or rubbish."""
     run_dir = make_of_engine(tmp_path / "a", 4, 4)
     for rank, text in enumerate((b"", b"{", b"[1]", b'{"pid": 1}')):
         run_dir.process(rank).write_bytes(text)

@@ -1,6 +1,7 @@
 """When what happened in a run, from its files."""
 
 import os
+import signal
 import time
 import tracemalloc
 from dataclasses import replace
@@ -9,11 +10,22 @@ import pytest
 
 from launcher.core import events
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
+from launcher.core.machine.proc import ProcessId
 from launcher.core.metrics import Saved, StepMetrics, Validation
 from launcher.core.run_report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.runs import timeline as timeline_module
-from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline, timeline
+from launcher.runs.timeline import (
+    MAX_OF_A_KIND,
+    MAX_TEXT_CHARS,
+    AttemptSpan,
+    Mark,
+    RankSpan,
+    ThinnedMarks,
+    Timeline,
+    marks_of_event,
+    marks_of_record,
+    timeline,
+)
 from tests.programs import acted_run
 from tests.programs.acted_run import me, someone_gone
 
@@ -49,7 +61,6 @@ def roles(attempt):
 
 
 def test_a_run_that_ended_well(tmp_path):
-    """Start, end of imports, first step and end of each rank; what was measured has its marks."""
     run_dir = make(
         tmp_path,
         (10, AgentStarted(someone_gone(), None, 2)), (11, events.Preloading(5, ("torch",))), (12, AttemptStarted(0, 1)),
@@ -69,7 +80,6 @@ def test_a_run_that_ended_well(tmp_path):
 
 
 def test_a_failure_and_a_restart(tmp_path):
-    """Each attempt has its own ranks and its own first step; the verdict gives the roles."""
     run_dir = make(
         tmp_path,
         *begun(3), (30, RankEnded(1, 1, 1)), (31, blame(1, failure(1, time_ns=29), failure(0, Role.CONSEQUENCE))),
@@ -89,7 +99,6 @@ def test_a_failure_and_a_restart(tmp_path):
 
 
 def test_a_hang(tmp_path):
-    """What hung stays so, however it was ended; a culprit that the verdict names is the culprit."""
     run_dir = make(
         tmp_path,
         *begun(4), (20, RankEnded(3, 3, 0)), (30, events.Hung((0, 1), 9.0)), (31, blame(1)),
@@ -102,7 +111,6 @@ def test_a_hang(tmp_path):
 
 
 def test_of_several_servers_the_coordinator_counts_for_all(tmp_path):
-    """An attempt is not over when as many ranks have ended as one server has; each tells of its own that hang."""
     gone = replace(me(), host="another")
     run_dir = make(
         tmp_path,
@@ -119,7 +127,6 @@ def test_of_several_servers_the_coordinator_counts_for_all(tmp_path):
 
 
 def test_a_run_that_goes_on(tmp_path):
-    """Has no end, nor has a rank that runs; one that has not started is missing. A torn last line waits."""
     run_dir = make(tmp_path, *begun(4, me(), started=3), (15, RankEnded(1, 1, 0)), (20, events.Hung((2,), 5.0)))
     with run_dir.events.open("a") as file:
         file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
@@ -130,7 +137,6 @@ def test_a_run_that_goes_on(tmp_path):
 
 
 def test_an_attempt_whose_ranks_have_all_ended_is_over(tmp_path):
-    """Also before anybody has said so."""
     found = timeline(make(tmp_path, *begun(1, me()), (15, RankEnded(0, 0, 0))), ())
     assert (found.attempts[0].ended_ns, found.ended_ns) == (15, None)
 
@@ -172,23 +178,16 @@ def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, told):
     assert (found.ended_ns, found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, None, ["running"])
 
 
-class Hesitating(timeline_module._EventsSeen):
-    """Between reading events and looking for the agent it lets the agent say its last word and go."""
-
-    run_dir: acted_run.RunDir
-
-    @property
-    def agent_lives(self):
-        with self.run_dir.events.open("a") as file:
-            file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0))))
-        return super().agent_lives
-
-
 def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
     """The end is when the agent said so, not its last word but one."""
     run_dir = make(tmp_path, *begun(started=0))
-    monkeypatch.setattr(Hesitating, "run_dir", run_dir, raising=False)
-    monkeypatch.setattr(timeline_module, "_EventsSeen", Hesitating)
+
+    def end(_process):
+        with run_dir.events.open("a") as file:
+            file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0))))
+        return False
+
+    monkeypatch.setattr(ProcessId, "lives", property(end))
     assert timeline(run_dir, ()).ended_ns == 30
 
 
@@ -203,14 +202,12 @@ def test_a_report_tells_the_end_where_events_do_not(tmp_path):
 
 
 def test_a_run_without_files_has_an_empty_timeline(tmp_path):
-    """The making of its record is its start, where there is one."""
     run_dir = acted_run.make(tmp_path / "a")
     assert timeline(run_dir, ()) == Timeline(run_dir.run_json.stat().st_mtime_ns, None, (), ())
     assert timeline(acted_run.RunDir(tmp_path / "b"), ()) == Timeline(0, None, (), ())
 
 
 def test_a_rank_that_could_not_be_started_has_a_span(tmp_path):
-    """From the moment when that was known; it has taken no step."""
     ended = (12, RankEnded(1, None, 127, "no such program"))
     run_dir = make(tmp_path, *begun(2, me(), started=0), ended, (13, blame(1, failure(1))))
     [attempt] = timeline(run_dir, [StepMetrics(20, 0, 1)]).attempts
@@ -246,3 +243,71 @@ def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
     assert sum(len(attempt.ranks) for attempt in found.attempts) == attempts * ranks
     assert sum(mark.count for mark in found.marks if mark.kind == "validation") == 10_000
     assert peak_bytes < 2_000_000  # of 2.6 MB of tracebacks and 3.5 MB of marks
+
+
+# --- marks ---
+
+
+FAILURE = Failure(3, Role.CAUSE, "ValueError: no\nsuch \x1b[31mword" + "!" * 500, "it was first", time_ns=40)
+BLAMED = Verdict(3, Confidence.CERTAIN, "rank 3", (FAILURE,))
+NOBODY = Verdict(None, Confidence.UNSURE, "nobody stands out")
+
+
+@pytest.mark.parametrize(("event", "mark"), [
+    (events.Slow(2, 1.25, 0.5, 5), Mark(50, "slow", "1.25 s a step for 5 steps, the others 0.5 s", 2)),
+    (events.Hung((4,), 30.0), Mark(50, "hung", "no progress for 30 s: rank 4", 4)),
+    (events.Hung((0, 1, 2, 5), 30.0), Mark(50, "hung", "no progress for 30 s: ranks 0-2,5")),
+    (events.Judged(NOBODY), Mark(50, "failure", "nobody stands out")),
+    (events.Stopping(Cause.FAILED, 1.0), Mark(50, "stopping", "every rank is ended: failed")),
+    (
+        events.Stopping(Cause.FAILED, 1.0, restarts=True),
+        Mark(50, "stopping", "every rank is ended, to be started again: failed"),
+    ),
+    (events.Stopping(Cause.STOPPED, 1.0, signal.SIGINT), Mark(50, "stopping", "every rank is ended: asked for by SIGINT")),
+    (
+        events.Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h2\n"),
+        Mark(50, "stopping", "every rank is ended: asked for by SIGTERM at server h2"),
+    ),
+    (events.Stopping(Cause.STOPPED, 1.0, 63), Mark(50, "stopping", "every rank is ended: asked for by signal 63")),
+    (AttemptStarted(1, 29500), Mark(50, "restart", "attempt 1")),
+    (events.Paused(), Mark(50, "paused", "every rank is stopped")),
+    (events.Continued(), Mark(50, "continued", "every rank continues")),
+], ids=repr)  # fmt: skip
+def test_events_in_words(event, mark):
+    assert list(marks_of_event(event, 50)) == [mark]
+
+
+@pytest.mark.parametrize("event", [AttemptStarted(0, 1), events.Killing(3)], ids=repr)
+def test_most_events_get_no_mark(event):
+    assert list(marks_of_event(event, 50)) == []
+
+
+def test_a_failure_is_marked_where_it_happened():
+    (mark,) = marks_of_event(events.Judged(BLAMED), 50)
+    assert (mark.time_ns, mark.kind, mark.global_rank) == (40, "failure", 3)
+    assert mark.text.startswith("ValueError: no such \x1b[31mword!!!")
+    assert len(mark.text) == MAX_TEXT_CHARS
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 1999, 2000, 2001, 5000, 123_457])
+def test_of_many_marks_some_stand_for_all(count):
+    """The first, the last and evenly spread ones between; together they count as many as there were."""
+    thinned = ThinnedMarks()
+    for number in range(count):
+        thinned.add(Mark(number, "saved", str(number)))
+    marks = list(thinned.marks())
+    times = [mark.time_ns for mark in marks]
+    assert sum(mark.count for mark in marks) == count
+    assert len(marks) <= MAX_OF_A_KIND + 1
+    assert times[:1] + times[-1:] == ([0, count - 1] if count else [])
+    assert times == sorted(set(times))
+    assert len(marks) >= min(count, MAX_OF_A_KIND // 2)
+
+
+def test_records_in_words():
+    assert list(marks_of_record(StepMetrics(1, 0, 1, 2.0))) == []
+    assert list(marks_of_record(Validation(2, 0, 40, 3.123456, 22.7))) == [
+        Mark(2, "validation", "validation loss 3.123, perplexity 22.7 after step 40")
+    ]
+    assert list(marks_of_record(Validation(2, 0, 40))) == [Mark(2, "validation", "validation after step 40")]
+    assert list(marks_of_record(Saved(3, 0, 40, "model"))) == [Mark(3, "saved", "model after step 40")]

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from launcher.checkpoint.finish import strategy_text
 from launcher.checkpoint.index import (
     INDEX,
     KINDS,
@@ -32,7 +33,6 @@ from launcher.checkpoint.index import (
     remove_partials,
 )
 from launcher.checkpoint.same_settings import differing_settings
-from launcher.checkpoint.strategy_file import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
@@ -256,7 +256,7 @@ def test_one_file_has_the_names_of_the_model(tmp_path):
 def test_the_strategy_is_what_the_index_says(directory):
     """Which files hold which boxes, for people."""
     newest = directory / name_of(6)
-    assert json.loads((newest / STRATEGY).read_text()) == strategy_of(read_index(newest))
+    assert (newest / STRATEGY).read_text() == strategy_text(read_index(newest))
 
 
 def test_a_checkpoint_without_its_index_is_told(directory):

@@ -10,13 +10,13 @@ from torch.utils._pytree import tree_leaves
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
-from launcher.recipes.transformer.memory import rank_bytes
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.plan import apply_plan, copied
 from launcher.trainer.session import meta_model, pipeline_stages, rule_of
+from tests.programs.rank_memory import rank_bytes
 
 from .transformers import session_of, transformer_settings
 

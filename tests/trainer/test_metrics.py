@@ -17,8 +17,9 @@ import torch
 
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
 from launcher.core.events import RankStarted
+from launcher.core.metrics import Saved
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics_reader import MetricsReader, Saved, read_metrics
+from launcher.runs.metrics_reader import MetricsReader, read_metrics
 from launcher.runs.status import EventReader
 from launcher.runs.timeline import timeline
 from launcher.trainer.telemetry import metrics_writer as metrics_module

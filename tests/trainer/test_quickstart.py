@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from launcher.recipes.catalog import recipe_named
-from launcher.recipes.quickstart.quickstart_checks import graph_of
+from launcher.recipes.quickstart.quickstart_recipe import graph_of
 from launcher.trainer.programs.quickstart import traced
 from launcher.trainer.programs.sharded import placements_of, sharding_plan
 

@@ -10,7 +10,7 @@ from launcher.core.events import AttemptStarted, DevicesChanged, Joined
 from launcher.core.records import DeviceAssignment, RunSpec, Server, full_assignment
 from launcher.core.text import some_of
 from launcher.logs.terminal import printable
-from launcher.runs.changes import Change
+from launcher.runs.training_history import Change
 
 SHOWN = 4  # names of devices
 

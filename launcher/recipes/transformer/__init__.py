@@ -1,5 +1,1 @@
-"""The recipe of the encoder-decoder Transformer: settings, packaged configurations, checks.
-
-To change the estimated memory of a rank: memory.py (it follows the optimizer's plan in
-    launcher/trainer/optimizer/flat.py).
-"""
+"""The recipe of the encoder-decoder Transformer: settings, packaged configurations, checks."""

@@ -51,7 +51,6 @@ def decoder_layer(model: ModelConfig, targets: int, sources: int, attended: int)
 
 
 def head(model: ModelConfig, targets: int) -> int:
-    """Return the multiply-adds of the output head."""
     return targets * model.d_model * model.vocabulary_size
 
 
@@ -91,9 +90,7 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
     """Return the stages of `pp` pipeline-parallel ranks, from `parallel.stages` or balanced by cost.
 
     With v chunks of layers per rank there are v `pp` stages, and rank i has the stages i, `pp` + i, 2 `pp` + i, ...
-
-    Raises:
-        RefusedLayoutError: there are fewer parts than stages, or `parallel.stages` does not fit.
+    Raises RefusedLayoutError if there are fewer parts than stages, or `parallel.stages` does not fit.
     """
     encoder_layers, decoder_layers = settings.model.encoder_layers, settings.model.decoder_layers
     layer_count = encoder_layers + decoder_layers
@@ -112,24 +109,16 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
         return stages_of((*counts, last - 1), encoder_layers)
     written = f"parallel.stages = {list(by_hand)}"
     if len(by_hand) != count:
-        raise RefusedLayoutError(
-            f"{written} has {len(by_hand)} stages, but pp = {pp}{in_chunks}",
-            hint=_pp_for(by_hand, settings) or f"give {count} numbers",
-        )
+        possible = (len(by_hand), len(by_hand) // settings.parallel.interleave)
+        fitting = (each for each in possible if each and each * settings.parallel.chunks(each) == len(by_hand))
+        hint = next((f"use `--pp {each}`" for each in fitting), f"give {count} numbers")
+        raise RefusedLayoutError(f"{written} has {len(by_hand)} stages, but pp = {pp}{in_chunks}", hint=hint)
     if sum(by_hand) != layer_count:
         raise RefusedLayoutError(
             f"{written} has {sum(by_hand)} layers, but {model}",
             hint="use `--set parallel.stages=[]` to balance stages by cost",
         )
     return stages_of(by_hand, encoder_layers)
-
-
-def _pp_for(by_hand: Sequence[int], settings: TransformerSettings) -> str | None:
-    """Return a hint with the number of pipeline stages that fits `by_hand`, or None if none fits."""
-    for pp in (len(by_hand), len(by_hand) // settings.parallel.interleave):
-        if pp > 0 and pp * settings.parallel.chunks(pp) == len(by_hand):
-            return f"use `--pp {pp}`"
-    return None
 
 
 def stage_costs(settings: TransformerSettings, stages: Sequence[Stage]) -> tuple[int, ...]:

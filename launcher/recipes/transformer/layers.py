@@ -39,8 +39,6 @@ class Layer:
 
 @frozen
 class LayerSettings:
-    """Values for the settings of `parallel` with these names."""
-
     stages: tuple[int, ...]
     recompute_layers: tuple[int, ...]
     gradient_groups: int | None  # None: no layer has a fusion number
@@ -54,20 +52,13 @@ def settings_by(
     `layer_id` counts from 0 in the encoder and in the decoder; `offset` is 0 and `encoder_layers`, respectively;
     `layers` is the number of layers of the encoder or the decoder. `parallel_config` is passed through. If it sets no
     stages, stages are balanced by cost. Each fusion number becomes a group of gradients; groups have about equal size.
-
-    Raises:
-        RefusedLayoutError: the stages do not fit (`layers_per_stage`), or are set only for some layers.
+    Raises RefusedLayoutError if the stages do not fit (`layers_per_stage`), or are set only for some layers.
     """
     layers = [Layer() for _ in range(encoder_layers + decoder_layers)]
     for offset, count in ((0, encoder_layers), (encoder_layers, decoder_layers)):
         for layer_id in range(count):
-            lambda_func(
-                layers[offset + layer_id],
-                layer_id=layer_id,
-                offset=offset,
-                parallel_config=parallel_config,
-                layers=count,
-            )
+            arguments = {"layer_id": layer_id, "offset": offset, "layers": count, "parallel_config": parallel_config}
+            lambda_func(layers[offset + layer_id], **arguments)
     chosen = [layer.pipeline_stage for layer in layers if layer.pipeline_stage is not None]
     if chosen and len(chosen) < len(layers):
         missing = next(number for number, layer in enumerate(layers) if layer.pipeline_stage is None)
@@ -88,8 +79,7 @@ def layers_per_stage(stage_of_layer: Sequence[int], pp: int) -> tuple[int, ...]:
     >>> layers_per_stage([0, 0, 2, 2, 2], 3)
     (2, 0, 3)
 
-    Raises:
-        RefusedLayoutError: a stage does not exist, or is before the previous layer's stage.
+    Raises RefusedLayoutError if a stage does not exist, or is before the previous layer's stage.
     """
     for number, stage in enumerate(stage_of_layer):
         if not 0 <= stage < pp:

@@ -19,10 +19,9 @@ MUCH_MORE_IDLE = 0.05  # fraction of a step, compared with stages balanced by co
 def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     """Raise if a layout does not fit the model, or a batch has no sentences.
 
-    Raises:
-        RefusedLayoutError: the layout does not fit; the message names the nearest values that fit.
-        UsageError: `train.batch_tokens` is too small for the longest sentences, a setting of `train` has no effect, or
-            settings of `parallel` exclude each other.
+    Raises RefusedLayoutError, whose message names the nearest values that fit. Raises UsageError if `train.batch_tokens`
+    is too small for the longest sentences, a setting of `train` has no effect, or settings of `parallel` exclude each
+    other.
     """
     model = settings.model
     if model.d_model % model.heads:
@@ -61,9 +60,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
     """Raise if the data does not start with sentence pairs for the training. None means the packaged sample.
 
-    Raises:
-        TlaunchError: as in `find_splits` and `count_first_pairs`.
-        UsageError: the pairs do not fill a batch.
+    Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits` and `count_first_pairs`.
     """
     if data is None:
         return
@@ -112,16 +109,11 @@ def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
 
 
 def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
-    """Return the predicted fraction of a step that ranks wait for the pipeline, averaged over ranks."""
     return 1 - sum(predicted_busy(settings, layout.pp, layout.micro_batches)) / layout.pp
 
 
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
-    """Raise if embedding tables are to be replicated over model-parallel ranks but one of them is the partitioned head.
-
-    Raises:
-        UsageError: both are requested.
-    """
+    """Raise UsageError if tables are to be replicated over model-parallel ranks but one of them is the partitioned head."""
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "

@@ -38,7 +38,6 @@ class ModelConfig:
 
     @property
     def drops(self) -> bool:
-        """True if any dropout is used in training."""
         return any((self.dropout, self.attention_dropout, self.activation_dropout))
 
 
@@ -46,8 +45,7 @@ class ModelConfig:
 class DataConfig:
     direction: str = setting("fr_en", "source and target language", choices=("fr_en", "en_fr"))
     normalise: bool = setting(
-        True,
-        "normalise text (NFC), drop invisible characters and merge spaces, in training and translation",
+        True, "normalise text (NFC), drop invisible characters and merge spaces, in training and translation"
     )
     source_length: int = setting(
         32,
@@ -101,10 +99,7 @@ class TransformerTrainConfig(TrainConfig):
     early_stopping: int = TrainConfig.early_stopping
     profile_steps: int = TrainConfig.profile_steps
     bleu_sentences: int = setting(
-        0,
-        "sentences translated greedily at each validation to compute BLEU; 0: none",
-        minimum=0,
-        maximum=1_000_000,
+        0, "sentences translated greedily at each validation to compute BLEU; 0: none", minimum=0, maximum=1_000_000
     )
     translations: int = setting(
         5, "test sentences translated greedily and shown at the end", minimum=0, maximum=1_000_000

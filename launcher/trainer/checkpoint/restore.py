@@ -25,8 +25,8 @@ from launcher.checkpoint.index import (
     is_checkpoint,
     read_index,
 )
-from launcher.checkpoint.replicas import files_to_read
 from launcher.checkpoint.same_settings import check_settings
+from launcher.checkpoint.tensors import files_to_read
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.text import some_of
 from launcher.mesh.boxes import full_box

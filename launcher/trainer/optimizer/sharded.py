@@ -13,7 +13,7 @@ Data-parallel ranks with shared memory store their parameters there once. Then a
 If state is not sharded, every rank owns all of it in phases 1 to 3, and nothing is published. Checkpoints have the same
 files in both cases.
 
-`launcher/recipes/transformer/memory.py` computes the memory of all this. In addition, a backward pass with sharded
+`tests/programs/rank_memory.py` computes the memory of all this. In addition, a backward pass with sharded
 gradients temporarily needs up to three times the gradients of one group.
 """
 

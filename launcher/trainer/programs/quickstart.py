@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
-from launcher.recipes.quickstart.quickstart_settings import QuickstartSettings
+from launcher.recipes.quickstart.quickstart_recipe import QuickstartSettings
 from launcher.trainer.model.initial import generator_of
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.own.cut.groups import Groups

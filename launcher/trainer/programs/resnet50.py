@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from launcher.core.frozen import frozen
 from launcher.corpus.images import ImageFiles, find_images
-from launcher.recipes.resnet50.resnet50_checks import REPLICATED
-from launcher.recipes.resnet50.resnet50_settings import Resnet50Settings
+from launcher.recipes.resnet50.resnet50_recipe import REPLICATED, Resnet50Settings
 from launcher.trainer.data.images import (
     NO_LABEL,
     ImageOrder,

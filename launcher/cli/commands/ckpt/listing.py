@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
+from launcher.checkpoint.finish import strategy_text
 from launcher.checkpoint.index import Index, best_of, checkpoints_in, read_index, readable
-from launcher.checkpoint.replicas import findings
-from launcher.checkpoint.strategy_file import strategy_text
-from launcher.checkpoint.tensors import all_bytes
+from launcher.checkpoint.tensors import all_bytes, findings
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option

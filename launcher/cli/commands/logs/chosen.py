@@ -20,8 +20,7 @@ from launcher.core.text import ranges
 from launcher.logs.lines import Line
 from launcher.logs.log_file import Truncation
 from launcher.logs.select import Selector
-from launcher.runs.attempt_places import AttemptPlaces
-from launcher.runs.rank_logs import SCHEDULER, RankLogs
+from launcher.runs.rank_logs import SCHEDULER, AttemptPlaces, RankLogs
 from launcher.runs.record import Recorded, read_recorded
 from launcher.runs.status import RunStatusReader
 

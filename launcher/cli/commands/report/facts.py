@@ -17,7 +17,6 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir
-from launcher.runs.changes import Change, changes_of
 from launcher.runs.logged_metrics import LoggedSteps, logged_steps
 from launcher.runs.metrics_reader import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
@@ -25,7 +24,7 @@ from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by, read_fields
 from launcher.runs.status import RunState, look
 from launcher.runs.timeline import Timeline, timeline
-from launcher.runs.training_history import full_history, own_course
+from launcher.runs.training_history import Change, changes_of, full_history, own_course
 
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher

@@ -24,7 +24,7 @@ from launcher.cli.text.verdict_text import headline
 from launcher.core.errors import UsageError
 from launcher.core.metrics import Record
 from launcher.core.run_dir import RunDir
-from launcher.logs.log_cursor import LogCursor, Place, piece_after
+from launcher.logs.log_file import LogCursor, Place, piece_after
 from launcher.logs.terminal import shortened
 from launcher.runs.logged_metrics import LoggedSteps
 from launcher.runs.metrics_reader import MetricsReader, metrics_of, read_metrics

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 from launcher.cli.commands.report.live import LiveView
 from launcher.core.errors import UsageError
 from launcher.core.resources import data_dir
-from launcher.logs.log_cursor import Place
+from launcher.logs.log_file import Place
 from launcher.supervise.port_holder import reason_of
 
 LOOPBACK = "127.0.0.1"

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from launcher.cli.text.columns import duration, number, sparkline, step_time
+from launcher.core.metrics import Record, StepMetrics
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics_reader import MetricsReader, Record, StepMetrics, median_of, part_shares
+from launcher.runs.metrics_reader import MetricsReader, median_of, part_shares
 from launcher.runs.training_history import runs_before, standing
 
 RECENT_NS = 300 * 10**9

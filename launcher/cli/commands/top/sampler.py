@@ -10,8 +10,8 @@ from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import Usage, usage_of
+from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics_reader import StepMetrics
 from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
 from launcher.runs.silence import SilenceReader, Silences
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader

@@ -1,13 +1,16 @@
-"""One course of a training over attempts and runs."""
+"""One course of a training over attempts and runs; what changed between the attempts of an elastic run, and what it cost."""
 
 import json
 
 import pytest
 
+from launcher.core.events import Cause
 from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append
+from launcher.core.records import DeviceAssignment, Layout
 from launcher.core.run_dir import RunDir
+from launcher.core.run_report import Attempt
 from launcher.runs.metrics_reader import read_metrics
-from launcher.runs.training_history import full_history, own_course, runs_before
+from launcher.runs.training_history import changes_of, full_history, own_course, runs_before
 
 
 def record(runs_dir, name, attempts, continues=None):
@@ -47,12 +50,10 @@ def course(run_dir):
     ([[10, 20, 30], [24, 34]], {10: 0.0, 20: 0.0, 24: 0.1, 34: 0.1}),  # means of several steps
 ])  # fmt: skip
 def test_steps_of_several_attempts_count_once(tmp_path, attempts, expected):
-    """As the last one computed them."""
     assert course(record(tmp_path, "a", attempts)) == expected
 
 
 def test_the_runs_before_come_first(tmp_path):
-    """Each up to the first step of the next; of one that has no step yet, to the step that it goes on from."""
     first = record(tmp_path, "a", [[1, 2, 3, 4]])
     second = record(tmp_path, "b", [[3, 4, 5], [5, 6]], continuing(first, 2))
     third = record(tmp_path, "c", [], continuing(second, 5))
@@ -61,7 +62,6 @@ def test_the_runs_before_come_first(tmp_path):
 
 
 def test_runs_may_be_gone_moved_or_nonsense(tmp_path):
-    """What is there is taken; a circle has an end."""
     first = record(tmp_path / "old", "a", [[1, 2]])
     second = record(tmp_path / "old", "b", [[3]], continuing(first, 2))
     (tmp_path / "old").rename(tmp_path / "new")
@@ -77,3 +77,34 @@ def test_runs_may_be_gone_moved_or_nonsense(tmp_path):
         moved.run_json.write_text(content)
         assert course(moved) == {3: 0.0}
     assert second.root.name == "b"
+
+
+def attempt(number, devices, cause=Cause.RESIZED):
+    allotment = None if devices is None else DeviceAssignment(devices, Layout(dp=len(devices)))
+    return Attempt(number, 29500, 0, 0, cause, (), allotment=allotment)
+
+
+def step(number, attempt, seconds):
+    return StepMetrics(int(seconds * 1e9), attempt, number)
+
+
+def test_each_attempt_is_beside_the_one_before():
+    """Which devices are left out and taken back, how long no step came, and how many steps were computed again."""
+    attempts = (attempt(0, (0, 1, 2, 3)), attempt(1, (0, 2), Cause.FAILED), attempt(2, (0, 3), Cause.FINISHED))
+    steps = (step(10, 0, 1), step(12, 0, 2), step(11, 1, 5.5), step(12, 1, 6), step(13, 2, 9))
+    first, second = changes_of(attempts, steps)
+    assert (first.left_out, first.taken_back, first.cause) == ((1, 3), (), Cause.RESIZED)
+    assert (first.cost_s, first.repeated_steps) == (3.5, 2)
+    assert (second.left_out, second.taken_back, second.cause) == ((2,), (3,), Cause.FAILED)
+    assert (second.cost_s, second.repeated_steps) == (3.0, 0)
+
+
+@pytest.mark.parametrize("steps", [(), (step(1, 0, 1),), (step(1, 1, 1),)])
+def test_without_steps_of_both_no_cost_is_known(steps):
+    """A program may write no metrics, or end before its first step."""
+    [change] = changes_of((attempt(0, (0, 1)), attempt(1, (0,))), steps)
+    assert (change.cost_s, change.repeated_steps) == (None, None)
+
+
+def test_other_runs_have_no_changes():
+    assert changes_of((attempt(0, None), attempt(1, None)), ()) == ()

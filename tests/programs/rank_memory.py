@@ -54,9 +54,7 @@ def rank_bytes(settings: TransformerSettings, layout: Layout, pp_index: int, car
         gradients = 2.0
     shares = dp if parallel.optimizer_shard else 1
     return RankBytes(
-        weights=count * of_weight,
-        gradients=count * of_gradient * gradients,
-        state=kept * count * of_gradient / shares,
+        weights=count * of_weight, gradients=count * of_gradient * gradients, state=kept * count * of_gradient / shares
     )
 
 
