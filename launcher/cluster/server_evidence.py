@@ -21,7 +21,7 @@ from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.missing_rank import stopped
 from launcher.supervise.diagnosis.rank_stacks import sentence
-from launcher.supervise.diagnosis.root_cause import summaries_of
+from launcher.supervise.diagnosis.root_cause import at_most_likely, summaries_of, with_remark
 from launcher.supervise.diagnosis.servers import (
     Evidence,
     Loss,
@@ -30,7 +30,6 @@ from launcher.supervise.diagnosis.servers import (
     merge_evidence,
     weigh,
 )
-from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 from launcher.supervise.event_log import EventLog
 
 SHOWN = 4  # pairs of servers

@@ -18,11 +18,13 @@ from launcher.core.atomic import write_text
 from launcher.core.events import Cause, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.line_times import NOTE_EVERY_S, RECORD
-from launcher.core.records import RankSpec, full_assignment
+from launcher.core.records import RankSpec, RunSpec, full_assignment
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import Attempt
 from launcher.core.text import ranges
 from launcher.core.verdict import Verdict
+from launcher.logs.log_file import tail
+from launcher.preload.masking import masked_text
 from launcher.program.program_command import is_python
 from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
 from launcher.supervise.disk import BUSY_S, Disk
@@ -77,15 +79,12 @@ class Attempts:
         self._spawner = spawner
         self._group = group
         self._event_log = event_log
-        self._others = link is not None
-        self._may_repeat = self._others and share.spec.supervision.may_restart
         self._scheduler = Scheduler(event_log)  # of the current attempt
         self.paused = False
         self.over: list[Attempt] = []
 
     @property
     def number(self) -> int:
-        """The number of the current attempt."""
         return self.present.order.number
 
     @property
@@ -118,37 +117,29 @@ class Attempts:
                 pass
 
     def _begin(self, order: orders.BeginAttempt) -> None:
-        number, master_port, allotment = order.number, order.master_port, order.allotment
+        number, master_port = order.number, order.master_port
         self._scheduler.close()
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
-        spec, ranks = self._share.spec, self._share.ranks
-        if allotment is not None and allotment != full_assignment(spec.layout):
-            assert self._share.specify is not None, "only an elastic run has other devices"
-            spec, files = self._share.specify(allotment, number)
-            self._write(files)
+        spec = self._spec_of(order)
+        ranks = self._share.ranks
+        if spec is not self._share.spec:
             ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._share.server_index)
         run_dir = RunDir(spec.run_dir)  # with the files of ranks
-        began_ns = self._event_log.record(order.event)
-        self.present = LocalAttempt(order, ranks, len(spec.ranks), began_ns)
+        self.present = LocalAttempt(order, ranks, len(spec.ranks), self._event_log.record(order.event))
         variables = {
             env.TLAUNCH_ATTEMPT: str(number),
             env.TORCHELASTIC_RESTART_COUNT: str(number),
             env.MASTER_PORT: str(master_port),
         }
         self._scheduler = Scheduler(self._event_log)
+        inherited = self._share.inherited
         if spec.supervision.scheduler is not None:
             variables |= meeting_place(spec.master_addr, master_port)
-            self._scheduler.start(spec, ranks, self._share.inherited, variables, number)
+            self._scheduler.start(spec, ranks, inherited, variables, number)
         self.rank_group = RankGroup(
-            ranks,
-            run_dir,
-            number,
-            variables,
-            inherited=self._share.inherited,
-            spawner=self._spawner,
-            event_log=self._event_log,
+            ranks, run_dir, number, variables, inherited=inherited, spawner=self._spawner, event_log=self._event_log
         )
         supervision = self._share.spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
@@ -158,35 +149,36 @@ class Attempts:
             self.rank_group,
             ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout, self._waits_for_disk),
             supervision,
-            run_dir=run_dir,
-            spawner=self._spawner,
             group=self._group,
             scheduler=self._scheduler,
-            event_log=self._event_log,
-            may_repeat=self._may_repeat,
-            others=self._others,
+            may_repeat=self._link is not None and supervision.may_restart,
+            others=self._link is not None,
         )
         if self.paused:
             self.monitor.pause(pauses=True)
 
-    def _write(self, files: Mapping[str, str]) -> None:
+    def _spec_of(self, order: orders.BeginAttempt) -> RunSpec:
+        """Return the spec of an attempt. On other devices, an elastic run needs another one, and other files."""
+        spec, allotment = self._share.spec, order.allotment
+        if allotment is None or allotment == full_assignment(spec.layout):
+            return spec
+        assert self._share.specify is not None, "only an elastic run has other devices"
+        changed, files = self._share.specify(allotment, order.number)
         for name, text in files.items():
-            path = self._share.spec.run_dir / name
+            path = spec.run_dir / name
             try:
                 write_text(path, text)
             except OSError as error:  # ranks that read the file will fail with a message
                 self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
+        return changed
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
         """Return the Python file that each rank runs, except for ranks that have recorded an exception."""
         programs: dict[int, Path] = {}
         for rank in self.present.ranks:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
-            if (
-                is_python(rank.argv[0])
-                and script.endswith(".py")
-                and not os.path.lexists(run_dir.failure(rank.global_rank))
-            ):
+            has_recorded = os.path.lexists(run_dir.failure(rank.global_rank))
+            if is_python(rank.argv[0]) and script.endswith(".py") and not has_recorded:
                 programs[rank.global_rank] = self._share.spec.cwd / script
         return programs
 
@@ -200,18 +192,18 @@ class Attempts:
             logs = {rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}
             for warning in doubtful_ends(logs, self._programs(run_dir)):
                 self._event_log.record(Trouble(warning))
-        present = self.present
+        order = self.present.order
         self.over.append(
             Attempt(
-                number=present.order.number,
-                master_port=present.order.master_port,
-                started_ns=present.began_ns,
+                number=order.number,
+                master_port=order.master_port,
+                started_ns=self.present.began_ns,
                 ended_ns=time.time_ns(),
                 cause=self.monitor.cause,
                 exits=tuple(self.rank_group.exits),
                 verdict=self.monitor.verdict,
                 killed=self.monitor.ender.killed,
-                allotment=present.order.allotment,
+                allotment=order.allotment,
             )
         )
         left = bool(self.monitor.ender.left())
@@ -322,8 +314,6 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
 
 def _last_words(log: Path, offset: int, program: Path | None) -> Iterable[str]:
     """Return the exception in the traceback at the end of a log; empty if there is none or it was handled."""
-    from launcher.logs.log_file import tail  # noqa: PLC0415 - only once all ranks have ended
-
     try:
         end = tail(log, offset, LAST_BYTES)
     except OSError:
@@ -331,7 +321,6 @@ def _last_words(log: Path, offset: int, program: Path | None) -> Iterable[str]:
     if _HEADER not in end:
         return ()
     from launcher.logs.tracebacks import frames_in, may_be_uncaught, traceback_in  # noqa: PLC0415 - few logs end so
-    from launcher.preload.masking import masked_text  # noqa: PLC0415 - as above
 
     found = traceback_in(end)
     if found is None or found.lines_after or not may_be_uncaught(found):

@@ -58,12 +58,10 @@ class LocalControl:
             self._report(events.ExclusionsChanged(excluded))
 
     def on_own_signal(self, number: int) -> bool:
-        """Report a signal to this process. Always returns True."""
         self._report(events.SignalReceived(number))
         return True
 
     def on_launcher_lost(self) -> None:
-        """End the run, because its launcher is gone."""
         self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
@@ -108,21 +106,15 @@ class LocalControl:
     def _carry_out(self, order: orders.Order) -> events.Event | None:
         if isinstance(order, orders.Diagnose):
             from launcher.supervise.diagnosis.servers import judged, merge_evidence  # noqa: PLC0415 - as the collector
-            from launcher.supervise.diagnosis.verdicts import with_remark  # noqa: PLC0415 - the same
 
             monitor = self._attempts.monitor
             evidence = merge_evidence({SERVER: monitor.evidence()}, {})
-            verdict = judged(evidence, self._event_log.record)
-            if remark := self._stalls.remark(time.monotonic()):
-                verdict = with_remark(verdict, remark)
+            verdict = judged(evidence, self._event_log.record, self._stalls.remark(time.monotonic()))
             return events.Diagnosed(verdict, monitor.failure_cause, evidence.highest_step)
-        if isinstance(order, orders.Record) and isinstance(order.event, NotRestarting):
-            self.not_restarting = order.event.reason
-        if (
-            isinstance(order, orders.Record)
-            and isinstance(order.event, DevicesChanged)
-            and self._exclusions is not None
-        ):
-            self._exclusions.note(order.event)
+        event = order.event if isinstance(order, orders.Record) else None
+        if isinstance(event, NotRestarting):
+            self.not_restarting = event.reason
+        if isinstance(event, DevicesChanged) and self._exclusions is not None:
+            self._exclusions.note(event)
         self._attempts.carry_out(order)
         return None

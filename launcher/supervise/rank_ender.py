@@ -8,10 +8,8 @@ from collections.abc import Collection
 
 from launcher.core.events import Killing
 from launcher.core.records import Supervision
-from launcher.supervise.event_log import EventLog
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler
-from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import Ending, RunGroup, descendants
 
 
@@ -27,20 +25,18 @@ class RankEnder(Ending):
         rank_group: RankGroup,
         supervision: Supervision,
         *,
-        spawner: Spawner,
         group: RunGroup,
         scheduler: Scheduler,
-        event_log: EventLog,
         may_repeat: bool,
     ) -> None:
         super().__init__(
             None,
             lambda: rank_group.leaders,
-            on_kill=lambda count: event_log.record(Killing(count)),
+            on_kill=lambda count: rank_group.event_log.record(Killing(count)),
             kill_group=self._kill_all_but_spared,
         )
         self._supervision = supervision
-        self._spawner = spawner
+        self._spawner = rank_group.spawner
         self._group = group
         self._scheduler = scheduler
         self.may_repeat = may_repeat
@@ -58,7 +54,6 @@ class RankEnder(Ending):
         self.spared = self._outliving
 
     def left(self) -> list[int]:
-        """Return the pids of the attempt's remaining processes."""
         return descendants(self._outliving)
 
     @property

@@ -31,6 +31,9 @@ from launcher.core.machine.proc import PROC, is_readable, mounts, stat
 
 # Maximum delay until an exit is noticed on a busy machine, even if the agent polls continuously.
 LATE_S = 1.0
+ALIKE_S = 5.0  # a bug in every rank makes all ranks fail within this time, because they start at different times
+# Signals sent by other processes, which give no information about the program.
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 KERNEL_LOG = Path("/dev/kmsg")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the initial namespace; the kernel's log contains its pids
 _RECORD_BYTES = 8192  # each read returns one complete record or fails

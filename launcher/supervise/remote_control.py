@@ -29,8 +29,8 @@ from launcher.core.records import RunSpec
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
+from launcher.supervise.diagnosis.root_cause import with_remark
 from launcher.supervise.diagnosis.servers import judged, merge_evidence
-from launcher.supervise.diagnosis.verdicts import with_remark
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link
 from launcher.supervise.link_services import LinkServices
@@ -69,7 +69,6 @@ class RemoteControl:
 
     @property
     def _link(self) -> Link | None:
-        """The link to the coordinator; None once it is lost."""
         return self._services.link
 
     # --- orders of the coordinator ---
@@ -120,7 +119,6 @@ class RemoteControl:
         return True
 
     def on_signal(self, number: int) -> None:
-        """Act on a signal to this server or to all servers."""
         if ends_run(number, self._spec.supervision):
             self._stop(EndRanks(Cause.STOPPED, signal=number))
             if number == KILLS_AT_ONCE:
@@ -133,28 +131,24 @@ class RemoteControl:
             self._event_log.record(Paused() if number == PAUSES else Continued())
 
     def on_launcher_lost(self) -> None:
-        """End the ranks, because this server's launcher is gone."""
         if self._link is not None:
             self._link.send(AgentFailed("the process that started its agent was killed"))
         self._stop(EndRanks(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
         """Report what has happened to the ranks. Return False when the run is over."""
-        if (
-            self.reach_probes is not None
-            and (answer := self.reach_probes.step()) is not None
-            and self._link is not None
-        ):
-            attempts = self._attempts
-            pids = {*attempts.rank_group.leaders, *attempts.monitor.ender.left()}
+        monitor = self._attempts.monitor
+        answer = None if self.reach_probes is None else self.reach_probes.step()
+        if answer is not None and self._link is not None:
+            pids = {*self._attempts.rank_group.leaders, *monitor.ender.left()}
             self._link.send(replace(answer, ports=listening_ports(pids)))
         if not self._waits:
-            if self._attempts.monitor.stage is AttemptStage.COLLECTED and not self._reported:
+            if monitor.stage is AttemptStage.COLLECTED and not self._reported:
                 self._report_evidence()
-            if self._attempts.monitor.over(childless=childless):
+            if monitor.over(childless=childless):
                 self._waits = True
                 self._report_end()
-        elif self._attempts.monitor.scheduler_has_failed and not self._reported:
+        elif monitor.scheduler.has_failed and not self._reported:
             self._report_evidence()  # running ranks on other servers need the scheduler
         return not self._waits or self._finish is None
 
@@ -191,16 +185,19 @@ class RemoteControl:
 
     def _end_judged(self, order: EndRanks, verdict: Verdict) -> None:
         """End the ranks after a verdict, even without local evidence. They may have succeeded before others failed."""
-        if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
-            return
-        if not self._waits and self._attempts.monitor.stage is AttemptStage.ENDING:
+        attempts = self._attempts
+        if self._waits:
+            is_ended = attempts.over[-1].cause is not Cause.FINISHED
+        else:
+            is_ended = attempts.monitor.stage is AttemptStage.ENDING
+        if is_ended:
             return
         self._event_log.record(Judged(verdict))
         self._record_stopping(order)
         if self._waits:
-            self._attempts.note_remote_failure(order.cause, verdict)
+            attempts.note_remote_failure(order.cause, verdict)
         else:
-            self._attempts.carry_out(order)
+            attempts.carry_out(order)
 
     def _stop(self, order: EndRanks) -> None:
         """End the ranks, unless a shutdown is running already. If no rank is left, wait for other servers."""

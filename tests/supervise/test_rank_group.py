@@ -99,9 +99,8 @@ def test_a_rank_whose_pid_has_not_been_read_yet_gets_a_forwarded_signal(make, tm
     with closing(EventLog(tmp_path / "others.jsonl", 0)) as event_log:
         rank_group, spawner = make(0, rank, os.environ, preload=("json",))
         monitor = AttemptMonitor(
-            rank_group, ProgressMonitor(run_dir, [0]), supervision, run_dir=run_dir, spawner=spawner,
-            group=RunGroup(os.getpid()), scheduler=Scheduler(event_log), event_log=event_log,
-            may_repeat=False, others=False,
+            rank_group, ProgressMonitor(run_dir, [0]), supervision, group=RunGroup(os.getpid()),
+            scheduler=Scheduler(event_log), may_repeat=False, others=False,
         )  # fmt: skip
         wait_until(lambda: rank_group.start() == ([], []) and spawner.preloading.waiting_for_s, "the wish for a rank")
         log = run_dir.train_log(0)

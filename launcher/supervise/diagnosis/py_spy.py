@@ -68,7 +68,6 @@ def waited_for(found: Stat) -> Stat:
 
 
 def working_directory(pid: int) -> str:
-    """Return the working directory of a process, or an empty string if it is unknown."""
     try:
         return os.readlink(f"{PROC}/{pid}/cwd")  # noqa: PTH115
     except OSError:
@@ -108,9 +107,8 @@ class PySpy:
         self._sources = sources
         self._text = bytearray()
         argv = ["py-spy", "dump", "--json", "--nonblocking", "--pid", str(pid)]
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        nowhere = subprocess.DEVNULL
+        self._process = subprocess.Popen(argv, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
         assert self._process.stdout is not None
         self._output = self._process.stdout
         os.set_blocking(self._output.fileno(), False)
@@ -118,14 +116,12 @@ class PySpy:
         PySpy._running += 1
 
     def step(self, found: Stat) -> RankStack | None:
-        """Return the stack once py-spy has finished, or None."""
         with suppress(BlockingIOError):
             while piece := os.read(self._output.fileno(), PIECE_BYTES):
                 self._text += piece
             dump = parse_py_spy(bytes(self._text), self._pid)
-            if dump is None:
-                return seen_from_outside(found)
-            return understood(dump, self._sources, working_directory(self._pid))
+            cwd = working_directory(self._pid)
+            return understood(dump, self._sources, cwd) if dump else seen_from_outside(found)
         return None
 
     def close(self) -> None:
@@ -153,7 +149,6 @@ def _system_call(pid: int) -> str | None:
 
 
 def _kernel_function(pid: int) -> str | None:
-    """Return the kernel function in which a process waits, or None if it is unknown."""
     with suppress(OSError):
         name = (PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
         return name if name not in {"", "0"} else None

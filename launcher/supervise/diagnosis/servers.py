@@ -33,9 +33,15 @@ from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
 from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, leaves, stopped
 from launcher.supervise.diagnosis.rank_stacks import group
-from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful, judge, summaries_of
+from launcher.supervise.diagnosis.root_cause import (
+    at_most_likely,
+    first_by_itself,
+    is_doubtful,
+    judge,
+    summaries_of,
+    with_remark,
+)
 from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, weigh_scheduler
-from launcher.supervise.diagnosis.verdicts import at_most_likely
 
 # Time after which a rank that failed by itself has very likely exited, and its server has reported it.
 ENDED_S = 5.0
@@ -53,7 +59,6 @@ class Evidence:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on this evidence."""
         # The stack of a rank that has raised gives no further information.
         stacks = {rank.global_rank: rank.stack for rank in self.ranks if rank.stack and not rank.failure}
         steps = {rank.global_rank: rank.step for rank in self.ranks}
@@ -61,13 +66,14 @@ class Evidence:
         return verdict if self.scheduler is None else weigh_scheduler(verdict, self.ranks, self.scheduler)
 
 
-def judged(evidence: Evidence, record: Callable[[Event], object]) -> Verdict:
+def judged(evidence: Evidence, record: Callable[[Event], object], remark: str | None = None) -> Verdict:
     """Return the verdict on `evidence`. Never raises, since ranks must be terminated even if the system is failing."""
     try:
-        return evidence.verdict
+        verdict = evidence.verdict
     except Exception as error:  # noqa: BLE001 - see above
         record(Trouble(f"cannot diagnose the failure: {error!r}"))
-        return Verdict(None, Confidence.UNSURE, "the evidence is unreadable")
+        verdict = Verdict(None, Confidence.UNSURE, "the evidence is unreadable")
+    return with_remark(verdict, remark) if remark else verdict
 
 
 def merge_evidence(
@@ -118,14 +124,9 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
     )
     places = {rank.global_rank: place for place, rank in enumerate(ended)}
     spans = [
-        (
-            rank.server_index,
-            ended_ns - rank.late_s * 1e9 - rank.clock_error_ns,
-            ended_ns + rank.clock_error_ns,
-            rank.global_rank,
-        )
-        for rank in ended
-        if rank.status and (ended_ns := rank.ended_ns) is not None
+        (one.server_index, ns - one.late_s * 1e9 - one.clock_error_ns, ns + one.clock_error_ns, one.global_rank)
+        for one in ended
+        if one.status and (ns := one.ended_ns) is not None
     ]
     backwards = [(server, -until, -since, global_rank) for server, since, until, global_rank in reversed(spans)]
     doubtful = _overlapping(spans) | _overlapping(backwards)

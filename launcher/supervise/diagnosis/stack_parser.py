@@ -78,7 +78,6 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """True if the frame is in the user's code."""
         return bool(_BUNDLED.match(self.file)) or (is_of_program(self.file) and not _FOREIGN.search(self.file))
 
     @property
@@ -177,14 +176,12 @@ def _frame(match: re.Match[str]) -> Frame:
 
 
 def _py_spy_frames(thread: dict[str, Any]) -> Frames:
-    return tuple(
-        Frame(
-            str(frame["filename"]),
-            line if type(line := frame["line"]) is int and 0 < line < _MAX_LINES else None,
-            str(frame["name"]),
-        )
-        for frame in thread["frames"]
-    )
+    frames = []
+    for frame in thread["frames"]:
+        line = frame["line"]
+        known = type(line) is int and 0 < line < _MAX_LINES
+        frames.append(Frame(str(frame["filename"]), line if known else None, str(frame["name"])))
+    return tuple(frames)
 
 
 def _unescaped(text: str) -> str:
@@ -201,9 +198,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
     """Return the name of the function in which the user's code waits for other ranks; None if it does not wait."""
     below = list(takewhile(lambda frame: not frame.own, frames))
     inside = [frame for frame in below if frame.collective]
-    if any(
-        frame.function == "<module>" for frame in below
-    ):  # it is importing a library, perhaps a communication library
+    if any(frame.function == "<module>" for frame in below):  # it is importing a library, perhaps for communication
         return None
     if inside:
         named = [frame.function for frame in inside if _COLLECTIVE_NAME.fullmatch(frame.function)]

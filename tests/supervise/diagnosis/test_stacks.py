@@ -15,7 +15,8 @@ import pytest
 from launcher.core.machine.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PY_SPIES_AT_ONCE
-from launcher.supervise.diagnosis.rank_stacks import Gathering, RankStack, gather, group, sentence
+from launcher.supervise.diagnosis.rank_stacks import Gathering, gather, group, sentence
+from launcher.supervise.diagnosis.stack_parser import RankStack
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
