@@ -25,9 +25,9 @@ from launcher.supervise.diagnosis.root_cause import at_most_likely, summaries_of
 from launcher.supervise.diagnosis.servers import (
     Evidence,
     Loss,
-    has_own_fault,
     judged,
     merge_evidence,
+    own_fault,
     weigh,
 )
 from launcher.supervise.event_log import EventLog
@@ -156,7 +156,7 @@ class ServerEvidence:
         evidence = merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
         verdict = judged(evidence, self._event_log.record)
         try:
-            if apart and not self.lost and not has_own_fault(summaries_of(evidence.ranks)):
+            if apart and not self.lost and not own_fault(summaries_of(evidence.ranks)):
                 verdict = self._with_partition(verdict, evidence, apart)
             if self.lost:
                 verdict = self._with_losses(verdict, evidence)
@@ -185,7 +185,7 @@ class ServerEvidence:
             return False
         try:
             summaries = summaries_of(evidence.ranks)
-            return bool(evidence.hung or summaries) and not has_own_fault(summaries)
+            return bool(evidence.hung or summaries) and not own_fault(summaries)
         except Exception:  # noqa: BLE001 - `diagnosed` reports it
             return False
 

@@ -19,17 +19,16 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Cause, Hung, Leftovers
+from launcher.core.events import Cause, Hung, Killing, Leftovers
 from launcher.core.records import Supervision
 from launcher.core.run_report import RankExit
 from launcher.core.verdict import Verdict
 from launcher.supervise.lingering import LingeringRanks
 from launcher.supervise.progress_monitor import ProgressMonitor
-from launcher.supervise.rank_ender import RankEnder
 from launcher.supervise.rank_ends import LATE_S
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler
-from launcher.supervise.tree import RunGroup, signal_rank
+from launcher.supervise.tree import Ending, RunGroup, descendants, signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.diagnosis.collect import EvidenceCollector
@@ -144,7 +143,6 @@ class AttemptMonitor:
         return AttemptStage.ENDED_WELL if self._rank_group.all_ended else AttemptStage.RUNNING
 
     def evidence(self) -> Evidence:
-        """Return the evidence known so far. Includes ranks that have ended."""
         collector = self._collector or load_collector()(self._rank_group, self._hung)
         evidence = collector.evidence(self._progress_monitor.steps(), self._progress_monitor.highest_step())
         return replace(evidence, scheduler=self.scheduler.failure())
@@ -233,7 +231,6 @@ class AttemptMonitor:
                 self.collect()
 
     def _look(self) -> None:
-        """Check the progress of ranks if scheduled, and collect evidence if some hang."""
         if self._progress_monitor.timeout_s != 0:
             return
         load_collector()
@@ -255,6 +252,59 @@ class AttemptMonitor:
             if left := set(self.ender.left()).difference(self._spawner.dying):
                 self._rank_group.event_log.record(Leftovers(len(left)))
             self.ender.end_ranks()
+
+
+class RankEnder(Ending):
+    """The shutdown of an attempt's ranks and their child processes, except processes that must outlive them.
+
+    With `may_repeat`, ranks may be forked again after this attempt, so the fork server is kept. MindSpore's scheduler
+    is kept until no rank is running.
+    """
+
+    def __init__(
+        self,
+        rank_group: RankGroup,
+        supervision: Supervision,
+        *,
+        group: RunGroup,
+        scheduler: Scheduler,
+        may_repeat: bool,
+    ) -> None:
+        super().__init__(
+            None,
+            lambda: rank_group.leaders,
+            on_kill=lambda count: rank_group.event_log.record(Killing(count)),
+            kill_group=self._kill_all_but_spared,
+        )
+        self._supervision = supervision
+        self._spawner = rank_group.spawner
+        self._group = group
+        self._scheduler = scheduler
+        self.may_repeat = may_repeat
+
+    def end_ranks(self) -> None:
+        """End all processes of the ranks. Keep the fork server and the scheduler if needed."""
+        if not self.may_repeat:
+            self._spawner.end_preloading()
+        self.spared = self._outliving
+        self.begin(self._supervision.grace_from(time.time()))
+
+    def forget_repeat(self) -> None:
+        self.may_repeat = False
+        self._spawner.end_preloading()
+        self.spared = self._outliving
+
+    def left(self) -> list[int]:
+        return descendants(self._outliving)
+
+    @property
+    def _outliving(self) -> Collection[int]:
+        return (*self._spawner.processes, *self._scheduler.processes)
+
+    def _kill_all_but_spared(self) -> None:
+        spared = [self._group.let_out(pid) for pid in (os.getpid(), *self.spared)]
+        if all(spared):
+            self._group.kill()
 
 
 def load_collector() -> type[EvidenceCollector]:

@@ -33,8 +33,7 @@ from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler, meeting_place
-from launcher.supervise.share import ServerShare
-from launcher.supervise.spawner import Spawner
+from launcher.supervise.spawner import ServerShare, Spawner
 from launcher.supervise.tree import RunGroup
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ _HEADER = b"Traceback (most recent call last):"
 
 @frozen
 class LocalAttempt:
-    """The current attempt on this server."""
-
     order: orders.BeginAttempt
     ranks: Sequence[RankSpec]  # on this server
     world_size: int
@@ -74,7 +71,7 @@ class Attempts:
     ) -> None:
         """Prepare for the first attempt. With `link`, failures on other servers also restart this server's ranks."""
         self.disk, self._link = disk, link
-        self._share = share
+        self.share = share
         self._port = share.port
         self._spawner = spawner
         self._group = group
@@ -123,9 +120,9 @@ class Attempts:
         if self._port.holder is None:
             self._port = HeldPort(master_port)
         spec = self._spec_of(order)
-        ranks = self._share.ranks
-        if spec is not self._share.spec:
-            ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._share.server_index)
+        ranks = self.share.ranks
+        if spec is not self.share.spec:
+            ranks = tuple(rank for rank in spec.ranks if rank.server_index == self.share.server_index)
         run_dir = RunDir(spec.run_dir)  # with the files of ranks
         self.present = LocalAttempt(order, ranks, len(spec.ranks), self._event_log.record(order.event))
         variables = {
@@ -134,14 +131,14 @@ class Attempts:
             env.MASTER_PORT: str(master_port),
         }
         self._scheduler = Scheduler(self._event_log)
-        inherited = self._share.inherited
+        inherited = self.share.inherited
         if spec.supervision.scheduler is not None:
             variables |= meeting_place(spec.master_addr, master_port)
             self._scheduler.start(spec, ranks, inherited, variables, number)
         self.rank_group = RankGroup(
             ranks, run_dir, number, variables, inherited=inherited, spawner=self._spawner, event_log=self._event_log
         )
-        supervision = self._share.spec.supervision
+        supervision = self.share.spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
         self._arrivals = ArrivalNotes(run_dir, global_ranks)
         self.disk.chores["arrivals"] = self._arrivals.look
@@ -159,11 +156,11 @@ class Attempts:
 
     def _spec_of(self, order: orders.BeginAttempt) -> RunSpec:
         """Return the spec of an attempt. On other devices, an elastic run needs another one, and other files."""
-        spec, allotment = self._share.spec, order.allotment
+        spec, allotment = self.share.spec, order.allotment
         if allotment is None or allotment == full_assignment(spec.layout):
             return spec
-        assert self._share.specify is not None, "only an elastic run has other devices"
-        changed, files = self._share.specify(allotment, order.number)
+        assert self.share.specify is not None, "only an elastic run has other devices"
+        changed, files = self.share.specify(allotment, order.number)
         for name, text in files.items():
             path = spec.run_dir / name
             try:
@@ -179,7 +176,7 @@ class Attempts:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
             has_recorded = os.path.lexists(run_dir.failure(rank.global_rank))
             if is_python(rank.argv[0]) and script.endswith(".py") and not has_recorded:
-                programs[rank.global_rank] = self._share.spec.cwd / script
+                programs[rank.global_rank] = self.share.spec.cwd / script
         return programs
 
     def end(self) -> bool:
@@ -188,7 +185,7 @@ class Attempts:
         del self.disk.chores["arrivals"]
         self.disk.do(partial(self._arrivals.look, at_last=True))
         if self.monitor.cause is Cause.FINISHED:
-            run_dir, offsets = RunDir(self._share.spec.run_dir), self.rank_group.log_offsets
+            run_dir, offsets = RunDir(self.share.spec.run_dir), self.rank_group.log_offsets
             logs = {rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}
             for warning in doubtful_ends(logs, self._programs(run_dir)):
                 self._event_log.record(Trouble(warning))

@@ -79,7 +79,6 @@ class Channel:
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """Send an already encoded message. See `send`."""
         with self._sending:
             self._to_send += line
         self.flush()
@@ -172,14 +171,12 @@ class Silence:
     """
 
     def __init__(self, channel: Channel, limit_s: float) -> None:
-        """Start to measure. A silence of `limit_s` seconds is too long."""
         self.limit_s = limit_s
         self._channel = channel
         self._looked_at = channel.heard_at = time.monotonic()
 
     @property
     def timeout_s(self) -> float:
-        """Seconds until the next check."""
         return max(0.0, self._looked_at + self.limit_s / _LOOKS - time.monotonic())
 
     def is_too_long(self) -> bool:

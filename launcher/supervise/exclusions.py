@@ -105,24 +105,18 @@ class Exclusions:
         return [device_name(device, self._servers) for device in devices]
 
     def _read(self) -> str:
-        """Return the text of the file.
-
-        Raises:
-            OSError: as `read_regular`.
-            UnicodeDecodeError: the file is not UTF-8 text.
-        """
+        """Raise OSError, or UnicodeDecodeError if the file is not UTF-8 text."""
         return read_regular(self._path, MAX_BYTES).decode("utf-8-sig")
 
     def _write(self, lines: Sequence[str]) -> bool:
-        """Write the file. Return True on success."""
-        written = False
         try:
             atomic.write_text(self._path, "".join(f"{line}\n" for line in lines))
-            written = True
         except OSError as error:
             self._report_once(f"cannot write {self._path}: {error.strerror}")
-        self._state = self._stat()
-        return written
+            return False
+        finally:
+            self._state = self._stat()
+        return True
 
     def _stat(self) -> tuple[int, int, int] | None:
         """Return values that change with the file, or with a dangling symbolic link; None if both are missing."""
@@ -149,7 +143,6 @@ class WatchedExclusions:
         disk.chores["exclusions"] = self._look
 
     def look(self) -> frozenset[int] | None:
-        """Return the devices in the file if it has changed; None if not. Does not block."""
         while self._troubles:
             self._record(Trouble(self._troubles.popleft()))
         if not self._found:
@@ -158,7 +151,6 @@ class WatchedExclusions:
         return found.union(*self._noted[known:])
 
     def note(self, change: DevicesChanged) -> None:
-        """Add devices that the run has excluded to the file, in the disk's thread."""
         self._noted.append(frozenset(() if change.asked_for else change.left_out))
         self._disk.do(lambda: self._note(change))
 

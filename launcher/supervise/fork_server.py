@@ -33,14 +33,13 @@ TICKS_OF_WORK = 2  # a sleeping process uses no ticks, an importing one uses all
 
 
 @frozen
-class ForkRequest:
-    """A request to fork one rank."""
-
+class StartRequest:
     global_rank: int
+    argv: tuple[str, ...]
     environment: Mapping[str, str]  # complete
     log: Path  # stdout and stderr both append to it
     device_dir: Path  # for failure.json and stacks.log
-    cpus: tuple[int, ...] | None = None
+    cpus: tuple[int, ...] | None = None  # the cores that it may use; None: no restriction
 
 
 @frozen
@@ -151,24 +150,23 @@ class ForkServer:
         """The seconds since the oldest pending request or the last response; 0 without pending requests."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
-    def fork(self, requests: Sequence[ForkRequest]) -> None:
+    def fork(self, requests: Sequence[StartRequest]) -> None:
         """Request forks. `take` will return ForkResult or ForkFailed for each, even if the fork server dies."""
-        self._asked |= dict.fromkeys((request.global_rank for request in requests), time.monotonic())
+        self._asked |= dict.fromkeys((one.global_rank for one in requests), time.monotonic())
         if self._usable:
             forks = [
                 {
-                    "key": request.global_rank,
-                    "env": dict(request.environment),
-                    "log": str(request.log),
-                    "device_dir": str(request.device_dir),
-                    "cpus": request.cpus,
+                    "key": one.global_rank,
+                    "env": dict(one.environment),
+                    "log": str(one.log),
+                    "device_dir": str(one.device_dir),
+                    "cpus": one.cpus,
                 }
-                for request in requests
+                for one in requests
             ]
             self._say({"fork": forks})
 
     def send(self) -> None:
-        """Send as much data as possible without blocking."""
         try:
             while self._outgoing:
                 del self._outgoing[: self._socket.send(self._outgoing)]
@@ -178,21 +176,21 @@ class ForkServer:
             self._outgoing.clear()
 
     def take(self) -> list[Answer]:
-        """Return all messages that have arrived since the last call."""
+        if not self._usable:
+            return self._refuse_rest()
         answers: list[Answer] = []
-        ended = self._receive() if self._usable else None
+        ended = self._receive()
         *lines, self._incoming = self._incoming.split(b"\n")
         try:
             for line in lines:
                 answers.append(self._read(bytes(line)))  # noqa: PERF401 - results before an exception are kept
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             ended = f"the fork server wrote a line that cannot be read: {error}"
-        refused = next((message for message in answers if isinstance(message, Unusable)), None)
-        if refused is not None:
-            return [message for message in answers if message is not refused] + self._end(refused)
-        if ended is not None:
-            return answers + self.give_up(ended)
-        return answers if self._usable else answers + self._refuse_rest()
+        for refused in answers:
+            if isinstance(refused, Unusable):
+                answers.remove(refused)
+                return answers + self._end(refused)
+        return answers if ended is None else answers + self.give_up(ended)
 
     def give_up(self, reason: str, *, died: bool = True) -> list[Answer]:
         """Kill the process. Return Unusable, and ForkFailed for each pending request.

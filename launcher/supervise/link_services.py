@@ -4,45 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from launcher.control.messages import ChunkAck, Message, TakeStacks
 from launcher.core.events import Trouble
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.file_upload import FileUpload
 from launcher.supervise.link import Link
-
-if TYPE_CHECKING:
-    from launcher.supervise.file_upload import FileUpload
-    from launcher.supervise.stack_collection import StackCollection
+from launcher.supervise.stack_collection import StackCollection
 
 
 class LinkServices:
     """The upload of files and the collection of stacks. Owns the link. Only `finish_upload` and `close` block."""
 
-    def __init__(self, link: Link, run_dir: RunDir, event_log: EventLog) -> None:
+    def __init__(
+        self, link: Link, run_dir: RunDir, event_log: EventLog, global_ranks: Sequence[int], *, follows_another: bool
+    ) -> None:
+        """Start to upload these ranks' files if the coordinator cannot see them. `follows_another`: see FileUpload."""
         self.link: Link | None = link  # None once the coordinator is lost
         self._run_dir = run_dir
         self._event_log = event_log
-        self._upload: FileUpload | None = None  # if the coordinator cannot see the files of ranks
-        self._survey: StackCollection | None = None  # after the first request for stacks
-
-    def begin(self, global_ranks: Sequence[int], *, follows_another: bool) -> None:
-        """Start to upload these ranks' files if the coordinator cannot see them. `follows_another`: see FileUpload."""
-        if self.link is not None and not self.link.shares_files:
-            from launcher.supervise.file_upload import FileUpload  # noqa: PLC0415 - few runs need it
-
-            self._upload = FileUpload(self._run_dir, global_ranks, self.link, follows_another=follows_another)
+        self._upload: FileUpload | None = None
+        if not link.shares_files:
+            self._upload = FileUpload(run_dir, global_ranks, link, follows_another=follows_another)
+        self._survey = StackCollection(run_dir, link.send)
 
     @property
     def next_action_s(self) -> list[float | None]:
-        """Seconds until each service has work to do; None if it has none."""
         return [part.timeout_s for part in (self.link, self._upload, self._survey) if part is not None]
 
     def step(self) -> None:
-        for part in (self._upload, self._survey):
-            if part is not None:
-                part.step()
+        if self._upload is not None:
+            self._upload.step()
+        self._survey.step()
 
     def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
         """Handle messages for the services and yield all others. `running` has pids by global rank."""
@@ -52,10 +46,6 @@ class LinkServices:
                 if self._upload.shares:
                     self._end_upload()
             elif isinstance(message, TakeStacks):
-                from launcher.supervise.stack_collection import StackCollection  # noqa: PLC0415 - for few runs
-
-                assert self.link is not None, "the request arrived on this link"
-                self._survey = self._survey or StackCollection(self._run_dir, self.link.send)
                 self._survey.begin(message, running)
             else:
                 yield message
@@ -79,8 +69,7 @@ class LinkServices:
                 self._event_log.record(Trouble(left))
 
     def close(self, unkillable: tuple[int, ...]) -> None:
-        if self._survey is not None:
-            self._survey.close()
+        self._survey.close()
         if self.link is not None:
             self.link.say_farewell(unkillable, self._event_log.lost)
 

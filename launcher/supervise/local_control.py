@@ -26,7 +26,7 @@ SERVER = 0  # the index of the only server
 class LocalControl:
     """The driver of a local run controller. It reports events of ranks and carries out the orders."""
 
-    reach_probes = None  # there are no other servers
+    reach_probes = services = None  # there are no other servers
 
     def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog) -> None:
         self._attempts = attempts
@@ -47,7 +47,6 @@ class LocalControl:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `listen` must be called; None if it need not be."""
         return None if self._exclusions is None else TURN_S
 
     def listen(self) -> None:

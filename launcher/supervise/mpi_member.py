@@ -51,9 +51,9 @@ def hand_over(
     for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))
     with _reach(name, time.monotonic() + patience_s) as connection:
-        if user_of(connection) != os.getuid():
+        if (user := user_of(connection)) != os.getuid():
             raise TlaunchError(
-                f"a process of another user (uid {user_of(connection)}) listens in place of this server's agent",
+                f"a process of another user (uid {user}) listens in place of this server's agent",
                 hint="find the owner of that process; nothing was sent to it",
             )
         line = line_of({"rank": global_rank, "environment": dict(environment)})
@@ -79,9 +79,8 @@ def _reach(name: bytes, deadline: float) -> socket.socket:
         except (ConnectionRefusedError, FileNotFoundError) as error:
             connection.close()
             if time.monotonic() > deadline:
-                raise TlaunchError(
-                    "no agent is listening on this server", hint="read the output of the lowest rank on this server"
-                ) from error
+                hint = "read the output of the lowest rank on this server"
+                raise TlaunchError("no agent is listening on this server", hint=hint) from error
             time.sleep(_RETRY_S)
         else:
             return connection

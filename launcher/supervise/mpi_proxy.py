@@ -69,8 +69,6 @@ MemberEvent = MemberJoined | MemberLeft | MemberRefused
 
 
 class _Caller:
-    """A connected process, and the data that it has sent so far."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.received = bytearray()
@@ -129,14 +127,12 @@ class MpiProxies:
 
     @property
     def missing(self) -> frozenset[int]:
-        """The global ranks of members that have not sent their identity."""
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
         """Return the environment that the engine gave the rank's member. PMI_FD has the descriptor in this process."""
         member = self._joined[global_rank]
-        changed = {DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {}
-        return {**member.environment, **changed}
+        return {**member.environment, **({DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {})}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
         """Return the descriptors that only this rank inherits, under the same numbers. Others close them on exec.
@@ -146,7 +142,6 @@ class MpiProxies:
         return tuple(self._joined[global_rank].descriptors[:1])
 
     def step(self) -> list[MemberEvent]:
-        """Return all events since the last call."""
         happened: list[MemberEvent] = []
         for number, _ in self._epoll.poll(0):
             if number == self._listener.fileno():

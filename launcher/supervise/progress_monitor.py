@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from launcher.core.events import Hung, Slow
-from launcher.core.heartbeat import Heartbeat, read_heartbeat
+from launcher.core.heartbeat import read_heartbeat
 from launcher.core.machine.proc import TICKS_PER_S, core_wait_s, stat, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
@@ -38,18 +37,8 @@ WORKS = 0.02  # CPU usage that counts as progress, in cores
 _Signature = tuple[int, int, int, int]
 
 
-class _Waits(NamedTuple):
-    """How long a rank's working process had waited for a core when it reported a step."""
-
-    pid: int
-    step: int
-    waited_s: float
-
-
 @dataclass
 class _Watched:
-    """The state of one rank in this attempt."""
-
     heartbeat: str  # paths, as strings for speed
     log: str
     signature: _Signature | None  # of the heartbeat file at the last read; initially that of an earlier attempt
@@ -61,7 +50,8 @@ class _Watched:
     progressed: bool = False  # True if there was progress since the last check
     hangs: bool = False  # True if reported as hung
     idle_s: float = 0.0
-    waits: _Waits | None = None  # at the last step with a busy time
+    # Of its working process at the last step with a busy time: pid, step, and how long it had waited for a core.
+    waits: tuple[int, int, float] | None = None
 
 
 class ProgressMonitor:
@@ -93,7 +83,6 @@ class ProgressMonitor:
         self._paused = False
 
     def started(self, global_rank: int, pid: int) -> None:
-        """Record that the rank runs as process `pid`."""
         if not self._living:
             self._looked_at = time.monotonic()
         self._ranks[global_rank].pid = pid
@@ -170,15 +159,13 @@ class ProgressMonitor:
             watched.signature = signature
             watched.has_beaten = watched.progressed = True
             heartbeat = read_heartbeat(Path(watched.heartbeat))
-            step = heartbeat.beat.step if heartbeat else None
-            if heartbeat is None or step is None:
+            if heartbeat is None or (step := heartbeat.beat.step) is None:
                 continue
             watched.step = step
             watched.highest = step if watched.highest is None else max(step, watched.highest)
             if heartbeat.beat.busy_s is not None and watched.pid is not None:
-                self._slowness.note(
-                    global_rank, step, heartbeat.beat.busy_s, _core_wait_of_step(watched, watched.pid, heartbeat, step)
-                )
+                core_wait_s = _core_wait_of_step(watched, watched.pid, heartbeat.pid, step)
+                self._slowness.note(global_rank, step, heartbeat.beat.busy_s, core_wait_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
         """Check logs and CPU time of ranks that have not reported a step yet."""
@@ -203,32 +190,28 @@ class ProgressMonitor:
         timeout_s = self._hang_timeout_s
         if timeout_s is None:
             return []
-        hung = {
-            global_rank: watched
-            for global_rank, watched in living.items()
-            if watched.idle_s >= STANDS_STILL * timeout_s and not watched.hangs
-        }
-        if max((watched.idle_s for watched in hung.values()), default=0.0) < timeout_s + self._interval_s:
+        hung = {rank: one for rank, one in living.items() if one.idle_s >= STANDS_STILL * timeout_s and not one.hangs}
+        longest_s = max((one.idle_s for one in hung.values()), default=0.0)
+        if longest_s < timeout_s + self._interval_s:
             return []
-        for watched in hung.values():
-            watched.hangs = True
-        return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
+        for one in hung.values():
+            one.hangs = True
+        return [Hung(tuple(sorted(hung)), longest_s)]
 
 
-def _core_wait_of_step(watched: _Watched, rank_pid: int, heartbeat: Heartbeat, step: int) -> float:
+def _core_wait_of_step(watched: _Watched, rank_pid: int, beating_pid: int | None, step: int) -> float:
     """Return a rank's wait for a core in seconds per step, since its last known step; 0 if unknown.
 
     Uses the process that writes the heartbeat if it is in the rank's session. Otherwise uses the rank's own process
     `rank_pid`, which may be a shell that only waits.
     """
-    pid = heartbeat.pid
-    found = None if pid is None or pid == rank_pid else stat(pid)
+    found = None if beating_pid is None or beating_pid == rank_pid else stat(beating_pid)
     worker = rank_pid if found is None or found.session != rank_pid else found.pid
     waited_s = core_wait_s(worker)
-    before, watched.waits = watched.waits, None if waited_s is None else _Waits(worker, step, waited_s)
-    if before is None or waited_s is None or before.pid != worker or step <= before.step:
+    before, watched.waits = watched.waits, None if waited_s is None else (worker, step, waited_s)
+    if before is None or waited_s is None or before[0] != worker or step <= before[1]:
         return 0.0
-    return max(0.0, waited_s - before.waited_s) / (step - before.step)
+    return max(0.0, waited_s - before[2]) / (step - before[1])
 
 
 def _signature(path: str) -> _Signature | None:

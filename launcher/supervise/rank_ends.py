@@ -65,7 +65,6 @@ class ExitOrder:
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def watch(self, pid: int) -> None:
-        """Watch the child `pid`, which has not been reaped."""
         if self._epoll is None:
             return
         try:
@@ -105,7 +104,7 @@ class ExitOrder:
             self._epoll = None
 
     def collect(self) -> list[int]:
-        """Return the pids that have exited since the last call, in order. Includes including reaped ones."""
+        """Return the pids that have exited since the last call, in order. Includes reaped ones."""
         found: list[int] = []
         if self._epoll is None or not self._pids:
             return found
@@ -127,12 +126,6 @@ class _Mount:
     point: Path
 
 
-@frozen
-class _Noted:
-    groups: tuple[Path, ...]  # that contain this process, the innermost first
-    total: int | None  # OOM kills on the machine before it started
-
-
 class OomWatch:
     """A detector of OOM kills, which compares counters to their values at the ranks' start. Never blocks or raises."""
 
@@ -140,7 +133,8 @@ class OomWatch:
         self._proc = proc
         self._mounts = _memory_mounts(proc)
         self._log = _KernelLog(proc, kernel_log, self._total())
-        self._noted: dict[int, _Noted] = {}
+        # By pid: the groups that contain it, the innermost first, and OOM kills on the machine before it started.
+        self._noted: dict[int, tuple[tuple[Path, ...], int | None]] = {}
         self._ascribed: dict[Path, int] = {}  # by group: earlier kills plus attributed ones
         self._killed: set[int] = set()
 
@@ -151,7 +145,7 @@ class OomWatch:
         for group in groups:
             if group not in self._ascribed and (count := _count(group)) is not None:
                 self._ascribed[group] = count
-        self._noted[pid] = _Noted(groups, self._total())
+        self._noted[pid] = groups, self._total()
 
     def killed(self, pid: int) -> bool | None:
         """Return True if the out-of-memory killer killed `pid`, which died of SIGKILL; None if that is unknown.
@@ -160,10 +154,11 @@ class OomWatch:
         """
         if pid in self._killed:
             return True
-        noted, total = self._noted.get(pid) or _Noted((), None), self._total()
-        if not _perhaps(pid) or (total is not None and total == noted.total):
+        noted_groups, noted_total = self._noted.get(pid, ((), None))
+        total = self._total()
+        if not _perhaps(pid) or (total is not None and total == noted_total):
             return False
-        groups = tuple(self._groups(pid)) or noted.groups
+        groups = tuple(self._groups(pid)) or noted_groups
         named = pid in self._log.killed()
         if not named and self._log.is_complete(total):
             return False
@@ -188,12 +183,10 @@ class OomWatch:
     def _groups(self, pid: int) -> Iterator[Path]:
         """Yield the counters for `pid`; none if it is gone, or dead in a version 1 group."""
         lines = _lines(self._proc / str(pid) / "cgroup")
+        found = stat(pid) if self._proc == PROC else None
         for mount in self._mounts:
-            if mount.version == "v1":
-                found = stat(pid) if self._proc == PROC else None
-                if found is None or not found.living:
-                    continue
-            yield from _counters(mount, lines)
+            if mount.version == "v2" or (found is not None and found.living):
+                yield from _counters(mount, lines)
 
     def _total(self) -> int | None:
         return _count(self._proc / "vmstat")
@@ -214,16 +207,16 @@ class _KernelLog:
                 self._whole = True
 
     def killed(self) -> set[int]:
-        """Return the pids of all kills so far."""
-        for _ in range(_MAX_RECORDS if self._descriptor is not None else 0):
-            assert self._descriptor is not None
+        if self._descriptor is None:
+            return self._pids
+        for _ in range(_MAX_RECORDS):
             try:
                 record = os.read(self._descriptor, _RECORD_BYTES)
             except OSError as error:
                 self._whole = self._whole and error.errno == errno.EAGAIN
-                if error.errno != errno.EPIPE:
-                    break
-                continue  # records were overwritten; the next read continues after them
+                if error.errno == errno.EPIPE:
+                    continue  # records were overwritten; the next read continues after them
+                break
             if not record:
                 break
             self._pids.update(int(found["pid"]) for found in _KILLED.finditer(record))
@@ -265,19 +258,17 @@ def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:
 
     In version 2 a group also counts the kills of groups below, so the counters of all groups above follow.
     """
-    fields = (line.split(":", 2) for line in lines)
-    paths = (
-        path
-        for number, controllers, path in fields
-        if (number == "0" if mount.version == "v2" else "memory" in controllers.split(","))
-    )
-    path = next(paths, None)
-    inside = ".." if path is None else os.path.relpath(path, mount.root)
+    is_v2, inside = mount.version == "v2", ".."
+    for number, controllers, path in (line.split(":", 2) for line in lines):
+        is_wanted = number == "0" if is_v2 else "memory" in controllers.split(",")
+        if is_wanted:
+            inside = os.path.relpath(path, mount.root)
+            break
     if inside.startswith(".."):
         return
     directory = mount.point / inside
     above = [parent for parent in directory.parents if mount.point in {parent, *parent.parents}]
-    for group in [directory, *(above if mount.version == "v2" else [])]:
+    for group in [directory, *(above if is_v2 else [])]:
         if (counter := group / _COUNTERS[mount.version]).exists():
             yield counter
 

@@ -15,10 +15,10 @@ from launcher.core.records import RankSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import RankExit
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.fork_server import ForkFailed, ForkResult
+from launcher.supervise.fork_server import ForkFailed, ForkResult, StartRequest
 from launcher.supervise.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, begin_log, overlaid, write_environment
-from launcher.supervise.spawner import Spawner, StartRequest
+from launcher.supervise.spawner import Spawner
 
 
 class RankGroup:
@@ -52,10 +52,8 @@ class RankGroup:
         self.oom_killed: set[int] = set()  # global ranks
         self.forwarded: set[int] = set()  # signals that were forwarded to every rank
         self.meets_scheduler = env.MS_SCHED_PORT in variables
-        wanted = [StartRequest(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
-        self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
-        for one in wanted:
-            self._prepare_files(one)
+        wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
+        self.open_mpi = {one.global_rank for one in wanted if may_use_open_mpi(one.environment)}
         spawner.ask(wanted)
 
     def fileno(self) -> int:
@@ -69,7 +67,6 @@ class RankGroup:
 
     @property
     def running(self) -> dict[int, int]:
-        """The pids of running ranks, by global rank."""
         return {global_rank: pid for pid, (global_rank, _) in self._running.items()}
 
     @property
@@ -126,16 +123,19 @@ class RankGroup:
 
     # --- one rank ---
 
-    def _prepare_files(self, wanted: StartRequest) -> None:
-        global_rank = wanted.rank.global_rank
-        path = self.run_dir.env_log(global_rank)
+    def _wanted(self, rank: RankSpec, environment: Mapping[str, str]) -> StartRequest:
+        run_dir, number = self.run_dir, rank.global_rank
+        path = run_dir.env_log(number)
         try:
-            write_environment(path, wanted.environment)
+            write_environment(path, environment)
         except OSError as error:  # start the rank anyway
             self.event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
-        for stale in (self.run_dir.heartbeat(global_rank), self.run_dir.failure(global_rank)):
+        for stale in (run_dir.heartbeat(number), run_dir.failure(number)):
             with suppress(OSError):
                 stale.unlink()
+        return StartRequest(
+            number, rank.argv, environment, run_dir.train_log(number), run_dir.device(number), rank.cpus
+        )
 
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
         ended = self._unclaimed.pop(pid, None)

@@ -26,6 +26,7 @@ from launcher.core.codec import encode
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
 from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
@@ -48,17 +49,19 @@ class RemoteControl:
         spec: RunSpec,
         attempts: Attempts,
         *,
-        services: LinkServices,
+        link: Link,
+        run_dir: RunDir,
         event_log: EventLog,
         server_index: int,
         first: BeginAttempt,
     ) -> None:
         self._spec = spec
         self._attempts = attempts
-        self._services = services
         self._event_log = event_log
         self._server_index = server_index
         self._first = first
+        global_ranks = [rank.global_rank for rank in attempts.share.ranks]
+        self.services = LinkServices(link, run_dir, event_log, global_ranks, follows_another=first.number > 0)
         self._reported = False  # True if the evidence of this attempt was reported
         self._waits = False  # True if all processes of the last attempt on this server have ended
         self._finish: Finish | None = None  # the coordinator's last message
@@ -69,16 +72,15 @@ class RemoteControl:
 
     @property
     def _link(self) -> Link | None:
-        return self._services.link
+        return self.services.link
 
     # --- orders of the coordinator ---
 
     def listen(self) -> None:
-        """Carry out pending orders of the coordinator, and check if it is lost."""
-        self._services.step()
-        for message in self._services.hear(self._attempts.rank_group.running):
+        self.services.step()
+        for message in self.services.hear(self._attempts.rank_group.running):
             self._hear(message)
-        if self._services.lose():
+        if self.services.lose():
             if self._waits:
                 self._finish = Finish(Cause.COORDINATOR_LOST, EXIT_FAILURE)
             else:
@@ -160,7 +162,6 @@ class RemoteControl:
 
     @property
     def exit_code(self) -> int:
-        """The run's exit code, as far as this server knows it."""
         return self._finish.exit_code if self._finish else EXIT_FAILURE
 
     # --- evidence ---

@@ -90,7 +90,6 @@ class Scheduler:
 
     @property
     def is_ending(self) -> bool:
-        """True if the scheduler was killed but has not exited yet."""
         return self._killed and self._pid is not None
 
     def start(
@@ -129,10 +128,9 @@ class Scheduler:
             return False
         pid, self._pid = self._pid, None
         status = statuses[pid]
-        if self._killed:
-            return False
-        if status == 0:  # as far as it knows, all ranks have left it
+        if status == 0 and not self._killed:  # as far as it knows, all ranks have left it
             self._event_log.record(SchedulerEnded(pid, status))
+        if status == 0 or self._killed:
             return False
         self._fail(status, self._complaints.reason_of(pid) if self._complaints else None, pid)
         return True
@@ -151,20 +149,18 @@ class Scheduler:
         return time.monotonic() >= self._began_s + self._lived_s + patience_s(self._lived_s)
 
     def failure(self) -> SchedulerFailure | None:
-        """Return the scheduler's failure with evidence from its log; None if it has not failed."""
         if self._ended is None:
             return None
         from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as load_collector
 
-        ended = self._ended
         return read_scheduler_failure(
-            ended.status,
+            self._ended.status,
             self._ended_ns,
             self._log,
             self._log_offset,
             lived_s=self._lived_s,
             is_command=self._is_command,
-            reason=ended.reason,
+            reason=self._ended.reason,
         )
 
     def pause(self, *, pauses: bool) -> None:

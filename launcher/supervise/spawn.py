@@ -56,8 +56,6 @@ def _prctl(option: int, value: int) -> None:
 
 @frozen
 class Program:
-    """A program to start, with its environment, log and limits."""
-
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     cwd: Path
@@ -122,7 +120,6 @@ def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) ->
 
 
 def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the variables that have the same value in all `environments`."""
     first = environments[0] if environments else {}
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in environments)}
 

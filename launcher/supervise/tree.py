@@ -26,22 +26,11 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 _FORGOTTEN_AFTER_S = 60.0  # younger groups may be in use by an agent in a container that is not visible
 
 
-class _Bystanders:
-    """Descendants of this process from before the run (`sh -c 'other & exec tlaunch'`), and their child processes.
-
-    Their orphans become children of this process, as do orphans of the run. The session distinguishes them: the agent
-    starts in a new session, and no process can join an existing one.
-    """
-
-    def __init__(self) -> None:
-        self.processes: set[tuple[int, int]] = set()
-        self.sessions: set[int] = set()
-
-    def __contains__(self, process: Stat) -> bool:
-        return (process.pid, process.started) in self.processes or process.session in self.sessions
-
-
-_bystanders = _Bystanders()  # per process, like the subreaper setting
+# Descendants of this process from before the run (`sh -c 'other & exec tlaunch'`), by pid and start time, and their
+# sessions. Their orphans become children of this process, as do orphans of the run. The session distinguishes them: the
+# agent starts in a new session, and no process can join an existing one. Per process, like the subreaper setting.
+_bystanders: set[tuple[int, int]] = set()
+_sessions: set[int] = set()
 
 
 def spare_bystanders() -> None:
@@ -49,14 +38,16 @@ def spare_bystanders() -> None:
 
     Call it before the agent is forked.
     """
+    forget_bystanders()
     before = _below()
-    _bystanders.processes = {(process.pid, process.started) for process in before}
-    _bystanders.sessions = {os.getsid(0), *(process.session for process in before)}
+    _bystanders.update((process.pid, process.started) for process in before)
+    _sessions.update((os.getsid(0), *(process.session for process in before)))
 
 
 def forget_bystanders() -> None:
     """Forget the launcher's bystanders in an agent. They are not below the agent, and their pids may be reused."""
-    _bystanders.processes, _bystanders.sessions = set(), set()
+    _bystanders.clear()
+    _sessions.clear()
 
 
 class NothingLeft(Exception):  # noqa: N818 - signals the end of a loop, not an error
@@ -90,7 +81,7 @@ def something_left() -> bool:
             pass
     except NothingLeft:
         return False
-    return not PROC.is_dir() or bool(_below(_bystanders))
+    return not PROC.is_dir() or bool(_below())
 
 
 def descendants(spared: Collection[int] = ()) -> list[int]:
@@ -98,10 +89,10 @@ def descendants(spared: Collection[int] = ()) -> list[int]:
 
     Empty without /proc.
     """
-    return [process.pid for process in _below(_bystanders, spared) if process.living]
+    return [process.pid for process in _below(spared) if process.living]
 
 
-def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) -> list[Stat]:
+def _below(spared: Collection[int] = ()) -> list[Stat]:
     """Return all processes below this one, including zombies, except excluded processes and those below them."""
     try:  # Usually there is no child before a run, and a scan of all processes takes time on a large server.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -109,7 +100,8 @@ def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) 
         return []
     children: dict[int, list[Stat]] = {}
     for process in every_process():
-        if process.pid not in spared and (bystanders is None or process not in bystanders):
+        is_bystander = (process.pid, process.started) in _bystanders or process.session in _sessions
+        if not is_bystander and process.pid not in spared:
             children.setdefault(process.parent, []).append(process)
     found = children.pop(os.getpid(), [])
     for process in found:  # grows during the loop
@@ -186,7 +178,6 @@ class Ending:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `step` must be called; None before the start."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.program.program_command import parse_python
-from launcher.supervise.fork_server import ForkRequest, ForkResult, ForkServer, Ready, bootstrap_argv
+from launcher.supervise.fork_server import ForkResult, ForkServer, Ready, StartRequest, bootstrap_argv
 
 PATIENCE_S = 240  # torch may be imported meanwhile
 
@@ -69,7 +69,9 @@ class Ways:
 
     def request(self, rank=0, env=None, **fields):
         device_dir = self._fresh("forked")
-        return ForkRequest(rank, environment(env), fields.pop("log", device_dir / "train.log"), device_dir, **fields)
+        return StartRequest(
+            rank, (), environment(env), fields.pop("log", device_dir / "train.log"), device_dir, **fields
+        )
 
     def fork(self, fork_server, requests):
         fork_server.fork(requests)

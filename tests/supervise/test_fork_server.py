@@ -10,10 +10,10 @@ import pytest
 from launcher.program.program_command import PythonCommand, parse_python
 from launcher.supervise.fork_server import (
     ForkFailed,
-    ForkRequest,
     ForkResult,
     ForkServer,
     Ready,
+    StartRequest,
     Unusable,
     bootstrap_argv,
 )
@@ -75,7 +75,7 @@ def requests(tmp_path, count, **more):
     for rank in range(count):
         device = tmp_path / f"device{rank}"
         device.mkdir(exist_ok=True)
-        made.append(ForkRequest(rank, {**os.environ, **more}, device / "train.log", device))
+        made.append(StartRequest(rank, (), {**os.environ, **more}, device / "train.log", device))
     return made
 
 

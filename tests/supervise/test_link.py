@@ -126,7 +126,7 @@ def test_the_connection_to_a_lost_coordinator_is_closed(pair, tmp_path):
     """A coordinator that was only suspended learns at once that it was given up, whoever else keeps the link."""
     link, other = pair(silence_s=0.2)
     event_log = EventLog(tmp_path / "events.jsonl", 0)
-    services = LinkServices(link, RunDir(tmp_path), event_log)
+    services = LinkServices(link, RunDir(tmp_path), event_log, (), follows_another=False)
     wait_until(lambda: list(services.hear({})) or services.lose(), "the loss")
     with pytest.raises(ChannelClosedError):
         next(other.wait_for(time.monotonic() + PATIENCE_S))

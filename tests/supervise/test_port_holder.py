@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launcher.supervise.port_holder import command_of, holder_of, reason_of
+from launcher.supervise.port import command_of, holder_of, reason_of
 
 IN_USE = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 

@@ -13,10 +13,11 @@ from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervisio
 from launcher.core.run_dir import RunDir
 from launcher.supervise.attempt_monitor import AttemptMonitor
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.fork_server import StartRequest
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler
-from launcher.supervise.spawner import Spawner, StartRequest
+from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
 from tests.conftest import file_size_limit
 
@@ -109,13 +110,14 @@ def test_a_rank_whose_pid_has_not_been_read_yet_gets_a_forwarded_signal(make, tm
         assert reap(rank_group.running[0]) == 3
 
 
-def test_an_attempt_in_another_environment_is_preloaded_anew(make, wait_until, reap):
+def test_an_attempt_in_another_environment_is_preloaded_anew(make, tmp_path, wait_until, reap):
     """An elastic run's attempt on fewer devices has other numbers of threads, which imports read only once."""
     rank = replace(RANK, argv=(sys.executable, "-c", "pass"), env={"OMP_NUM_THREADS": "1"})
     _, spawner = make(0, rank, os.environ, preload=("json",))
     before = spawner.preloading.pid
     [first] = wait_until(spawner.take, "the rank of the first attempt")
-    spawner.ask([StartRequest(rank, {**os.environ, "OMP_NUM_THREADS": "2"})])
+    device = tmp_path / "device0"
+    spawner.ask([StartRequest(0, rank.argv, {**os.environ, "OMP_NUM_THREADS": "2"}, device / "train.log", device)])
     [second] = wait_until(spawner.take, "the rank of the second attempt")
     server = spawner.preloading.pid
     assert server != before

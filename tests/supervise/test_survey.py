@@ -5,9 +5,10 @@ from contextlib import closing
 import pytest
 
 from launcher.control.messages import TakeStacks
+from launcher.core.codec import decode
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
-from launcher.supervise.stack_collection import StackCollection, answer_from
+from launcher.supervise.stack_collection import StackCollection, SurveyAnswer
 from tests.conftest import wait_until
 
 
@@ -24,7 +25,7 @@ def survey(tmp_path, sent):
 
 def answers(survey, sent, count):
     wait_until(lambda: (survey.step(), len(sent) >= count)[-1], "the answers")
-    return {told.number: answer_from(told.content) for told in sent}
+    return {told.number: decode(SurveyAnswer, told.content) for told in sent}
 
 
 def test_two_questions_at_once_are_both_answered(tmp_path, ranks, survey, sent):
@@ -64,6 +65,6 @@ def test_a_failure_is_answered_too_and_once(survey, sent, monkeypatch, broken, t
     survey.step()
     survey.step()
     (told,) = sent
-    answer = answer_from(told.content)
+    answer = decode(SurveyAnswer, told.content)
     assert (told.number, answer.ranks) == (1, ())
     assert trouble in answer.trouble if trouble else not answer.trouble

@@ -82,7 +82,6 @@ def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None
 
 
 def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the error of a command, from its captured output or the last traceback above in the log."""
     _, is_captured, captured = (traceback or "").rpartition(CAPTURED)
     status = _STATUS.search(message)
     if status is None:  # a signal ended it

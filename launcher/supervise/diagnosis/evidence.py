@@ -143,7 +143,6 @@ def summarize(evidence: RankEvidence) -> FailureSummary:
 
 
 def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary:
-    """Summarize a failure from the last traceback in the log."""
     failure, status = evidence.failure, _status(evidence)
     found = _of_exception(evidence, logged.type, logged.message, logged.where, logged.text)
     if failure is not None and failure.type == logged.type:  # the program exited while handling it

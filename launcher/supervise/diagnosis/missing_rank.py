@@ -73,7 +73,6 @@ def leaves(rank: RankEvidence) -> bool:
 
 
 def joins(stack: RankStack | None) -> bool:
-    """Return True if a rank is joining the process group."""
     return stack is not None and stack.doing.startswith(_JOINING)
 
 
@@ -195,7 +194,6 @@ class _Rules:
         ]
 
     def silent(self) -> list[MissingRank]:
-        """Return the living rank without a Python stack, while all others wait."""
         if self._waiting != len(self._evidence) - 1:
             return []
         return [
@@ -205,7 +203,6 @@ class _Rules:
         ]
 
     def lagging(self) -> list[MissingRank]:
-        """Return the living ranks that have completed fewer steps than others."""
         ahead = max((rank.step for rank in self._evidence if rank.step is not None), default=0)
         others = f"while others are at step {ahead}"
         return [

@@ -148,8 +148,6 @@ def _clause(group: StackGroup, *, is_all: bool) -> str:
 
 
 class _Question:
-    """A request for the stack of one rank."""
-
     def __init__(self, target: Target, sources: Sources) -> None:
         self._sources = sources
         self._pid = target.pid

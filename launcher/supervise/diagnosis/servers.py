@@ -167,18 +167,16 @@ class Loss:
 
 @frozen
 class LossEffect:
-    """The effect of lost servers on a verdict."""
-
     loss: Loss | None  # the loss to blame; None: the verdict is unchanged
     confidence: Confidence
     why: str = ""  # reason for a lower confidence
     together: tuple[Loss, ...] = ()  # other losses at about the same time
 
 
-def has_own_fault(summaries: Sequence[FailureSummary]) -> bool:
-    """Return True if a rank is known to have failed by itself."""
+def own_fault(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
+    """Return the cause if a rank is known to have failed by itself."""
     cause = first_by_itself(summaries)
-    return cause is not None and not is_doubtful(cause)
+    return None if cause is None or is_doubtful(cause) else cause
 
 
 def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> LossEffect:
@@ -191,8 +189,7 @@ def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_
         names = verdict.culprit is not None and verdict.confidence is not Confidence.UNSURE
         return LossEffect(None, verdict.confidence) if names else LossEffect(losses[0], Confidence.LIKELY)
     summaries = summaries_of(evidence.ranks)
-    cause = first_by_itself(summaries)
-    if cause is not None and not is_doubtful(cause):
+    if cause := own_fault(summaries):
         return _loss_with_own_fault(verdict, cause, summaries, silent)
     return _loss_with_missing_rank(verdict, evidence, summaries, silent, stalled_ns)
 
@@ -218,7 +215,6 @@ def _loss_with_missing_rank(
     silent: Sequence[Loss],
     stalled_ns: int | None,
 ) -> LossEffect:
-    """Decide between a loss and a missing rank, if no rank failed by itself."""
     since_ns = min(loss.since_ns for loss in silent)
     missed_ns = [one.latest_ns for one in summaries] + ([] if stalled_ns is None else [stalled_ns])
     doubt = ""

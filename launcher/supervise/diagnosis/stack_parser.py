@@ -101,8 +101,6 @@ class Dump:
 
 @frozen
 class RankStack:
-    """The stack of one rank at the time of the request."""
-
     state: State
     doing: str  # "in all_reduce, called at train.py:40 in step", "at data.py:88 in load: time.sleep(30)"
     place: str = ""  # the innermost frame in the user's code: "data.py:88 in load"; empty without Python frames
