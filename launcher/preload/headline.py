@@ -36,8 +36,10 @@ class Headline:
         what = _what(fields, os.path.join(self._device_dir, _LOG))
         rank = device.removeprefix("device")
         hint = f"`tlaunch why {self._run}` shows more, `tlaunch logs {self._run} --rank {rank}` its log"
-        lines = (f"error: rank {rank}: {what}", f"hint: {hint}")
-        text = "".join(f"{_escaped(line)}\n" for line in lines).encode()
+        lines = f"error: rank {rank}: {what}", f"hint: {hint}"
+        # Without terminal control characters.
+        shown = ("".join(one if one.isprintable() else ascii(one)[1:-1] for one in line) for line in lines)
+        text = "".join(f"{line}\n" for line in shown).encode()
         if _is_first(os.path.join(run_dir, FILE), text) and self._is_open():
             os.write(self._descriptor, text)
 
@@ -68,13 +70,7 @@ def _is_first(path: str, text: bytes) -> bool:
     return True
 
 
-def _escaped(line: str) -> str:
-    """Return a line without terminal control characters."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-
-
 def _what(fields: dict[str, Any], log: str) -> str:
-    """Return the exception, or the exit code with the last output, and the place."""
     message = fields["message"].strip().partition("\n")[0]
     if fields["kind"] == "exception":
         what = f"{fields['type']}: {message}" if message else fields["type"]
@@ -105,7 +101,6 @@ def _word(text: str) -> str:
 
 
 def _last_line(log: str) -> str:
-    """Return the last line of a log that contains a word."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))

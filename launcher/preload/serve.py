@@ -17,12 +17,12 @@ import gc
 import os
 import sys
 import time
+from _json import make_scanner
 
 from . import failure
 from .ending import Ending
 from .fork_safety import why_unsafe
 from .frames import message, without_secrets
-from .protocol import Connection
 from .run_main import Program, note_imports, prepare, process_name, rename_process, renew_main, show_command_line
 
 TYPE_CHECKING = False
@@ -58,18 +58,62 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> tuple[Program, Ending]:
         connection.send(refusal)
         os._exit(0)
     connection.send({"ready": True, "seconds": time.perf_counter() - began})
-    _serve_requests(connection, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
+    _settle(_serve_requests(connection), connection, first["agent_pid"])
+    show_command_line(fields["shown_argv"])
+    rename_process(former_name)
     renew_main(program, born_with)
     ending.begin()
     return program, ending
 
 
-class _Shown:
-    """The name and command that `ps` shows for a rank."""
+class _Rules:
+    """The settings that `json`'s C scanner expects."""
 
-    def __init__(self, name: str, argv: list[str]) -> None:
-        self.name = name
-        self.argv = argv
+    strict = False
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = float
+
+    def __init__(self) -> None:
+        self.memo: dict[str, str] = {}
+
+
+class Connection:
+    """The socket to the agent, shared by forked processes.
+
+    A message is a JSON object on one line. Each line is one write, so lines are never mixed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._received = b""
+
+    def receive(self) -> Any:
+        """Wait for the next message and return it; None if the connection is closed."""
+        while b"\n" not in self._received:
+            try:
+                chunk = os.read(self._descriptor, 1 << 20)
+            except OSError:
+                return None
+            if not chunk:
+                return None
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        scan: Any = make_scanner(_Rules())  # type: ignore[arg-type]
+        return scan(os.fsdecode(line), 0)[0]
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send a message; return False if the agent no longer listens."""
+        try:
+            os.write(self._descriptor, failure.to_json(message).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def _die_with(parent_pid: int) -> None:
@@ -116,8 +160,8 @@ def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
     return None
 
 
-def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> None:
-    """Fork ranks whenever the agent asks; return in each rank once it can run its program."""
+def _serve_requests(connection: Connection) -> _Rank:
+    """Fork ranks whenever the agent asks; return in each rank."""
     while True:
         message = connection.receive()
         if message is None:
@@ -135,8 +179,7 @@ def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> No
                 connection.send({"key": request["key"], "error": f"cannot fork a process: {error.strerror}"})
             continue
         if middle == 0:
-            _settle(_fork_ranks(connection, requests), connection, agent_pid, shown)
-            return
+            return _fork_ranks(connection, requests)
         _, status = os.waitpid(middle, 0)
         if status:
             connection.send({"failed": f"the process that forks ranks ended with wait status {status}"})
@@ -171,7 +214,7 @@ class _Rank:
         self.middle_pid = middle_pid
 
 
-def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) -> None:
+def _settle(rank: _Rank, connection: Connection, agent_pid: int) -> None:
     """Set up the rank's process, and return when its program can start. On an error, report it and exit with 126."""
     request = rank.request
     try:
@@ -192,8 +235,6 @@ def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) 
         _draw_again()
         _refresh_notes()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-        show_command_line(shown.argv)
-        rename_process(shown.name)
     except OSError as error:
         about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
         _give_up(connection, request["key"], about + str(error.strerror))

@@ -292,7 +292,7 @@ def _begin(arrivals: Path) -> int:
     return 0
 
 
-def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path] | None = None) -> Iterator[str]:
+def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path]) -> Iterator[str]:
     """Yield a warning for each exception at the end of a log, with the ranks that exited with 0 after it.
 
     `python train.py | tee log` and `python train.py || true` exit with 0 even if the program fails. `logs` has each
@@ -301,7 +301,7 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
     """
     ranks_of: dict[str, list[int]] = {}
     for global_rank, (log, offset) in logs.items():
-        for words in _last_words(log, offset, (programs or {}).get(global_rank)):
+        if words := _last_words(log, offset, programs.get(global_rank)):
             ranks_of.setdefault(words, []).append(global_rank)
     for words, ranks in ranks_of.items():
         who, whose = ("rank", "its log ends") if len(ranks) == 1 else ("ranks", "their logs end")
@@ -309,22 +309,21 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
         yield f"{who} {ranges(ranks)} exited with 0, but {whose} with a traceback: {words}; log in {first}"
 
 
-def _last_words(log: Path, offset: int, program: Path | None) -> Iterable[str]:
-    """Return the exception in the traceback at the end of a log; empty if there is none or it was handled."""
-    try:
+def _last_words(log: Path, offset: int, program: Path | None) -> str | None:
+    """Return the exception in the traceback at the end of a log; None if there is none or it was handled."""
+    end = b""
+    with suppress(OSError):
         end = tail(log, offset, LAST_BYTES)
-    except OSError:
-        return ()
     if _HEADER not in end:
-        return ()
+        return None
     from launcher.logs.tracebacks import frames_in, may_be_uncaught, traceback_in  # noqa: PLC0415 - few logs end so
 
     found = traceback_in(end)
     if found is None or found.lines_after or not may_be_uncaught(found):
-        return ()
+        return None
     frames = frames_in(found.text)
     if program is not None and found.thread is None and frames and Path(frames[0][0]) == program:
-        return ()
+        return None
     first_line = found.message.partition("\n")[0]
     what = masked_text(f"{found.type}: {first_line}" if first_line else found.type)
-    return (f"{what}, at {found.where}" if found.where else what,)
+    return f"{what}, at {found.where}" if found.where else what

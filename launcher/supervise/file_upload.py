@@ -40,9 +40,8 @@ REWRITTEN: Mapping[str, Callable[[RunDir, int], Path]] = {
     "env.log": RunDir.env_log,
     "strategy": RunDir.strategy_of,
 }
-OF_ALL_RANKS = frozenset(
-    {"metrics.jsonl", "scheduler.log"}
-)  # one for all ranks: sent as a file of the server's lowest rank
+# One for all ranks: sent as a file of the server's lowest rank.
+OF_ALL_RANKS = frozenset({"metrics.jsonl", "scheduler.log"})
 
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10  # in flight at the same time
@@ -97,11 +96,8 @@ class FileUpload:
         earned_bytes = (now - self._allowed_at) * RATE_BYTES_PER_S
         self._allowed_bytes, self._allowed_at = min(BURST_BYTES, self._allowed_bytes + earned_bytes), now
         for _ in range(len(self._turns)):
-            if (
-                self.shares
-                or self._under_way_bytes >= WINDOW_BYTES
-                or (self._allowed_bytes < 0 and not self._finishing)
-            ):
+            is_too_fast = self._allowed_bytes < 0 and not self._finishing
+            if self.shares or is_too_fast or self._under_way_bytes >= WINDOW_BYTES:
                 return
             self._turns.rotate(-1)
             file = self._turns[-1]
@@ -172,10 +168,8 @@ class FileUpload:
         except OSError:  # not readable now, perhaps later
             message, size_bytes = None, 0
         if message is None:
-            file.due = _next_tick(now, file.every_s)
             file.finished = self._finishing
-            if self._finishing:
-                file.due = float("inf")
+            file.due = float("inf") if self._finishing else _next_tick(now, file.every_s)
             return
         file.awaits, file.under_way_bytes = True, size_bytes
         self._under_way_bytes += size_bytes
@@ -184,12 +178,11 @@ class FileUpload:
 
     def _hears_end(self) -> bool:
         """Process acknowledgements. Return True if the coordinator requests to stop at once."""
-        impatient = False
-        for message in self._link.take():
+        messages = self._link.take()
+        for message in messages:
             if isinstance(message, ChunkAck):
                 self.take(message)
-            impatient = impatient or (isinstance(message, ForwardSignal) and message.number == signal.SIGQUIT)
-        return impatient
+        return any(isinstance(message, ForwardSignal) and message.number == signal.SIGQUIT for message in messages)
 
 
 class _File(ABC):
@@ -206,11 +199,7 @@ class _File(ABC):
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
-        """Return the next message to send, or None, and its size in bytes.
-
-        Raises:
-            OSError: the file is not readable.
-        """
+        """Return the next message to send, or None, and its size in bytes. Raise OSError if the file is not readable."""
 
     @abstractmethod
     def answered(self, kept: ChunkAck) -> None: ...

@@ -84,11 +84,7 @@ def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int
 
 
 class ForkServer:
-    """A running fork server. Nothing blocks, except that `__init__` forks.
-
-    Raises (`__init__`):
-        OSError: the process cannot be created.
-    """
+    """A running fork server. Nothing blocks, except that `__init__` forks, or raises OSError if it cannot."""
 
     def __init__(
         self,
@@ -243,10 +239,10 @@ class ForkServer:
     def _read(self, line: bytes) -> Answer:
         fields = json.loads(line)
         if "key" in fields:
-            global_rank = int(fields["key"])
-            failed = ForkFailed(global_rank, str(fields["error"])) if "error" in fields else None
-            answer = failed or ForkResult(global_rank, int(fields["pid"]))
-            self._asked.pop(global_rank, None)
+            rank = int(fields["key"])
+            failed = ForkFailed(rank, str(fields["error"])) if "error" in fields else None
+            answer = failed or ForkResult(rank, int(fields["pid"]))
+            self._asked.pop(rank, None)
             return answer
         if "ready" in fields:
             return Ready(float(fields["seconds"]))

@@ -101,8 +101,7 @@ class _Caller:
 class MpiProxies:
     """The agent's end of the protocol: collects the identities of its server's members. Never blocks.
 
-    Raises (`__init__`):
-        OSError: the name is in use, because an agent of this job and server is already running.
+    `__init__` raises OSError if the name is in use, because an agent of this job and server is already running.
     """
 
     def __init__(self, name: bytes, global_ranks: Iterable[int]) -> None:

@@ -43,11 +43,7 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Check that the user's port is free and return it, without reserving it.
-
-    Raises:
-        UsageError: the port is in use.
-    """
+    """Return the user's port without reserving it. Raise UsageError if it is in use."""
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:

@@ -205,11 +205,7 @@ def _program(
     is_alone: bool,
     record: Callable[[Trouble], object] = lambda _trouble: None,
 ) -> Program:
-    """Return the scheduler's program, and write its environment. `is_alone` means that all ranks are on this server.
-
-    Raises:
-        OSError: its directory cannot be created.
-    """
+    """Return the scheduler's program, and write its environment. `is_alone` means that all ranks are on this server."""
     run_dir = RunDir(spec.run_dir)
     # A machine may resolve its own name to a loopback address, which other servers cannot reach.
     listens_at = of_rank_0[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS
@@ -228,10 +224,8 @@ def _program(
 def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
     """Start the scheduler next to this process, which is about to become rank 0 with this environment. Call it last.
 
-    A child process starts the scheduler and ends it later, because engines only manage their own ranks.
-
-    Raises:
-        OSError: it cannot be started.
+    A child process starts the scheduler and ends it later, because engines only manage their own ranks. Raises OSError
+    if there can be none.
     """
     program = _program(spec, environment, is_alone=len({rank.server_index for rank in spec.ranks}) == 1)
     rank_0 = os.getpid()

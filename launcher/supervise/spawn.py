@@ -133,19 +133,15 @@ def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
 
 def render_environment(environment: Mapping[str, str]) -> str:
     r"""Return one NAME=VALUE per line, sorted, with secrets masked. Newlines become \n and backslashes \\."""
-    lines = []
+    text = ""
     for name in sorted(environment):
         value = masked(name, environment[name]).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        lines.append(f"{name}={value}\n")
-    return "".join(lines)
+        text += f"{name}={value}\n"
+    return text
 
 
 def write_environment(path: Path, environment: Mapping[str, str]) -> None:
-    """Write env.log with the environment, readable only by its owner.
-
-    Raises:
-        OSError: the directory is gone, the disk is full, ...
-    """
+    """Write env.log with the environment, readable only by its owner. Raise OSError if it cannot be written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a descriptor
         file.write(render_environment(environment))

@@ -57,8 +57,7 @@ class NothingLeft(Exception):  # noqa: N818 - signals the end of a loop, not an 
 def reap() -> Iterator[tuple[int, int]]:
     """Reap every child that has ended. Yield its pid, and its status as in `subprocess`. Does not block.
 
-    Raises:
-        NothingLeft: this process has no children.
+    Raises NothingLeft if this process has no children.
     """
     while True:
         try:
@@ -261,10 +260,9 @@ class RunGroup:
 
 def _group_name(agent_pid: int | str) -> str:
     """Return the name of an agent's group. It is unique even among containers that see the same groups."""
-    try:
+    namespace = 0
+    with suppress(OSError):
         namespace = _PID_NAMESPACE.stat().st_ino
-    except OSError:
-        namespace = 0
     return f"{_PREFIX}{namespace}-{agent_pid}"
 
 

@@ -48,11 +48,7 @@ class Watcher:
     """The launcher's handle of the watcher. Start it before the agent is forked, so both hold the pipe open."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        """Fork the watcher. Call it while signals are blocked; the watcher never unblocks them.
-
-        Raises:
-            OSError: the process or pipe cannot be created.
-        """
+        """Fork the watcher, or raise OSError. Call it while signals are blocked; the watcher never unblocks them."""
         reader, self._writer = os.pipe()
         try:
             self._pid = os.fork()

@@ -24,7 +24,7 @@ HARMLESS = f"Exception ignored in: <function f at 0x7f>\n{ERROR}"
 def test_only_a_traceback_at_the_very_end_is_doubtful(tmp_path, text, doubtful):
     log = tmp_path / "train.log"
     log.write_text(text)
-    warnings = list(doubtful_ends({1: (log, 0)}))
+    warnings = list(doubtful_ends({1: (log, 0)}, {}))
     assert len(warnings) == doubtful
     assert all("rank 1 " in warning and "RuntimeError: no, at train.py:4 in step" in warning for warning in warnings)
 
@@ -38,7 +38,7 @@ def test_ranks_that_end_alike_share_a_warning(tmp_path):
     logs[3] = (logs[0][0], len(ERROR))
     os.mkfifo(tmp_path / "pipe")
     logs[4], logs[5] = (tmp_path / "pipe", 0), (tmp_path / "none", 0)
-    assert [warning.split(" exited")[0] for warning in doubtful_ends(logs)] == ["ranks 0-1", "rank 2"]
+    assert [warning.split(" exited")[0] for warning in doubtful_ends(logs, {})] == ["ranks 0-1", "rank 2"]
 
 
 def test_a_program_that_exits_with_0_has_handled_its_own_exception(tmp_path):

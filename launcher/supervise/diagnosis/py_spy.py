@@ -43,11 +43,7 @@ def seen_from_outside(found: Stat) -> RankStack:
         return RankStack("uninterruptible", f"stuck inside the kernel{f', in {where}' if where else ''} (state D)")
     last, awaited = waited_for(found), ""
     if last.pid != found.pid:
-        try:
-            name = (PROC / str(last.pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            name = "a process that has ended"
-        awaited = f" for {name}, which is {_waits(last)}"
+        awaited = f" for {_read(last.pid, 'comm') or 'a process that has ended'}, which is {_waits(last)}"
     return RankStack("silent", f"no Python stack, {_waits(found)}{awaited}")
 
 
@@ -56,11 +52,8 @@ def waited_for(found: Stat) -> Stat:
     for _ in range(DEEPEST):
         if _system_call(found.pid) not in _CALLS_FOR_CHILDREN:
             break
-        try:
-            text = (PROC / str(found.pid) / "task" / str(found.pid) / "children").read_text(encoding="ascii")
-        except OSError:
-            break
-        living = [child for child in map(stat, map(int, text.split())) if child is not None and child.living]
+        pids = map(int, _read(found.pid, f"task/{found.pid}/children").split())
+        living = [child for child in map(stat, pids) if child is not None and child.living]
         if not living:
             break
         found = max(living, key=lambda child: child.started)
@@ -68,10 +61,9 @@ def waited_for(found: Stat) -> Stat:
 
 
 def working_directory(pid: int) -> str:
-    try:
+    with suppress(OSError):
         return os.readlink(f"{PROC}/{pid}/cwd")  # noqa: PTH115
-    except OSError:
-        return ""
+    return ""
 
 
 class PySpy:
@@ -89,10 +81,7 @@ class PySpy:
         if not program.startswith("python") or shutil.which("py-spy") is None:
             return False
         # With ptrace_scope other than 0, only root may inspect processes that are not its children.
-        restricted = "0"
-        with suppress(OSError):
-            restricted = (PROC / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
-        return os.geteuid() == 0 or restricted == "0"
+        return os.geteuid() == 0 or _read("sys", "kernel/yama/ptrace_scope") in {"", "0"}
 
     def __init__(self, pid: int, sources: Sources) -> None:
         """Start py-spy.
@@ -142,14 +131,17 @@ def _waits(found: Stat) -> str:
 
 
 def _system_call(pid: int) -> str | None:
-    with suppress(OSError, ValueError, IndexError):
-        number = int((PROC / str(pid) / "syscall").read_text(encoding="ascii").split()[0])
-        return _CALLS.get(platform.machine(), {}).get(number)
-    return None
+    number, _, _ = _read(pid, "syscall").partition(" ")
+    return _CALLS.get(platform.machine(), {}).get(int(number)) if number.isdecimal() else None
 
 
 def _kernel_function(pid: int) -> str | None:
+    name = _read(pid, "wchan")
+    return name if name not in {"", "0"} else None
+
+
+def _read(process: int | str, name: str) -> str:
+    """Return the text of a file in /proc; empty if it cannot be read."""
     with suppress(OSError):
-        name = (PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
-        return name if name not in {"", "0"} else None
-    return None
+        return (PROC / str(process) / name).read_text(encoding="utf-8", errors="replace").strip()
+    return ""

@@ -18,6 +18,7 @@ import re
 import stat
 import threading
 import time
+from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any, Literal
 
@@ -281,12 +282,10 @@ def is_local(path: str, known: dict[str, str]) -> bool:
 
 
 def _line(path: str, number: int) -> str | None:
-    try:
+    with suppress(OSError, ValueError):
         found = os.stat(path)  # noqa: PTH116
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-            return None
-        with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
-            text = next(islice(lines, number - 1, None), "")
-    except (OSError, ValueError):
-        return None
-    return "".join(char for char in text.strip() if char.isprintable()) or None
+        if stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES:
+            with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+                text = next(islice(lines, number - 1, None), "")
+            return "".join(char for char in text.strip() if char.isprintable()) or None
+    return None
