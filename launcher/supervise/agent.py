@@ -99,13 +99,9 @@ class Agent:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
         self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(share.ranks)))
+        descriptors = self._proxy_control.descriptors if self._proxy_control else None
         self._spawner = Spawner(
-            share.spec,
-            share.ranks,
-            share.inherited,
-            self._event_log,
-            self._recorder.run_dir,
-            descriptors=self._proxy_control.descriptors if self._proxy_control else None,
+            share.spec, share.ranks, share.inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
         )
         self._control = self._make_control()
         self._control.begin()
@@ -120,30 +116,14 @@ class Agent:
     def _make_control(self) -> LocalControl | RemoteControl:
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the fork server imports
 
-        share = self._share
-        self._attempts = Attempts(
-            share,
-            spawner=self._spawner,
-            group=self._group,
-            event_log=self._event_log,
-            disk=self._disk,
-            link=self._link,
-        )
+        self._attempts = Attempts(self._share, self._spawner, self._group, self._disk, self._link)
         if self._link is None or self._first is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
-            return LocalControl(share.spec, self._attempts, self._event_log)
+            return LocalControl(self._attempts)
         from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - not needed for one server
 
-        return RemoteControl(
-            share.spec,
-            self._attempts,
-            link=self._link,
-            run_dir=self._recorder.run_dir,
-            event_log=self._event_log,
-            server_index=share.server_index,
-            first=self._first,
-        )
+        return RemoteControl(self._attempts, self._link, self._recorder.run_dir, self._first)
 
     # --- events ---
 

@@ -171,7 +171,6 @@ class AttemptMonitor:
 
     @property
     def timeout_s(self) -> float | None:
-        """The time until `step` must be called, in seconds; None if nothing is scheduled."""
         running = not (self._collector or self.ender.has_started)
         due_s = (
             None if self._collector is None or self._collector.done else self._collector.timeout_s,

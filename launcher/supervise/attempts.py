@@ -28,7 +28,6 @@ from launcher.preload.masking import masked_text
 from launcher.program.program_command import is_python
 from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
 from launcher.supervise.disk import BUSY_S, Disk
-from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
@@ -59,24 +58,12 @@ class Attempts:
     rank_group: RankGroup
     monitor: AttemptMonitor
 
-    def __init__(
-        self,
-        share: ServerShare,
-        *,
-        spawner: Spawner,
-        group: RunGroup,
-        event_log: EventLog,
-        disk: Disk,
-        link: Link | None = None,
-    ) -> None:
+    def __init__(self, share: ServerShare, spawner: Spawner, group: RunGroup, disk: Disk, link: Link | None) -> None:
         """Prepare for the first attempt. With `link`, failures on other servers also restart this server's ranks."""
-        self.disk, self._link = disk, link
-        self.share = share
+        self.share, self.event_log, self.disk = share, spawner.event_log, disk
+        self._spawner, self._group, self._link = spawner, group, link
         self._port = share.port
-        self._spawner = spawner
-        self._group = group
-        self._event_log = event_log
-        self._scheduler = Scheduler(event_log)  # of the current attempt
+        self._scheduler = Scheduler(self.event_log)  # of the current attempt
         self.paused = False
         self.over: list[Attempt] = []
 
@@ -86,14 +73,13 @@ class Attempts:
 
     @property
     def master_port(self) -> int:
-        """The rendezvous port of the next attempt, if this server reserves it."""
         return self._port.number
 
     def carry_out(self, order: orders.Order) -> None:
         """Carry out an order about ranks; ignore other orders."""
         match order:
             case orders.Record(event=event):
-                self._event_log.record(event)
+                self.event_log.record(event)
             case orders.BeginAttempt():
                 self._begin(order)
             case orders.CollectEvidence():
@@ -124,20 +110,18 @@ class Attempts:
         if spec is not self.share.spec:
             ranks = tuple(rank for rank in spec.ranks if rank.server_index == self.share.server_index)
         run_dir = RunDir(spec.run_dir)  # with the files of ranks
-        self.present = LocalAttempt(order, ranks, len(spec.ranks), self._event_log.record(order.event))
+        self.present = LocalAttempt(order, ranks, len(spec.ranks), self.event_log.record(order.event))
         variables = {
             env.TLAUNCH_ATTEMPT: str(number),
             env.TORCHELASTIC_RESTART_COUNT: str(number),
             env.MASTER_PORT: str(master_port),
         }
-        self._scheduler = Scheduler(self._event_log)
+        self._scheduler = Scheduler(self.event_log)
         inherited = self.share.inherited
         if spec.supervision.scheduler is not None:
             variables |= meeting_place(spec.master_addr, master_port)
             self._scheduler.start(spec, ranks, inherited, variables, number)
-        self.rank_group = RankGroup(
-            ranks, run_dir, number, variables, inherited=inherited, spawner=self._spawner, event_log=self._event_log
-        )
+        self.rank_group = RankGroup(ranks, run_dir, number, variables, inherited=inherited, spawner=self._spawner)
         supervision = self.share.spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
         self._arrivals = ArrivalNotes(run_dir, global_ranks)
@@ -166,7 +150,7 @@ class Attempts:
             try:
                 write_text(path, text)
             except OSError as error:  # ranks that read the file will fail with a message
-                self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
+                self.event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
         return changed
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
@@ -188,7 +172,7 @@ class Attempts:
             run_dir, offsets = RunDir(self.share.spec.run_dir), self.rank_group.log_offsets
             logs = {rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}
             for warning in doubtful_ends(logs, self._programs(run_dir)):
-                self._event_log.record(Trouble(warning))
+                self.event_log.record(Trouble(warning))
         order = self.present.order
         self.over.append(
             Attempt(
@@ -210,7 +194,7 @@ class Attempts:
                 former, self._port = self._port, hold_port()
             except OSError as error:
                 reason = f"cannot reserve another port, so ranks use the same port again: {error.strerror}"
-                self._event_log.record(Trouble(reason))
+                self.event_log.record(Trouble(reason))
             else:
                 former.close()
         return left

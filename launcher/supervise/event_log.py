@@ -82,7 +82,6 @@ class EventLog:
         return self._head_fd is not None and bool(self._for_head)
 
     def send(self) -> None:
-        """Send events to the launcher, as many as possible without blocking."""
         try:
             while self._head_fd is not None and self._for_head:
                 del self._for_head[: os.write(self._head_fd, self._for_head)]

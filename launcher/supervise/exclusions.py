@@ -50,8 +50,13 @@ class Exclusions:
         if state is None or (state == self._state and not self._unwritten) or state != seen:
             return None
         self._state = state
+        found: set[int] = set()
+        number = 0
         try:
-            text = self._read()
+            for line in self._read().splitlines():
+                number += 1
+                if name := line.partition(REMARK)[0].strip():
+                    found |= devices_named(name, self._servers)
         except OSError as error:
             if state != self._unreadable:
                 self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
@@ -60,21 +65,15 @@ class Exclusions:
         except UnicodeDecodeError as error:
             self._report(f"{self._path} is not UTF-8 text: {error.reason} at byte {error.start}; nothing changes")
             return None
-        found: set[int] = set()
-        for number, line in enumerate(text.splitlines(), 1):
-            if name := line.partition(REMARK)[0].strip():
-                try:
-                    found |= devices_named(name, self._servers)
-                except UsageError as error:
-                    self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
-                    return None
+        except UsageError as error:
+            self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
+            return None
         self._excluded = frozenset(found.union(self._unwritten))
         if self._unwritten:
             self._add_unwritten()
         return self._excluded
 
     def note(self, change: DevicesChanged) -> None:
-        """Add devices that the run has excluded to the file. Pending changes by the user are still read later."""
         if change.asked_for:
             return
         self._unwritten |= dict.fromkeys(change.left_out, change.reason)

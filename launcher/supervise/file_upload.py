@@ -91,7 +91,6 @@ class FileUpload:
         return max(0.0, min(moments) - now, self._allowed_at + short_s - now)
 
     def step(self) -> None:
-        """Send pending data of all files in turn, up to the limits. Does not block."""
         now = time.monotonic()
         earned_bytes = (now - self._allowed_at) * RATE_BYTES_PER_S
         self._allowed_bytes, self._allowed_at = min(BURST_BYTES, self._allowed_bytes + earned_bytes), now

@@ -129,7 +129,6 @@ class ForkServer:
 
     @property
     def wants_write(self) -> bool:
-        """True if data are waiting to be sent. Wait until `fileno` is writable, then call `send`."""
         return bool(self._outgoing)
 
     @property

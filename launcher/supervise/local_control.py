@@ -11,11 +11,9 @@ from launcher.control.disk_stalls import DiskStalls
 from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, DevicesChanged, NotRestarting, Trouble
-from launcher.core.records import RunSpec
 from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.disk import TURN_S
-from launcher.supervise.event_log import EventLog
 
 if TYPE_CHECKING:
     from launcher.supervise.exclusions import WatchedExclusions
@@ -28,7 +26,8 @@ class LocalControl:
 
     reach_probes = services = None  # there are no other servers
 
-    def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog) -> None:
+    def __init__(self, attempts: Attempts) -> None:
+        spec, event_log = attempts.share.spec, attempts.event_log
         self._attempts = attempts
         self._event_log = event_log
         self._controller = RunController(Setup((spec.ranks[0].server_id,), spec.supervision))
@@ -64,7 +63,6 @@ class LocalControl:
         self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has happened to the ranks, and carry out the orders. Return False when the run is over."""
         attempts, monitor = self._attempts, self._attempts.monitor
         for ended in attempts.rank_group.exits[self._exits_reported :]:
             self._report(ended.event)

@@ -121,7 +121,6 @@ class MpiProxies:
         self._epoll.register(self._listener, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when messages have arrived; then call `step`."""
         return self._epoll.fileno()
 
     @property
@@ -169,20 +168,18 @@ class MpiProxies:
         self._epoll.close()
 
     def _welcome(self) -> list[MemberEvent]:
-        happened: list[MemberEvent] = []
-        while True:
-            try:
+        refused: list[MemberEvent] = []
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            while True:
                 connection, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return happened
-            user = user_of(connection)
-            if user != os.getuid():
-                connection.close()
-                happened.append(MemberRefused(f"a process of another user (uid {user}) tried to join as a rank"))
-                continue
-            connection.setblocking(False)
-            self._callers[connection.fileno()] = _Caller(connection)
-            self._epoll.register(connection, select.EPOLLIN)
+                if (user := user_of(connection)) != os.getuid():
+                    connection.close()
+                    refused.append(MemberRefused(f"a process of another user (uid {user}) tried to join as a rank"))
+                    continue
+                connection.setblocking(False)
+                self._callers[connection.fileno()] = _Caller(connection)
+                self._epoll.register(connection, select.EPOLLIN)
+        return refused
 
     def _hear(self, caller: _Caller) -> list[MemberEvent]:
         stays = caller.receive()

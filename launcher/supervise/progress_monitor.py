@@ -75,11 +75,9 @@ class ProgressMonitor:
         for global_rank in global_ranks:
             heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
             self._ranks[global_rank] = _Watched(heartbeat, log, _signature(heartbeat), _size(log))
-        self._scanned_at = time.monotonic()
+        self._scanned_at = self._looked_at = time.monotonic()
         self._ticks: dict[int, int] = {}  # by pid: CPU ticks of each rank's process tree at that scan
-        self._look_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
-        self._without_beats_s = self._look_s
-        self._looked_at = time.monotonic()
+        self._look_s = self._without_beats_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
         self._paused = False
 
     def started(self, global_rank: int, pid: int) -> None:
@@ -88,7 +86,6 @@ class ProgressMonitor:
         self._ranks[global_rank].pid = pid
 
     def ended(self, global_rank: int) -> None:
-        """Record that the rank has ended. May be called for a rank that never started."""
         self._ranks[global_rank].pid = None
         self._slowness.forget(global_rank)
 
@@ -103,9 +100,8 @@ class ProgressMonitor:
     @property
     def timeout_s(self) -> float | None:
         """Seconds until the next check; None if there is nothing to check."""
-        if self._paused or not self._living:
-            return None
-        return max(0.0, self._looked_at + self._interval_s - time.monotonic())
+        is_idle = self._paused or not self._living
+        return None if is_idle else max(0.0, self._looked_at + self._interval_s - time.monotonic())
 
     def look(self, now: float) -> list[Slow | Hung]:
         """Check the progress of ranks since the last check, and return new findings. `now` is `time.monotonic()`.
@@ -129,7 +125,6 @@ class ProgressMonitor:
         return [*self._newly_hung(living), *self._slowness.newly_slow()]
 
     def steps(self) -> Mapping[int, int | None]:
-        """Return the last step that each rank reported in this attempt. Includes ended ranks. Reads the files."""
         self._read_beats(self._ranks)
         return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
 
@@ -146,9 +141,8 @@ class ProgressMonitor:
     def _interval_s(self) -> float:
         if self._hang_timeout_s is not None:
             return max(MIN_LOOK_S, min(self._hang_timeout_s / LOOKS_PER_HANG_TIMEOUT, self._look_s))
-        if any(watched.has_beaten for watched in self._ranks.values()):
-            return self._look_s
-        return self._without_beats_s
+        has_beaten = any(watched.has_beaten for watched in self._ranks.values())
+        return self._look_s if has_beaten else self._without_beats_s
 
     def _read_beats(self, ranks: Mapping[int, _Watched]) -> None:
         for global_rank, watched in ranks.items():

@@ -279,7 +279,6 @@ def _count(counter: Path) -> int | None:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return []
+    return []

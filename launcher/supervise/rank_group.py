@@ -14,7 +14,6 @@ from launcher.core.machine.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import RankExit
-from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import ForkFailed, ForkResult, StartRequest
 from launcher.supervise.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, begin_log, overlaid, write_environment
@@ -33,12 +32,10 @@ class RankGroup:
         *,
         inherited: Mapping[str, str],
         spawner: Spawner,
-        event_log: EventLog,
     ) -> None:
         """Request the start of all ranks. `variables` of this attempt override each rank's variables."""
         self.run_dir = run_dir
-        self.event_log = event_log
-        self.spawner = spawner
+        self.spawner, self.event_log = spawner, spawner.event_log
         self._exit_order = ExitOrder()
         self._oom = OomWatch()
         # Global rank and start time, by pid. Invariant: not reaped yet, so pids cannot have been reused.
@@ -109,12 +106,11 @@ class RankGroup:
 
         Other processes are child processes of ranks, or ranks whose pid the fork server has not reported yet.
         """
-        ranks = [pid for pid in statuses if pid in self._running]
         late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
         if self._expected:
-            others = [pid for pid in statuses if pid not in self._running]
+            others = statuses.keys() - self._running.keys()
             self._unclaimed |= {pid: (statuses[pid], time_ns, late_s) for pid in others}
-        ordered, known = self._exit_order.sort(ranks)
+        ordered, known = self._exit_order.sort(pid for pid in statuses if pid in self._running)
         return [self._note_end(pid, statuses[pid], time_ns, late_s, order_known=known) for pid in ordered]
 
     def close(self) -> None:

@@ -25,14 +25,12 @@ from launcher.control.outcome import exit_code
 from launcher.core.codec import encode
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
-from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.diagnosis.root_cause import with_remark
 from launcher.supervise.diagnosis.servers import judged, merge_evidence
-from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link
 from launcher.supervise.link_services import LinkServices
 from launcher.supervise.reach_probes import ReachProbes, listening_ports
@@ -44,24 +42,14 @@ class RemoteControl:
     not_restarting = None  # only in the coordinator's report
     timeout_s = None  # nothing is scheduled
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        attempts: Attempts,
-        *,
-        link: Link,
-        run_dir: RunDir,
-        event_log: EventLog,
-        server_index: int,
-        first: BeginAttempt,
-    ) -> None:
-        self._spec = spec
+    def __init__(self, attempts: Attempts, link: Link, run_dir: RunDir, first: BeginAttempt) -> None:
         self._attempts = attempts
-        self._event_log = event_log
-        self._server_index = server_index
+        self._event_log = attempts.event_log
+        self._supervision = attempts.share.spec.supervision
+        self._server_index = attempts.share.server_index
         self._first = first
         global_ranks = [rank.global_rank for rank in attempts.share.ranks]
-        self.services = LinkServices(link, run_dir, event_log, global_ranks, follows_another=first.number > 0)
+        self.services = LinkServices(link, run_dir, self._event_log, global_ranks, follows_another=first.number > 0)
         self._reported = False  # True if the evidence of this attempt was reported
         self._waits = False  # True if all processes of the last attempt on this server have ended
         self._finish: Finish | None = None  # the coordinator's last message
@@ -112,7 +100,7 @@ class RemoteControl:
 
     def on_own_signal(self, number: int) -> bool:
         """Report a signal that concerns all servers to the coordinator. Return True if this server has acted on it."""
-        ends = ends_run(number, self._spec.supervision)
+        ends = ends_run(number, self._supervision)
         if self._link is not None and (ends or self._link.by_hand):
             self._link.send(SignalReceived(number, self._server_index))
             if not ends:
@@ -121,11 +109,11 @@ class RemoteControl:
         return True
 
     def on_signal(self, number: int) -> None:
-        if ends_run(number, self._spec.supervision):
+        if ends_run(number, self._supervision):
             self._stop(EndRanks(Cause.STOPPED, signal=number))
             if number == KILLS_AT_ONCE:
                 self._attempts.carry_out(ForwardSignal(number))
-        elif number in self._spec.supervision.forward_signals:
+        elif number in self._supervision.forward_signals:
             self._attempts.carry_out(ForwardSignal(number))
             self._event_log.record(Forwarded(number))
         elif number in {PAUSES, CONTINUES} and self._attempts.paused != (number == PAUSES):
@@ -138,7 +126,6 @@ class RemoteControl:
         self._stop(EndRanks(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has happened to the ranks. Return False when the run is over."""
         monitor = self._attempts.monitor
         answer = None if self.reach_probes is None else self.reach_probes.step()
         if answer is not None and self._link is not None:
@@ -242,5 +229,5 @@ class RemoteControl:
             self._link.send(AttemptEnded(self._server_index, number, left, port))
 
     def _record_stopping(self, order: EndRanks) -> None:
-        grace_s = self._spec.supervision.grace_from(time.time())
+        grace_s = self._supervision.grace_from(time.time())
         self._event_log.record(Stopping(order.cause, grace_s, order.signal, order.restarts, order.server))

@@ -85,7 +85,6 @@ class Scheduler:
 
     @property
     def processes(self) -> Collection[int]:
-        """The scheduler's pid while it runs. It does not count as a leftover of ranks."""
         return () if self._pid is None else (self._pid,)
 
     @property
@@ -153,14 +152,9 @@ class Scheduler:
             return None
         from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as load_collector
 
+        status, reason, where = self._ended.status, self._ended.reason, (self._log, self._log_offset)
         return read_scheduler_failure(
-            self._ended.status,
-            self._ended_ns,
-            self._log,
-            self._log_offset,
-            lived_s=self._lived_s,
-            is_command=self._is_command,
-            reason=self._ended.reason,
+            status, self._ended_ns, *where, lived_s=self._lived_s, is_command=self._is_command, reason=reason
         )
 
     def pause(self, *, pauses: bool) -> None:

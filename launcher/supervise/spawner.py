@@ -197,7 +197,7 @@ class Spawner:
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
-        self._event_log = event_log
+        self.event_log = event_log
         self._complaints = Complaints()
         self._waiting: deque[StartRequest] = deque()
         self._not_wanted: list[NotWanted] = []
@@ -277,7 +277,6 @@ class Spawner:
         self._report_lost()
 
     def reason_of(self, pid: int) -> str | None:
-        """Return the error of the reaped process `pid`; None if it has executed its program."""
         return self._preload.forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
@@ -297,7 +296,7 @@ class Spawner:
             return
         if differing := ", ".join(read_at_import(environments)):
             reason = f"they have different values of {differing}, which imports read"
-            self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
+            self.event_log.record(Trouble(f"ranks start one by one: {reason}"))
         else:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
@@ -306,7 +305,7 @@ class Spawner:
         if self._untold is None or (not self._preload.imitable and self._preload.status is None):
             return
         if self._preload.imitable or self._preload.status not in NO_PYTHON:
-            self._event_log.record(Trouble(f"ranks start one by one: {self._untold}"))
+            self.event_log.record(Trouble(f"ranks start one by one: {self._untold}"))
         self._untold = None
 
     def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:

@@ -46,7 +46,6 @@ class StackCollection:
         return min((gathering.timeout_s for _, gathering in self._open.values()), default=None)
 
     def begin(self, asked: TakeStacks, running: Mapping[int, int]) -> None:
-        """Start to collect the requested stacks. `running` has pids by global rank."""
         try:
             pids = {
                 rank: pid
@@ -67,9 +66,8 @@ class StackCollection:
                 stacks = gathering.stacks()
                 beats = {rank: read_heartbeat(self._run_dir.heartbeat(rank)) for rank in sorted(pids)}
                 steps = {rank: found.beat.step if found else None for rank, found in beats.items()}
-                answer = SurveyAnswer(
-                    tuple(Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items())
-                )
+                ranks = (Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items())
+                answer = SurveyAnswer(tuple(ranks))
             except Exception as error:  # noqa: BLE001 - see above
                 answer = SurveyAnswer(trouble=repr(error))
             del self._open[number]

@@ -122,8 +122,6 @@ def end_what_is_left(run_dir: RunDir) -> None:
 
 
 class _Seen:
-    """Information from the agent's events about the current attempt, as far as they are readable."""
-
     def __init__(self, run_dir: RunDir) -> None:
         self.agent_pid: int | None = None
         # Of running ranks, and of MindSpore's scheduler (None). Sessions of ended ranks may belong to others now.

@@ -47,7 +47,6 @@ def _facts(ended):
     ("", {"PYTHONPATH": "a:/b", "TZ": "Asia/Tokyo"}),
 ])  # fmt: skip
 def test_a_script_sees_what_it_would_see(ways, facts, options, variables):
-    """Arguments, path, globals, streams, signals, environment, descriptors: with every interpreter option."""
     (ways.cwd / "facts.py").write_text(FACTS)
     assert facts(*options.split(), "facts.py", "a", "-b", "", env=variables) == []
 
@@ -71,7 +70,6 @@ def test_a_program_is_where_python_finds_it(ways, facts, arguments):
 
 
 def test_relative_imports_of_a_module(ways, same):
-    """`python -m package.run` may say `from . import helper`."""
     (ways.cwd / "package").mkdir()
     (ways.cwd / "package" / "__init__.py").write_text("print('package', __name__)")
     (ways.cwd / "package" / "helper.py").write_text("import sys; print(sys.argv); value = 3")
@@ -124,7 +122,6 @@ ENDS = {
 
 @pytest.mark.parametrize("source", ENDS.values(), ids=ENDS)
 def test_a_program_ends_as_it_would(ways, same, source):
-    """The status, and every byte of what is printed: tracebacks without a frame of ours."""
     (ways.cwd / "train.py").write_text(source, encoding="latin-1" if "latin" in source else "utf-8")
     assert "launcher/preload" not in same("train.py").log
 
@@ -151,7 +148,6 @@ def test_compiled_files(ways, same):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(same, method):
-    """Children find the program's functions, whatever way they start."""
     source = (PROGRAMS / "preload_multiprocessing.py").read_text()
     assert same("train.py", method, train=source).log.endswith("sum 285\n")
 
@@ -163,7 +159,6 @@ def test_coverage(same):
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13", "3.14"])
 def test_other_versions_of_python(ways, facts, same, version):
-    """A rank's Python need not be the launcher's, nor as new."""
     python = f"python{version}"
     if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip(f"{python} is not installed")

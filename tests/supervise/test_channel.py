@@ -44,7 +44,6 @@ def tear_down(connection):
 
 
 def test_a_message_in_pieces_is_one_message(pair):
-    """However small they are; nothing is told before its last byte. Any byte is a sign of life."""
     channel, other = pair
     *first, last = to_line(Ping(7))
     for byte in first:
@@ -59,7 +58,6 @@ def test_a_message_in_pieces_is_one_message(pair):
 
 
 def test_messages_in_one_heap_are_told_one_by_one(pair):
-    """What a reader leaves is there the next time, though no selector would tell of it."""
     channel, other = pair
     other.sendall(to_line(BeginAttempt(0, 1)) + to_line(BeginAttempt(1, 2)) + to_line(BeginAttempt(2, 3))[:5])
     assert hear(channel, 1) == [BeginAttempt(0, 1)]
@@ -85,7 +83,6 @@ def test_a_message_before_the_end_is_told_before_it(pair, end, reason):
 
 
 def test_a_connection_that_is_torn_down_is_closed(pair):
-    """To who receives, and to who sends; the other side has no address any more."""
     channel, other = pair
     assert channel.peer == "127.0.0.1"
     tear_down(other)
@@ -97,7 +94,6 @@ def test_a_connection_that_is_torn_down_is_closed(pair):
 
 
 def test_a_line_without_an_end_costs_little(pair):
-    """Whoever sends more than may be sent is cut off, although the rest never stops coming."""
     channel, other = pair
 
     def pour():

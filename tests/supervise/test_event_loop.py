@@ -41,7 +41,6 @@ def test_what_is_opened_in_the_place_of_what_was_closed_is_heard(selector, make)
 
 
 def test_what_is_not_wanted_any_more_is_not_heard(selector, make):
-    """Also where only the event is another one; and forgetting twice is no error."""
     listening = Listening(selector)
     end, _ = make()
     for event, expected in ((selectors.EVENT_WRITE, [end]), (selectors.EVENT_WRITE, [end]), (selectors.EVENT_READ, [])):

@@ -34,7 +34,6 @@ def test_it_begins_with_what_is_excluded_at_first(file):
 
 
 def test_a_change_counts_once_it_was_seen_twice(file):
-    """Names of devices and servers, with remarks, blank lines and spaces."""
     path, read, _ = file
     path.write_text("# hot:\n  10.0.0.1/0 # very\n\n10.0.0.2\n")
     assert looks(read) == [None, frozenset({0, 2, 3}), None]
@@ -82,7 +81,6 @@ def test_a_file_that_the_run_writes_anew_names_all_that_is_left_out(file):
 
 
 def test_a_file_that_could_not_be_read_is_tried_again(file):
-    """Descriptors may have run out for a moment; that is told once."""
     path, read, reported = file
     path.write_text("10.0.0.1\n")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -134,7 +132,6 @@ def test_what_names_no_device_is_told_and_changes_nothing(file, text):
 
 
 def test_what_the_run_gives_up_itself_is_added(file):
-    """Below what is there; what a person has asked for stands there already."""
     path, read, _ = file
     path.write_text("# mine\n10.0.0.2/1\n")
     assert looks(read)[1] == frozenset({3})
@@ -145,7 +142,6 @@ def test_what_the_run_gives_up_itself_is_added(file):
 
 
 def test_what_a_person_writes_at_that_moment_counts_all_the_same(file):
-    """It is read with what the run has added."""
     path, read, _ = file
     path.write_text("10.0.0.2\n")
     read.note(FAILED)
@@ -153,7 +149,6 @@ def test_what_a_person_writes_at_that_moment_counts_all_the_same(file):
 
 
 def test_a_file_that_cannot_be_read_is_not_replaced(file):
-    """A person would lose what it says."""
     path, read, reported = file
     path.write_bytes(b"10.0.0.1/1\n# \xff\n")
     read.note(FAILED)

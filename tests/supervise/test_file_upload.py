@@ -82,10 +82,6 @@ def _both(tmp_path, connected, monkeypatch):
 
 
 def test_a_log_is_alike_on_both_sides_while_it_grows(both):
-    """Also what does not end with a line, and what is much longer than one piece.
-
-    Where nothing changes nothing is sent, and it is looked at a few times a second only.
-    """
     write(both.there.train_log(2), b"begun")
     both.until_log_is(2, b"begun")
     data = b"begun" + os.urandom(3 * PIECE_BYTES)
@@ -99,7 +95,6 @@ def test_a_log_is_alike_on_both_sides_while_it_grows(both):
 
 
 def test_when_lines_came_is_told_too(both):
-    """More seldom, as nobody waits for it."""
     write(both.there.arrivals(2), b"x" * 16)
     both.until_log_is(2, b"x" * 16, both.here.arrivals(2))
     write(both.there.arrivals(2), b"y" * 16)
@@ -130,7 +125,6 @@ def test_little_is_under_way_at_once(both):
 
 @pytest.mark.parametrize("follows", [False, True], ids=["", "before the next agent comes"])
 def test_files_that_are_rewritten_come_and_go(both, follows):
-    """With the time at which they were written, by the coordinator's clock; env.log for its owner alone."""
     for path in (both.there.heartbeat(3), both.there.failure(3), both.there.env_log(3)):
         path.write_bytes(b"{}")
     os.utime(both.there.heartbeat(3), ns=(10**18, 10**18))
@@ -157,7 +151,6 @@ def test_a_beat_has_a_time_of_the_coordinators_clock(both):
 
 @pytest.mark.parametrize(("follows", "whole"), [(False, b"new\n"), (True, b"former\nnew\n")])
 def test_a_log_that_was_changed_is_taken_up_there(both, follows, whole):
-    """Nothing comes twice, nothing is left out, also if another agent follows; a shorter log is another file."""
     log = both.there.train_log(2)
     write(log, b"former\n")
     both.until_log_is(2, b"former\n")
@@ -206,14 +199,12 @@ def test_metrics_of_a_server_are_added_to_those_of_all(both):
 
 
 @pytest.mark.parametrize("follows", [False, True], ids=["", "after another agent"])
-@pytest.mark.parametrize("kind", ["train.log", "arrivals", "stacks.log", "heartbeat", "failure", "env_log"])
+@pytest.mark.parametrize("kind", ["train_log", "arrivals", "stacks_log", "heartbeat", "failure", "env_log"])
 def test_a_file_is_never_sent_to_itself(both, kind, follows):
     """Both sides have the same directory, and the agent does not know. Whichever file it sends first tells; none changes."""
     both.here = both.there
     both.mirrored = FileReceiver(both.there, RANKS, both.troubles.append)
-    path = {"train.log": both.there.train_log, "stacks.log": both.there.stacks_log}.get(kind) or getattr(
-        both.there, kind
-    )
+    path = getattr(both.there, kind)
     write(path(2), b"x" * 160)
     write(both.there.metrics, b"{}\n")
     if follows:
@@ -253,10 +244,7 @@ def test_a_copy_that_a_person_shortens_or_removes_is_continued(both):
 
 
 def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both, tmp_path):
-    """Another server's rank, a path, or a kind that is sent otherwise. A link that leads out is not followed.
-
-    A piece from elsewhere in the file is asked for again.
-    """
+    """A piece from elsewhere in the file is asked for again."""
     for message in (
         FileChunk("train.log", 0, 0, 1, "eA=="),
         FileChunk("train.log", 4, 0, 1, "eA=="),
@@ -279,7 +267,6 @@ def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both, tmp_path)
 
 
 def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monkeypatch):
-    """A file stands in the place of the directory; other ranks' files are written."""
     monkeypatch.setattr("launcher.supervise.file_upload.RETRY_S", 0.01)
     device = both.here.device(2)
     device.rmdir()
@@ -301,9 +288,8 @@ def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monke
 def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
     """More than may be under way, and more than is sent in one second while ranks run."""
     monkeypatch.setattr("launcher.supervise.file_upload.EVERY_S", 0.01)  # how soon the coordinator's turn comes here
-    data = {}
+    data = {rank: os.urandom(5 * WINDOW_BYTES) for rank in OURS}
     for rank in OURS:
-        data[rank] = os.urandom(5 * WINDOW_BYTES)
         write(both.there.train_log(rank), data[rank])
     both.there.failure(3).write_bytes(b"{}")
     assert both.finish() is None
@@ -313,7 +299,6 @@ def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
 
 @pytest.mark.parametrize("hindrance", ["no answer", "no room", "lost", "killed here", "killed there"])
 def test_what_cannot_be_sent_is_reported(both, monkeypatch, hindrance):
-    """The files stay where they are. Only an answer is waited for; a kill waits for none."""
     write(both.there.train_log(3), b"words\n")
     if hindrance == "no room":
         both.here.device(3).rmdir()

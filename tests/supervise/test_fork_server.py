@@ -129,7 +129,6 @@ def test_a_stopped_process_can_be_given_up(start, python, suspend, tmp_path):
     (b'{"key": 3, "pid": 12}\n!\n', "cannot be read"), (b'{"unsafe": "it has threads"}\n', "it has threads"),
 ])  # fmt: skip
 def test_nonsense_from_the_process_is_lived_through(start, impostor, tmp_path, words, reason):
-    """It may be no Python at all, or write on our descriptor. What was understood counts; a refusal is no death."""
     fork_server = start(impostor(words))
     fork_server.fork(requests(tmp_path, 1))
     understood = [ForkResult(3, 12)] if b"12" in words else []
@@ -153,7 +152,6 @@ def test_the_command_through_the_bootstrap_keeps_every_word(tmp_path):
 
 
 def test_requests_may_come_before_it_is_ready(start, tmp_path, reap):
-    """They wait in the socket. A rank's command line is the one that was typed, however long it is."""
     words = [sys.executable, "train.py", *("word" * 20 for _ in range(50))]
     (tmp_path / "train.py").write_text("from pathlib import Path\nprint(Path('/proc/self/cmdline').read_bytes())")
     fork_server = start(parse_python(words, os.environ["PATH"], tmp_path), argv_shown=words)

@@ -71,7 +71,6 @@ def test_a_coordinator_that_leaves_is_lost_after_its_last_message(pair):
 
 
 def test_a_silent_coordinator_is_lost(pair):
-    """Once the time that was agreed has passed; until then that is what is waited for."""
     began = time.monotonic()
     link, _ = pair(0.2)
     assert take(link) == []
@@ -106,7 +105,6 @@ def test_a_message_that_has_come_is_due_at_once(pair):
 
 
 def test_pings_are_answered_while_the_loop_waits_and_say_how_long_the_disk_has_not_answered(pair, tmp_path):
-    """The loop of this test takes nothing from the link, as one that waits in the kernel."""
     answers, disk = threading.Event(), Disk(tmp_path / "events.jsonl")
     disk.do(answers.wait)
     link, other = pair(PATIENCE_S, disk)

@@ -52,7 +52,6 @@ def test_children_come_in_the_order_in_which_they_ended(order, pids, happens, as
 
 
 def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, pids):
-    """And it is told of once, before it is asked for too."""
     late, other, *_ = pids
     order.watch(other)
     end(late)
@@ -110,10 +109,7 @@ limited_to_48_mib = pytest.mark.parametrize("memory_group", [48 << 20], indirect
 @limited_to_48_mib
 @pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
 def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, kernel_log):
-    """It is told before the rank is reaped and after it, even once its group is removed.
-
-    By the kernel's log although the rank moved into the group after its start, else by the counter of its group.
-    """
+    """By the kernel's log although the rank moved into the group after its start, else by the counter of its group."""
     with closing(OomWatch(kernel_log=kernel_log)) as watch, started() as rank:
         if kernel_log != NOWHERE:
             watch.note(rank.pid)
@@ -131,10 +127,7 @@ def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, kernel
 @limited_to_48_mib
 @pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
 def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, kernel_log):
-    """Another rank of the same group that somebody else killed is not taken for a victim, nor one that exited.
-
-    By the kernel's log not even if it is asked for first: the group's counter alone would have it both ways.
-    """
+    """By the kernel's log not even if it is asked for first: the group's counter alone would have it both ways."""
     with ExitStack() as stack:
         watch = stack.enter_context(closing(OomWatch(kernel_log=kernel_log)))
         greedy, modest, content = (stack.enter_context(started()) for _ in range(3))

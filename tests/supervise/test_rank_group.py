@@ -39,10 +39,8 @@ def _make(tmp_path):
             )  # fmt: skip
             inherited = dict(inherited)
             spawner = made.enter_context(closing(Spawner(spec, [rank], inherited, event_log)))
-            rank_group = RankGroup(
-                [rank], run_dir, number, {"TLAUNCH_ATTEMPT": str(number)},
-                inherited=inherited, spawner=spawner, event_log=event_log,
-            )  # fmt: skip
+            variables = {"TLAUNCH_ATTEMPT": str(number)}
+            rank_group = RankGroup([rank], run_dir, number, variables, inherited=inherited, spawner=spawner)
             return made.enter_context(closing(rank_group)), spawner
 
         yield make
@@ -56,7 +54,6 @@ def _make(tmp_path):
     ("\n", "\n--- attempt 1 ---\n"),
 ])  # fmt: skip
 def test_the_line_between_attempts_is_a_line_of_its_own(make, tmp_path, before, after):
-    """A rank that was killed in the middle of a line has left its beginning. The first attempt has no line."""
     log = RunDir(tmp_path).train_log(0)
     assert make(0)[0].log_offsets == {0: 0}
     assert not log.exists()
@@ -91,10 +88,7 @@ def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, 
 
 
 def test_a_rank_whose_pid_has_not_been_read_yet_gets_a_forwarded_signal(make, tmp_path, wait_until, reap):
-    """It runs by then, and may have said that it is ready for one."""
-    program = (
-        "import signal; signal.signal(signal.SIGUSR1, lambda *_: exit(3)); print('ready', flush=True); signal.pause()"
-    )
+    program = "import signal as s; s.signal(s.SIGUSR1, lambda *_: exit(3)); print('ready', flush=True); s.pause()"
     rank = replace(RANK, argv=(sys.executable, "-c", program))
     run_dir, supervision = RunDir(tmp_path), Supervision()
     with closing(EventLog(tmp_path / "others.jsonl", 0)) as event_log:

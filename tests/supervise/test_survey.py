@@ -29,10 +29,6 @@ def answers(survey, sent, count):
 
 
 def test_two_questions_at_once_are_both_answered(tmp_path, ranks, survey, sent):
-    """With process, step and place of every rank that each is about; then nothing is due any more.
-
-    A rank that ended meanwhile is named without a place.
-    """
     running = {global_rank: ranks.start("lock").pid for global_rank in (0, 1)}
     beat({"TLAUNCH_HEARTBEAT_FILE": str(RunDir(tmp_path).heartbeat(1))}, Beat(step=12))
     assert survey.timeout_s is None

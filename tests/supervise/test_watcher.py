@@ -38,7 +38,6 @@ def happened(run_dir, *events):
 
 
 def test_processes_of_the_run_are_killed_and_no_others(run_dir, process, tmp_path):
-    """By the variable that all of them inherit; or by the session of a rank that ran, whatever variables there are."""
     mine = process(TLAUNCH_RUN_DIR=str(tmp_path))
     rank, ended = process(), process()
     others = [process(TLAUNCH_RUN_DIR=f"{tmp_path}2"), process(NOTE=f"TLAUNCH_RUN_DIR={tmp_path}"), ended]
@@ -87,7 +86,6 @@ def test_what_is_dismissed_ends_nothing(run_dir, process, tmp_path):
 
 
 def test_it_acts_once_the_last_end_of_the_pipe_is_closed(run_dir, process, tmp_path):
-    """Launcher and agent hold one each; the pipes of the launcher's readers are held by neither."""
     mine = process(TLAUNCH_RUN_DIR=str(tmp_path))
     code = (
         "import os, sys, signal\nfrom pathlib import Path\nfrom launcher.core.run_dir import RunDir\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 
@@ -234,10 +235,9 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
 
 
 def _name_of_signal(number: int) -> str:
-    try:
+    with suppress(ValueError):
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+    return f"signal {number}"  # a real-time signal
 
 
 def _own_if_named(evidence: RankEvidence, symptom: Symptom) -> Symptom:

@@ -6,6 +6,7 @@ time and memory are bounded. Secrets are masked, because everyone with access to
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,9 @@ def _masked(found: FoundTraceback) -> FoundTraceback:
 
 
 def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
-    try:
+    with suppress(OSError):
         return tail(log, offset, limit_bytes)
-    except OSError:
-        return b""
+    return b""
 
 
 def _record(fields: dict[str, Any]) -> FailureRecord | None:

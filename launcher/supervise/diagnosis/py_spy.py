@@ -114,7 +114,6 @@ class PySpy:
         return None
 
     def close(self) -> None:
-        """Kill py-spy if it is still running, and wait for its end. May be called again."""
         if self._open:
             self._open = False
             PySpy._running -= 1

@@ -74,7 +74,6 @@ def read_scheduler_failure(
 
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
-    """Return the verdict on ranks and scheduler, given the `verdict` on the ranks only."""
     cause = _cause_of(verdict)
     at_one_time = cause is not None and abs((cause.time_ns or 0) - failure.ended_ns) <= ALIKE_S * 1e9
     # For example, both may have failed in `import mindspore`.

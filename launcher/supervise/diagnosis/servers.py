@@ -89,22 +89,18 @@ def merge_evidence(
     known only if enough time is between them.
     """
     errors_ns = error_ns or {}
-    ranks = [
-        _on_one_clock(rank, server_index, ahead_ns.get(server_index, 0), errors_ns.get(server_index, 0))
-        for server_index, evidence in sorted(reports.items())
-        for rank in evidence.ranks
-    ]
-    scheduler_failures = (
-        replace(one.scheduler, ended_ns=one.scheduler.ended_ns - ahead_ns.get(server_index, 0))
-        for server_index, one in reports.items()
-        if one.scheduler is not None
-    )
+    ranks, scheduler = [], None
+    for server_index, evidence in sorted(reports.items()):
+        ahead = ahead_ns.get(server_index, 0)
+        ranks += [_on_one_clock(rank, server_index, ahead, errors_ns.get(server_index, 0)) for rank in evidence.ranks]
+        if evidence.scheduler is not None:
+            scheduler = replace(evidence.scheduler, ended_ns=evidence.scheduler.ended_ns - ahead)
     silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
     return Evidence(
         ranks=tuple(sorted((*_with_order_of_ends(ranks), *silent), key=lambda rank: rank.global_rank)),
         hung=tuple(sorted({rank for one in reports.values() for rank in one.hung})),
         highest_step=max((one.highest_step for one in reports.values() if one.highest_step is not None), default=None),
-        scheduler=next(scheduler_failures, None),
+        scheduler=scheduler,
     )
 
 
@@ -225,14 +221,11 @@ def _loss_with_missing_rank(
     elif verdict.culprit is not None:
         # A failure caused by a dead peer proves the loss, unless another rank has succeeded or is leaving.
         left = any(rank.status == 0 or leaves(rank) for rank in evidence.ranks)
-        perhaps = [
-            one.global_rank
-            for one in summaries
-            if one.earliest_ns <= silent[0].until_ns
-            and (left or one.symptom.kind not in NEED_A_DEAD_PEER or is_doubtful(one))
-        ]
+        perhaps = [one for one in summaries if one.earliest_ns <= silent[0].until_ns]
+        if not left:
+            perhaps = [one for one in perhaps if one.symptom.kind not in NEED_A_DEAD_PEER or is_doubtful(one)]
         if perhaps:
-            doubt = f"rank {perhaps[0]} failed too, possibly before"
+            doubt = f"rank {perhaps[0].global_rank} failed too, possibly before"
         elif stalled_ns is not None and all(one.global_rank != verdict.culprit for one in summaries):
             doubt = f"rank {verdict.culprit} may have been missing before"
     return _blame_loss(silent, doubt)

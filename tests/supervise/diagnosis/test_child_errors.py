@@ -81,7 +81,6 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "message", "above", "traceback", "expected", "sure"), CASES)
 def test_the_error_of_the_process(name, message, above, traceback, expected, sure):  # noqa: PLR0917
-    """With its own words and place; not sure where the process may have handled it."""
     log = f"step 1\n{above}{OF_RANK}{name}: {message}\n"
     error = child_error(name, message, traceback or OF_RANK, tracebacks_above(log.encode()))
     if expected[0] is None:
@@ -92,7 +91,6 @@ def test_the_error_of_the_process(name, message, above, traceback, expected, sur
 
 
 def test_a_table_of_torchrun_is_part_of_its_message():
-    """Nothing of it counts as written after the exception."""
     found = find_traceback(f"{OF_RANK}a.ChildFailedError: {table((1, RECORDED), (-15, NOTHING_RECORDED))}")
     assert (found.type, found.lines_after) == ("a.ChildFailedError", 0)
     assert "Root Cause" in found.message

@@ -62,7 +62,6 @@ def test_what_is_no_evidence_is_refused(fields):
 
 
 def test_times_become_the_coordinator_s():
-    """Of failures and of ends, where known. Ends are counted over servers, in the order of each."""
     whole = merge_evidence({0: Evidence((living(0),)), 1: Evidence((raised(1, 10, noticed_s=11),))}, {1: 3 * S})
     assert [rank.global_rank for rank in whole.ranks] == [0, 1]
     assert (whole.ranks[0].ended_ns, whole.ranks[0].ended_index) == (None, None)
@@ -96,13 +95,11 @@ FIFTH_S = S // 5
     (([ended(0, 5)], [ended(1, 6.5)]), {0: FIFTH_S, 1: 2 * FIFTH_S}, ""),
 ])  # fmt: skip
 def test_an_order_over_servers_is_known_only_where_much_time_lies_between(servers, error_ns, known):
-    """Within a server it is known as before; ends that were no failures do not count."""
     whole = merge_evidence({index: Evidence(tuple(ranks)) for index, ranks in enumerate(servers)}, {}, error_ns)
     assert " ".join(str(rank.global_rank) for rank in whole.ranks if rank.order_known) == known
 
 
 def test_hung_ranks_and_steps_of_all_servers_count():
-    """Ranks of servers that have reported nothing are unheard: neither known to run nor to have ended."""
     servers = {1: Evidence((living(1),), (1,), 7), 0: Evidence((living(0),), (0,)), 2: Evidence((), (), 3)}
     whole = merge_evidence(servers, {}, unheard=[3, 2])
     assert (whole.hung, whole.highest_step) == ((0, 1), 7)
@@ -113,7 +110,6 @@ def test_hung_ranks_and_steps_of_all_servers_count():
 
 
 def test_evidence_that_cannot_be_judged_ends_no_judge():
-    """It is told as trouble, and nobody is blamed: as where all servers were lost before they could testify."""
     events = []
     assert judged(merge_evidence({}, {}), events.append).culprit is None
     assert events == []

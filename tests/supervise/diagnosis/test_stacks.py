@@ -134,7 +134,6 @@ def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
 
 
 def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
-    """The first step is due at once, and nothing when all is done. Closed, it keeps its answers, and locks nothing."""
     in_state(ranks.start("block-signal"), "S")
     ranks.start("sleep")
     gathering = Gathering(ranks.targets, LONG_S)
@@ -179,10 +178,7 @@ def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_befor
 
 
 def test_a_dump_that_makes_pauses_is_waited_for(ranks):
-    """No part of it is taken for the whole, and askers at the same time take turns: each gets a whole one.
-
-    The rank has little of its processor, and writes for some tenths of a second on its 1,000 frames.
-    """
+    """The rank has little of its processor, and writes for some tenths of a second on its 1,000 frames."""
     process, one = ranks.start("deep-threads"), {min(os.sched_getaffinity(0))}
 
     def last_words():
@@ -206,7 +202,6 @@ def test_a_dump_that_makes_pauses_is_waited_for(ranks):
 
 
 def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
-    """It may have been stopped: its lock is waited for, but not for the whole time."""
     monkeypatch.setattr("launcher.supervise.diagnosis.rank_stacks.LOCK_SHARE", 0.2 / LONG_S)
     in_state(ranks.start("sleep"), "S")
     with ranks.targets[0].stacks_log.open() as log:
@@ -228,7 +223,6 @@ def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
 
 
 def test_py_spy_is_used_for_python_without_the_handler(ranks, install, tmp_path):
-    """It is asked not to pause the process. The limit is on how many run, not on how many may be asked."""
     answer = json.dumps([{"os_thread_id": 1, "frames": [{"name": "load", "filename": "/home/me/data.py", "line": 88}]}])
     install("py-spy", f"echo \"$@\" >> {tmp_path}/asked; /bin/sleep 0.02; printf '%s' '{answer}'")
     for _ in range(PY_SPIES_AT_ONCE + 1):
@@ -252,7 +246,6 @@ LOADING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py
 
 
 def test_the_outlier_stands_first_and_the_sentence_says_it_last():
-    """Of two groups of one size the one that waits for nobody is first, whatever the order of their ranks is."""
     groups = group({rank: LOADING if rank == 3 else WAITING for rank in range(8)}, dict.fromkeys(range(8), 12))
     assert groups == (
         StackGroup((3,), "at data.py:88 in load: time.sleep(30)", ("c",)),
@@ -277,5 +270,4 @@ AT_SEVEN_PLACES = [RankStack("running", f"at train.py:{min(rank, 6)} in f") for 
      "rank 1 is at train.py:1 in f; rank 2 is at train.py:2 in f; 3 elsewhere")),
 ])  # fmt: skip
 def test_the_sentence_of_groups(stacks, steps, words):
-    """Only ranks that wait are parted by steps; each group has the verb that fits, and four are named."""
     assert sentence(group(dict(enumerate(stacks)), dict(enumerate(steps)))) == words
