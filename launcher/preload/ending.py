@@ -44,9 +44,7 @@ _WAITING_FOR_THE_END = (
 _PACKAGES = frozenset({"torch", "numpy", "google"})
 _KNOWN = _PACKAGES | {"launcher"} | sys.stdlib_module_names
 # Libraries that the standard library links. (The C library also loads libnss_* to look up names.)
-_LIBRARIES = frozenset(
-    {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
-)
+_LIBRARIES = {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
 # Types with a visible finalisation but no `__del__`, and types whose `__del__` has no visible effect.
 _WRITING = frozenset({"sqlite3.Connection", "_dbm.dbm", "_gdbm.gdbm"})
 _SILENT = frozenset({"_socket.socket", "socket.socket", "torch.multiprocessing.reductions.StorageWeakRef"})
@@ -113,12 +111,12 @@ class Ending:
             gc.unfreeze()
 
     def _own_modules(self) -> list[str]:
-        own = []
+        own: list[str] = []
         for name in reversed(sys.modules):  # stops early: reading a name copies its memory page
             if name == self._last_module:
                 break
-            own.append(name)
-        return ["__main__", *own[::-1]] if "__main__" in sys.modules else own[::-1]
+            own.insert(0, name)
+        return ["__main__", *own] if "__main__" in sys.modules else own
 
     def _take_apart(self, own: list[str]) -> bool:
         """Do steps 2 to 4; return True if nothing is left for CPython."""
@@ -170,9 +168,8 @@ def _is_any_unknown(libraries: set[str]) -> bool:
 
 
 def _is_of_python(library: str) -> bool:
-    *directories, name = library.split("/")
-    own_name = name.partition(".so")[0].partition("-")[0]
-    return "lib-dynload" in directories or own_name in _LIBRARIES or own_name.startswith("libnss_")
+    name = os.path.basename(library).partition(".so")[0].partition("-")[0]
+    return "/lib-dynload/" in library or name in _LIBRARIES or name.startswith("libnss_")
 
 
 def _warns_of_unclosed_files() -> bool:
@@ -241,8 +238,8 @@ def _root(name: str) -> str:
 def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
     """Return True if the garbage collector knows an object whose finalisation could be noticed.
 
-    A user sees buffers that are written, `__del__`, and the `finally` of a generator. Weak references whose callbacks are
-    functions of these `modules` also count. So do objects whose methods raise when inspected.
+    A user sees buffers that are written, `__del__`, and the `finally` of a generator. Weak references whose callbacks
+    are functions of these `modules` also count. So do objects whose methods raise when inspected.
     """
     silent: set[type] = set()
     try:

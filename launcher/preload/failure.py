@@ -31,8 +31,7 @@ STACKS_SIGNAL = SIGRTMAX - 3  # writes the Python stacks of all threads to stack
 FILE = "failure.json"
 STACKS_FILE = "stacks.log"
 _SCHEMA = 1
-_MAX_TRACEBACK_CHARS = 8000
-_MAX_MESSAGE_CHARS = 8000
+_MAX_CHARS = 8000  # of a message, and of a traceback
 _MIN_DESCRIPTOR = 100
 _STATUSES_OF_WISHES = (128 + SIGINT, 128 + SIGTERM)
 
@@ -174,9 +173,9 @@ def _record(
         "pid": _hook.pid,
         "kind": kind,
         "type": None if error is None else frames.kind(error),
-        "message": frames.without_secrets(message[: 2 * _MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS],
+        "message": frames.without_secrets(message[: 2 * _MAX_CHARS])[:_MAX_CHARS],
         "where": frames.where_of_exit(found) if is_exit else frames.where(found + frames.place_of_syntax_error(error)),
-        "traceback": frames.shortened(traceback, found, _MAX_TRACEBACK_CHARS),
+        "traceback": frames.shortened(traceback, found, _MAX_CHARS),
         "status": status,
         "thread": _thread_name(),
     }

@@ -29,7 +29,7 @@ _LIBRARIES = (
     "/lib/python3/",
     "/lib64/python3.",
     "/lib64/python3/",
-    os.path.dirname(os.__file__) + "/",
+    f"{os.path.dirname(os.__file__)}/",
 )
 _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/", *_LIBRARIES, _HERE)
 
@@ -168,7 +168,6 @@ def place_of_syntax_error(error: BaseException | None) -> list[tuple[str, int, s
 
 
 def _syntax_error_lines(error: BaseException) -> str:
-    """Return the source lines that Python shows for a SyntaxError."""
     lines = ""
     for file, line, _ in place_of_syntax_error(error):
         code = getattr(error, "text", None)
@@ -217,13 +216,11 @@ def message(value: object) -> str:
 
 
 def kind(error: BaseException) -> str:
-    """Return the name of the exception's class, as tracebacks show it."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _source(file: str, line: int) -> str:
-    """Return one line of source code, indented as in tracebacks; empty if it cannot be read."""
     try:
         with open(file, encoding="utf-8", errors="replace") as lines:
             for number, text_of_line in enumerate(lines, 1):

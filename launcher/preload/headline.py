@@ -86,10 +86,9 @@ def _what(fields: dict[str, Any], log: str) -> str:
 def _shown(path: str) -> str:
     """Return a path relative to the working directory if it is below that."""
     try:
-        here = os.path.join(os.getcwd(), "")
+        return path.removeprefix(os.path.join(os.getcwd(), ""))
     except OSError:  # the directory is gone
         return path
-    return path.removeprefix(here)
 
 
 def _word(text: str) -> str:

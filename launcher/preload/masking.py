@@ -264,8 +264,7 @@ def _masked_list(match: re.Match[str]) -> str:
 
 def _masked_phrase(match: re.Match[str]) -> str:
     """Return `Invalid API key '********'`, but `password "of the user"` as it is."""
-    value = match["value"].strip("\"'")
-    return match["before"] + MASK if _LOOKS_RANDOM.match(value) else match[0]
+    return match["before"] + MASK if _LOOKS_RANDOM.match(match["value"].strip("\"'")) else match[0]
 
 
 def _masked_value(match: re.Match[str]) -> str:
@@ -328,14 +327,13 @@ def _masked_passwords(line: str) -> str:
 
 def _is_login(found: re.Match[str]) -> bool:
     """Return True for user:password, False for uid:gid and host:port."""
-    user, password = found["user"], found["value"]
-    return not (password.isdecimal() and (user.isdecimal() or "." in user or user == "localhost"))
+    user = found["user"]
+    return not (found["value"].isdecimal() and (user.isdecimal() or "." in user or user == "localhost"))
 
 
 def _password_letters(words: Iterable[str]) -> str:
     """Return the one-letter options that take a password in this command; "" if none is known."""
-    before = ""
-    letters = ""
+    before = letters = ""
     for word in words:
         if _DATABASES.fullmatch(word.rpartition("/")[2].lstrip("\"'(")):
             return "pPaw"

@@ -143,7 +143,6 @@ def renew_main(program: Program, born_with: dict[str, Any]) -> None:
 
 
 def execute(program: Program) -> None:
-    """Run the program in this process; return or raise as it does."""
     main = sys.modules["__main__"].__dict__
     try:
         if program.is_file:

@@ -53,29 +53,19 @@ class AttemptMonitor:
     """The monitor of a rank group. It collects evidence after a failure or hang, and ends the group by its `ender`."""
 
     def __init__(
-        self,
-        rank_group: RankGroup,
-        progress_monitor: ProgressMonitor,
-        supervision: Supervision,
-        *,
-        group: RunGroup,
-        scheduler: Scheduler,
-        may_repeat: bool,
-        others: bool,
+        self, rank_group: RankGroup, progress_monitor: ProgressMonitor, ender: RankEnder, *, others: bool
     ) -> None:
-        """Start to monitor. `may_repeat`: ranks may be forked again after success. `others`: not the only server."""
+        """Start to monitor. `others`: not the only server."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._spawner = rank_group.spawner
-        self.scheduler = scheduler
+        self.ender, self.scheduler = ender, ender.scheduler
         self._others = others
-        self._restartable = supervision.may_restart
-        self._lingering = LingeringRanks(rank_group, supervision.grace_s)
+        self._lingering = LingeringRanks(rank_group, ender.supervision.grace_s)
         self._hung: Collection[int] = ()
         self._collector: EvidenceCollector | None = None
         self._paused = False
         self._patience_ends: float | None = None  # monotonic; set once every rank has succeeded
-        self.ender = RankEnder(rank_group, supervision, group=group, scheduler=scheduler, may_repeat=may_repeat)
         self.cause = Cause.FINISHED
         self.verdict: Verdict | None = None
 
@@ -91,7 +81,7 @@ class AttemptMonitor:
                 elif self._paused:
                     signal_rank(pid, signal.SIGSTOP)
         self._look_at_ends(not_started)
-        if self._rank_group.all_started and not self._restartable:
+        if self._rank_group.all_started and not self.ender.supervision.may_restart:
             self._spawner.end_preloading()
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
@@ -173,7 +163,7 @@ class AttemptMonitor:
     def timeout_s(self) -> float | None:
         running = not (self._collector or self.ender.has_started)
         due_s = (
-            None if self._collector is None or self._collector.done else self._collector.timeout_s,
+            self._collector.timeout_s if self._collector and not self._collector.done else None,
             self.ender.timeout_s,
             self._spawner.timeout_s,
             None if self._patience_ends is None else max(0.0, self._patience_ends - time.monotonic()),
@@ -264,9 +254,9 @@ class RankEnder(Ending):
         self,
         rank_group: RankGroup,
         supervision: Supervision,
-        *,
         group: RunGroup,
         scheduler: Scheduler,
+        *,
         may_repeat: bool,
     ) -> None:
         super().__init__(
@@ -275,10 +265,10 @@ class RankEnder(Ending):
             on_kill=lambda count: rank_group.event_log.record(Killing(count)),
             kill_group=self._kill_all_but_spared,
         )
-        self._supervision = supervision
+        self.supervision = supervision
         self._spawner = rank_group.spawner
         self._group = group
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self.may_repeat = may_repeat
 
     def end_ranks(self) -> None:
@@ -286,7 +276,7 @@ class RankEnder(Ending):
         if not self.may_repeat:
             self._spawner.end_preloading()
         self.spared = self._outliving
-        self.begin(self._supervision.grace_from(time.time()))
+        self.begin(self.supervision.grace_from(time.time()))
 
     def forget_repeat(self) -> None:
         self.may_repeat = False
@@ -298,7 +288,7 @@ class RankEnder(Ending):
 
     @property
     def _outliving(self) -> Collection[int]:
-        return (*self._spawner.processes, *self._scheduler.processes)
+        return (*self._spawner.processes, *self.scheduler.processes)
 
     def _kill_all_but_spared(self) -> None:
         spared = [self._group.let_out(pid) for pid in (os.getpid(), *self.spared)]

@@ -26,7 +26,7 @@ from launcher.core.verdict import Verdict
 from launcher.logs.log_file import tail
 from launcher.preload.masking import masked_text
 from launcher.program.program_command import is_python
-from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
+from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage, RankEnder
 from launcher.supervise.disk import BUSY_S, Disk
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
@@ -126,15 +126,12 @@ class Attempts:
         global_ranks = [rank.global_rank for rank in ranks]
         self._arrivals = ArrivalNotes(run_dir, global_ranks)
         self.disk.chores["arrivals"] = self._arrivals.look
-        self.monitor = AttemptMonitor(
-            self.rank_group,
-            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout, self._waits_for_disk),
-            supervision,
-            group=self._group,
-            scheduler=self._scheduler,
-            may_repeat=self._link is not None and supervision.may_restart,
-            others=self._link is not None,
-        )
+        others = self._link is not None
+        may_repeat = others and supervision.may_restart
+        ender = RankEnder(self.rank_group, supervision, self._group, self._scheduler, may_repeat=may_repeat)
+        hang_timeout_s, layout = supervision.hang_timeout_s, spec.layout
+        progress = ProgressMonitor(run_dir, global_ranks, hang_timeout_s, layout, self._waits_for_disk)
+        self.monitor = AttemptMonitor(self.rank_group, progress, ender, others=others)
         if self.paused:
             self.monitor.pause(pauses=True)
 

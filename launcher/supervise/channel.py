@@ -89,10 +89,7 @@ class Channel:
             raise ChannelClosedError(_why(error)) from error
 
     def receive(self) -> Iterator[Message]:
-        """Yield all received messages, then raise ChannelClosedError if the connection is lost.
-
-        The same if the data are not a message.
-        """
+        """Yield all received messages. Raise ChannelClosedError if the connection is lost, or at invalid data."""
         ended = self._read()
         while (end := self._received.find(b"\n", self._searched)) >= 0:
             self._searched = 0
@@ -170,11 +167,10 @@ class Silence:
 
     def is_too_long(self) -> bool:
         """Return True if the silence has reached the limit. Call it once per check."""
-        now = time.monotonic()
-        if now - self._looked_at > _AWAY_LOOKS * self.limit_s / _LOOKS:
-            self._channel.heard_at = now
-        self._looked_at = now
-        return now - self._channel.heard_at >= self.limit_s
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if self._looked_at - before > _AWAY_LOOKS * self.limit_s / _LOOKS:
+            self._channel.heard_at = self._looked_at
+        return self._looked_at - self._channel.heard_at >= self.limit_s
 
 
 def _why(error: OSError) -> str:

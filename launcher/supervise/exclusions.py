@@ -151,14 +151,15 @@ class WatchedExclusions:
 
     def note(self, change: DevicesChanged) -> None:
         self._noted.append(frozenset(() if change.asked_for else change.left_out))
-        self._disk.do(lambda: self._note(change))
+
+        def write() -> None:
+            self._file.note(change)
+            self._written += 1
+
+        self._disk.do(write)
 
     # --- the disk's thread ---
 
     def _look(self) -> None:
         if (found := self._file.look()) is not None:
             self._found.append((self._written, found))
-
-    def _note(self, change: DevicesChanged) -> None:
-        self._file.note(change)
-        self._written += 1

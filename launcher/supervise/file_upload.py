@@ -83,12 +83,11 @@ class FileUpload:
         """Seconds until `step` must be called; None while an acknowledgement must come first."""
         if self._under_way_bytes >= WINDOW_BYTES or self.shares:
             return None
-        moments = [file.due for file in self._turns if not file.awaits and not self._is_held(file)]
-        if not moments:
+        due = min((file.due for file in self._turns if not file.awaits and not self._is_held(file)), default=None)
+        if due is None:
             return None
-        now = time.monotonic()
         short_s = 0.0 if self._finishing else -self._allowed_bytes / RATE_BYTES_PER_S
-        return max(0.0, min(moments) - now, self._allowed_at + short_s - now)
+        return max(0.0, max(due, self._allowed_at + short_s) - time.monotonic())
 
     def step(self) -> None:
         now = time.monotonic()
@@ -105,8 +104,7 @@ class FileUpload:
 
     def take(self, kept: ChunkAck) -> None:
         file = self._files.get((kept.kind, kept.global_rank))
-        if kept.shares:
-            self.shares = True
+        self.shares = self.shares or kept.shares
         if file is None or not file.awaits:
             return
         self._apart |= file.kind not in OF_ALL_RANKS and file.under_way_bytes > 0 and not (kept.trouble or kept.shares)
@@ -198,7 +196,7 @@ class _File(ABC):
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
-        """Return the next message to send, or None, and its size in bytes. Raise OSError if the file is not readable."""
+        """Return the next message to send, or None, and its size in bytes. Raise OSError if it is not readable."""
 
     @abstractmethod
     def answered(self, kept: ChunkAck) -> None: ...

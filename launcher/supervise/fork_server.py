@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,8 @@ def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int
 class ForkServer:
     """A running fork server. Nothing blocks, except that `__init__` forks, or raises OSError if it cannot."""
 
-    def __init__(
-        self,
-        command: PythonCommand,
-        modules: tuple[str, ...],
-        *,
-        argv_shown: Sequence[str],
-        common_environment: Mapping[str, str],
-        cwd: Path,
-        log: Path,
-    ) -> None:
+    def __init__(self, command: PythonCommand, modules: tuple[str, ...], shown: Program) -> None:
+        """Start it. `shown` is the ranks' program as `ps` should show it; its environment is common to all ranks."""
         self._complaints = Complaints()
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
@@ -110,18 +103,18 @@ class ForkServer:
             os.set_inheritable(theirs.fileno(), True)
             argv: tuple[str, ...] = (*_python(command), "preload", str(theirs.fileno()))
             # Padded, so it can be overwritten with the command line that `ps` should show.
-            missing_bytes = len(os.fsencode(" ".join(argv_shown))) - len(os.fsencode(" ".join(argv))) - 1
+            missing_bytes = len(os.fsencode(" ".join(shown.argv))) - len(os.fsencode(" ".join(argv))) - 1
             if missing_bytes > 0:
                 argv = (*argv, "." * missing_bytes)
-            self.pid = spawn(Program(argv, common_environment, cwd, log), self._complaints)
+            self.pid = spawn(replace(shown, argv=argv), self._complaints)
         except OSError:
             self.close()
             raise
         finally:
             theirs.close()
         program = {"kind": command.kind, "target": command.target, "arguments": command.arguments}
-        shown = {**program, "shown_argv": list(argv_shown)}
-        self._say({"program": shown, "modules": modules, "agent_pid": os.getpid()})
+        program["shown_argv"] = shown.argv
+        self._say({"program": program, "modules": modules, "agent_pid": os.getpid()})
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when messages have arrived. Call `take` then, while it is usable."""

@@ -43,10 +43,7 @@ def hand_over(
     """Let the agent start this rank, and return its status when it ends, as in `subprocess`; None if the agent is lost.
 
     Blocks. This process then ignores the signals that the agent handles, or calls `pass_on` with them. Call this
-    last, in the main thread.
-
-    Raises:
-        TlaunchError: no agent listened in time, or a process of another user listens.
+    last, in the main thread. Raises TlaunchError if no agent listened in time, or a process of another user listens.
     """
     for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))

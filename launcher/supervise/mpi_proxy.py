@@ -46,8 +46,6 @@ _MAX_BYTES = 1 << 23  # larger than any environment, unless the stack limit was 
 
 @frozen
 class MemberJoined:
-    """A rank's member has sent its identity."""
-
     global_rank: int
 
 

@@ -246,9 +246,9 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
     """Return the mount points of memory control groups, at most one of each version."""
     found: dict[str, _Mount] = {}
     for mount in mounts(proc):
-        of_v1 = mount.kind == "cgroup" and "memory" in mount.options
-        if of_v1 or mount.kind == "cgroup2":
-            version = "v1" if of_v1 else "v2"
+        is_v1 = mount.kind == "cgroup" and "memory" in mount.options
+        if is_v1 or mount.kind == "cgroup2":
+            version = "v1" if is_v1 else "v2"
             found.setdefault(version, _Mount(version, mount.root, Path(mount.point)))
     return tuple(found[version] for version in sorted(found))
 

@@ -69,7 +69,6 @@ class Slowness:
             pace.step, pace.busy_s, pace.core_wait_s, pace.fresh = step, busy_s, core_wait_s, True
 
     def forget(self, global_rank: int) -> None:
-        """Record that the rank has ended, so others are not compared with it any more."""
         self._paces.pop(global_rank, None)
 
     def newly_slow(self) -> list[Slow]:

@@ -38,7 +38,8 @@ _READ_ONCE = (
 
 def become_subreaper() -> None:
     """Adopt orphaned descendants, so that none can leave this process tree. Does nothing except on Linux."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def signal_of_parents_end(number: int) -> None:
@@ -46,12 +47,8 @@ def signal_of_parents_end(number: int) -> None:
 
     "Parent" means the thread that forked, so agents fork only in their main thread.
     """
-    _prctl(_PR_SET_PDEATHSIG, number)
-
-
-def _prctl(option: int, value: int) -> None:
     if _LIBC is not None:
-        _LIBC.prctl(option, value, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 @frozen

@@ -90,20 +90,13 @@ class _Preload:
         return None
 
     def begin(self, program: PythonCommand, environment: Mapping[str, str], spec: RunSpec, run_dir: RunDir) -> None:
-        """Start the fork server. Failures are recorded as an event."""
         modules = spec.supervision.preload or ()
         self.ready = self._closing = False
         self.status = None
         self.environment = environment
         try:
-            self.server = ForkServer(
-                program,
-                modules,
-                argv_shown=spec.ranks[0].argv,
-                common_environment=environment,
-                cwd=spec.cwd,
-                log=run_dir.preload_log,
-            )
+            shown = Program(spec.ranks[0].argv, environment, spec.cwd, run_dir.preload_log)
+            self.server = ForkServer(program, modules, shown)
         except OSError as error:
             self._event_log.record(Trouble(f"cannot start the fork server: {error.strerror}"))
             return

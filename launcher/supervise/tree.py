@@ -215,16 +215,17 @@ class RunGroup:
 
     def __init__(self, agent_pid: int) -> None:
         self._directory: Path | None = None
-        name, parent = _group_name(agent_pid), own_directory()
-        if parent is not None and os.access(parent / _MEMBERS, os.W_OK):
-            inside = parent.name == name  # this process is already in it
-            directory = parent if inside else parent / name
-            if not inside:
-                _remove_forgotten(parent)
-            with suppress(OSError):
-                directory.mkdir(exist_ok=True)
-                self._directory = directory
         self._let_out: set[int] = set()
+        name, parent = _group_name(agent_pid), own_directory()
+        if parent is None or not os.access(parent / _MEMBERS, os.W_OK):
+            return
+        if parent.name == name:  # this process is already in it
+            self._directory = parent
+            return
+        _remove_forgotten(parent)
+        with suppress(OSError):
+            (parent / name).mkdir(exist_ok=True)
+            self._directory = parent / name
 
     def take_in(self, pid: int) -> None:
         """Move a process into the group. Its future child processes are in the group too."""
@@ -241,7 +242,6 @@ class RunGroup:
         return True
 
     def take_back(self) -> None:
-        """Move all processes that were let out back into the group."""
         for pid in self._let_out:
             self.take_in(pid)
         self._let_out.clear()

@@ -13,6 +13,7 @@ import pytest
 
 from launcher.program.program_command import parse_python
 from launcher.supervise.fork_server import ForkResult, ForkServer, Ready, StartRequest, bootstrap_argv
+from launcher.supervise.spawn import Program
 
 PATIENCE_S = 240  # torch may be imported meanwhile
 
@@ -62,10 +63,8 @@ class Ways:
 
     def fork_server(self, argv, env=None, modules=()):
         command = parse_python(argv, os.environ["PATH"], self.cwd)
-        return ForkServer(
-            command, tuple(modules), argv_shown=argv, common_environment=environment(env), cwd=self.cwd,
-            log=self.preload_log,
-        )  # fmt: skip
+        shown = Program(tuple(argv), environment(env), self.cwd, self.preload_log)
+        return ForkServer(command, tuple(modules), shown)
 
     def request(self, rank=0, env=None, **fields):
         device_dir = self._fresh("forked")

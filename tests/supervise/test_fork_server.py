@@ -17,6 +17,7 @@ from launcher.supervise.fork_server import (
     Unusable,
     bootstrap_argv,
 )
+from launcher.supervise.spawn import Program
 from tests.conftest import wait_until
 
 
@@ -26,8 +27,8 @@ def start(tmp_path):
     made = []
 
     def started(command, argv_shown=("python", "train.py")):
-        shared = {"common_environment": dict(os.environ), "cwd": tmp_path, "log": tmp_path / "preload.log"}
-        made.append(ForkServer(command, (), argv_shown=argv_shown, **shared))
+        shown = Program(tuple(argv_shown), dict(os.environ), tmp_path, tmp_path / "preload.log")
+        made.append(ForkServer(command, (), shown))
         return made[-1]
 
     yield started

@@ -15,7 +15,7 @@ from launcher.supervise.channel import Channel, ChannelClosedError
 from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link
-from launcher.supervise.link_services import LinkServices
+from launcher.supervise.remote_control import LinkServices
 from tests.conftest import PATIENCE_S, wait_until
 
 

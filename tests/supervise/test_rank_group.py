@@ -11,7 +11,7 @@ import pytest
 
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.supervise.attempt_monitor import AttemptMonitor
+from launcher.supervise.attempt_monitor import AttemptMonitor, RankEnder
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import StartRequest
 from launcher.supervise.progress_monitor import ProgressMonitor
@@ -90,13 +90,11 @@ def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, 
 def test_a_rank_whose_pid_has_not_been_read_yet_gets_a_forwarded_signal(make, tmp_path, wait_until, reap):
     program = "import signal as s; s.signal(s.SIGUSR1, lambda *_: exit(3)); print('ready', flush=True); s.pause()"
     rank = replace(RANK, argv=(sys.executable, "-c", program))
-    run_dir, supervision = RunDir(tmp_path), Supervision()
+    run_dir = RunDir(tmp_path)
     with closing(EventLog(tmp_path / "others.jsonl", 0)) as event_log:
         rank_group, spawner = make(0, rank, os.environ, preload=("json",))
-        monitor = AttemptMonitor(
-            rank_group, ProgressMonitor(run_dir, [0]), supervision, group=RunGroup(os.getpid()),
-            scheduler=Scheduler(event_log), may_repeat=False, others=False,
-        )  # fmt: skip
+        ender = RankEnder(rank_group, Supervision(), RunGroup(os.getpid()), Scheduler(event_log), may_repeat=False)
+        monitor = AttemptMonitor(rank_group, ProgressMonitor(run_dir, [0]), ender, others=False)
         wait_until(lambda: rank_group.start() == ([], []) and spawner.preloading.waiting_for_s, "the wish for a rank")
         log = run_dir.train_log(0)
         wait_until(lambda: log.exists() and log.read_text() == "ready\n", "the rank")

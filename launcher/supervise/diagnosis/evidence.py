@@ -65,7 +65,6 @@ class RankEvidence:
 
     @property
     def seen(self) -> RankStack | None:
-        """The stack if the rank is known to be running."""
         return self.stack if self.alive else None
 
 
@@ -257,16 +256,9 @@ def _one_line(text: str) -> str:
 
 # --- MindSpore ---
 
-# The first line of a message may only refer to one of the sections below it:
-#
-#     Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message'.
-#
-#     ------------------------------------------------------------------
-#     - Dataset Pipeline Error Message:
-#     ------------------------------------------------------------------
-#     [ERROR] Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin
-#
-# The message of a kernel that could not be launched has no first line; it starts with a section.
+# The first line of a message may only refer to one of the sections below it, each with a title between two lines of
+# dashes: "Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message'." The message of a kernel
+# that could not be launched has no first line; it starts with a section.
 _REFERS = re.compile(r"(?:Refer to|check) '(?P<section>[^'\n]{1,80})'")
 _LEVEL = re.compile(r"^\[[A-Z]+\] ?")
 _FRAME = re.compile(

@@ -41,11 +41,10 @@ class FailureRecord:
 
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
     """Return the record, or None if the file is missing or invalid, or if a process other than `pid` wrote it."""
-    try:
+    record = None
+    with suppress(OSError, ValueError):
         fields = read_json(path, RECORD_BYTES)
         record = _record(fields) if isinstance(fields, dict) else None
-    except (OSError, ValueError):
-        return None
     return None if record is None or pid not in {None, record.pid} else record
 
 

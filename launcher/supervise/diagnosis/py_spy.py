@@ -84,12 +84,7 @@ class PySpy:
         return os.geteuid() == 0 or _read("sys", "kernel/yama/ptrace_scope") in {"", "0"}
 
     def __init__(self, pid: int, sources: Sources) -> None:
-        """Start py-spy.
-
-        Raises:
-            BlockingIOError: too many are running; try again later.
-            OSError: it cannot be started.
-        """
+        """Start py-spy. Raise BlockingIOError while too many are running, and OSError if it cannot be started."""
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid

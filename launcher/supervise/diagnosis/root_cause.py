@@ -62,10 +62,8 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
     """
     summaries = summaries_of(evidence)
     cause = first_by_itself(summaries)
-    if cause is not None and cause.forwarded:
-        return _blame_signal(cause, summaries)
     if cause is not None:
-        return _blame_failure(cause, summaries, evidence)
+        return _blame_signal(cause, summaries) if cause.forwarded else _blame_failure(cause, summaries, evidence)
     missing = find_missing_rank(evidence, summaries, hung)
     if missing is None and not summaries and hung and len(evidence) == 1:
         missing = _only_rank(evidence[0])
@@ -83,7 +81,6 @@ def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:
 
 
 def at_most(confidence: Confidence, limit: Confidence) -> Confidence:
-    """Return the lower of two confidences."""
     return max(confidence, limit, key=list(Confidence).index)
 
 
@@ -194,7 +191,6 @@ def _surely_before(cause: FailureSummary, other: FailureSummary) -> bool:
 
 
 def _clock_error_ns(one: FailureSummary, other: FailureSummary) -> int:
-    """Return the maximum remaining error between the clocks of two servers."""
     if one.evidence.server_index == other.evidence.server_index:
         return 0
     return one.evidence.clock_error_ns + other.evidence.clock_error_ns
