@@ -20,8 +20,6 @@ PATIENCE_S = 240  # torch may be imported meanwhile
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended, what it wrote, and where it noted its failure."""
-
     status: int
     log: str
     device_dir: Path
@@ -51,7 +49,6 @@ class Ways:
 
     @contextmanager
     def preloaded(self, argv, env=None, modules=()):
-        """A fork server that has imported these modules, for as many ranks as the caller wants."""
         fork_server = self.fork_server(argv, env, modules)
         try:
             [ready] = listen(fork_server)
@@ -100,7 +97,6 @@ def environment(changes):
 
 
 def listen(fork_server, count=1):
-    """Return the next messages, at least `count`."""
     heard = []
     deadline = time.monotonic() + PATIENCE_S
     while len(heard) < count:
@@ -124,7 +120,6 @@ def ways(tmp_path, reap):
 
 @pytest.fixture(params=["run", "preload"])
 def way(request, ways):
-    """One of our two ways."""
     return getattr(ways, request.param)
 
 

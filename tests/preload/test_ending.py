@@ -170,7 +170,6 @@ def test_what_a_rank_has_made_is_taken_apart(ways, ended, source):
 
 @pytest.mark.parametrize("name", ["nothing", "printed", "file of a function", "finaliser", "stdout detached"])
 def test_a_program_needs_no_module_for_a_short_end(ways, ended, name):
-    """None but those that every Python has loaded: `warnings` is not one of them."""
     (ways.cwd / "train.py").write_text(SHORT[name])
     assert not ended("train.py", modules=("json", "witness"))
 
@@ -207,7 +206,6 @@ __attribute__((destructor)) static void end(void) { FILE *file = fopen("by-the-l
 
 
 def build(library, source):
-    """Build a library that is called by no program."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")

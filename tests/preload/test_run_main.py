@@ -23,12 +23,8 @@ def facts(ways):
 
     def compare(*arguments, env=None, python=sys.executable):
         expected, *ours = (_facts(run([python, *arguments], env)) for run in (ways.plain, ways.run, ways.preload))
-        return [
-            (name, value, found.get(name))
-            for found in ours
-            for name, value in expected.items()
-            if found.get(name) != value
-        ]
+        pairs = [(found, item) for found in ours for item in expected.items()]
+        return [(name, value, found.get(name)) for found, (name, value) in pairs if found.get(name) != value]
 
     return compare
 
@@ -58,7 +54,6 @@ def test_a_script_sees_what_it_would_see(ways, facts, options, variables):
     ids=lambda arguments: " ".join(arguments)[:20],
 )  # fmt: skip
 def test_a_program_is_where_python_finds_it(ways, facts, arguments):
-    """sys.path[0] is its real directory, `__file__` what was typed; of code on the command line neither is a file."""
     for name in ("facts.py", "sub/there.py", "package/__main__.py", "package/tool.py"):
         (ways.cwd / name).parent.mkdir(exist_ok=True)
         (ways.cwd / name).write_text(FACTS)
@@ -171,7 +166,6 @@ def test_other_versions_of_python(ways, facts, same, version):
 
 @pytest.mark.slow
 def test_a_torch_program(ways):
-    """A DataLoader with workers, torch.compile and threads give the same, right numbers in both of our ways."""
     pytest.importorskip("torch")
     argv = [sys.executable, str(PROGRAMS / "preload_torch.py")]
     bootstrapped, forked = ways.run(argv), ways.preload(argv, modules=["torch", "torch._dynamo"])

@@ -27,7 +27,6 @@ CLOCK_S = 0.001  # what is lost in sums of floating-point times
 
 @pytest.fixture
 def fork_server(ways):
-    """Start a fork server; whatever happens it is ended and reaped."""
     made = []
 
     def start(source, *modules, env=None):
@@ -44,8 +43,6 @@ def fork_server(ways):
 
 @pytest.fixture
 def printed(ways, fork_server):
-    """Give what each of some forked ranks of a source prints; all end well."""
-
     def run(source, *modules, ranks):
         started = fork_server(source, *modules)
         [ready] = listen(started)
@@ -184,10 +181,8 @@ def test_an_open_device_is_refused(monkeypatch):
 
 def test_random_numbers_differ_between_ranks(printed):
     pytest.importorskip("numpy")
-    source = (
-        "import random, multiprocessing, numpy.random\n"
-        "print(random.random(), numpy.random.random(), bytes(multiprocessing.current_process().authkey))"
-    )
+    source = "import random, multiprocessing as m, numpy.random\n"
+    source += "print(random.random(), numpy.random.random(), bytes(m.current_process().authkey))"
     logs = printed(source, "random", "multiprocessing", "numpy", "numpy.random", ranks=3)
     columns = zip(*(log.split(maxsplit=2) for log in logs), strict=True)
     assert [len(set(column)) for column in columns] == [3, 3, 3]

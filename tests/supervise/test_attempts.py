@@ -27,7 +27,6 @@ def write(run_dir, text, second, rank=0, mode="a"):
 
 
 def noted(run_dir, rank=0):
-    """Seconds and lengths."""
     path = run_dir.arrivals(rank)
     return [(time_ns // S, end) for time_ns, end in RECORD.iter_unpack(path.read_bytes())] if path.exists() else []
 
@@ -54,7 +53,6 @@ def test_looks_are_a_second_apart(run_dir, monkeypatch):
 
 
 def test_the_next_attempt_goes_on(run_dir):
-    """Behind what its predecessor has noted; a record that a full disk has cut is removed."""
     write(run_dir, "ab", 10)
     ArrivalNotes(run_dir, [0]).look()
     with run_dir.arrivals(0).open("ab") as file:

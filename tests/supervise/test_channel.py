@@ -4,7 +4,7 @@ import select
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -15,10 +15,8 @@ from tests.conftest import PATIENCE_S
 
 @pytest.fixture(name="pair")
 def _pair(connected):
-    """A channel, and the naked socket at its other end."""
-    channel = Channel(connected[0])
-    yield channel, connected[1]
-    channel.close()
+    with closing(Channel(connected[0])) as channel:
+        yield channel, connected[1]
 
 
 def soon():
@@ -50,9 +48,7 @@ def test_a_message_in_pieces_is_one_message(pair):
         before = channel.heard_at
         other.sendall(bytes([byte]))
         wait_readable(channel)
-        assert list(channel.receive()) == []
-        assert not channel.has_message
-        assert channel.heard_at > before
+        assert (list(channel.receive()), channel.has_message, channel.heard_at > before) == ([], False, True)
     other.sendall(bytes([last]))
     assert hear(channel, 1) == [Ping(7)]
 
@@ -66,12 +62,10 @@ def test_messages_in_one_heap_are_told_one_by_one(pair):
     assert not channel.has_message
 
 
-@pytest.mark.parametrize(
-    ("end", "reason"),
-    [(to_line(Ping(1))[:-3], "the connection was closed"), (b"GET / HTTP/1.1\r\n", "not a valid message: b'GET")],
-)
+@pytest.mark.parametrize(("end", "reason"), [
+    (to_line(Ping(1))[:-3], "the connection was closed"), (b"GET / HTTP/1.1\r\n", "not a valid message: b'GET"),
+])  # fmt: skip
 def test_a_message_before_the_end_is_told_before_it(pair, end, reason):
-    """A last word counts; half a message does not, and what is no message closes the channel."""
     channel, other = pair
     other.sendall(to_line(Done()) + end)
     if end.startswith(b"["):

@@ -29,8 +29,7 @@ def test_events_are_appended_one_a_line(tmp_path):
     for event in events:
         event_log.record(event)
     event_log.close()
-    assert lines(tmp_path / "events.jsonl") == events
-    assert event_log.lost == 0
+    assert (lines(tmp_path / "events.jsonl"), event_log.lost) == (events, 0)
 
 
 @pytest.mark.parametrize("path", ["/dev/full", "gone/events.jsonl"])
@@ -39,8 +38,7 @@ def test_a_file_that_cannot_be_written_costs_events_only(tmp_path, pipe, path):
     event_log = EventLog(tmp_path / path, 0, writer)
     event_log.record(RankStarted(0, 1))
     event_log.close()
-    assert from_line(os.read(reader, 4096)).event == RankStarted(0, 1)
-    assert event_log.lost == 1
+    assert (from_line(os.read(reader, 4096)).event, event_log.lost) == (RankStarted(0, 1), 1)
 
 
 def test_a_launcher_that_does_not_read_is_waited_for_only_at_the_end(tmp_path, pipe):

@@ -17,7 +17,6 @@ def selector():
 
 @pytest.fixture
 def make():
-    """Gives a function: what can be read, and what writes to it. All are closed at the end."""
     with ExitStack() as stack:
         yield lambda: tuple(map(stack.enter_context, socket.socketpair()))
 

@@ -65,7 +65,6 @@ class Both:
         self.until(lambda: path.exists() and path.read_bytes() == data, f"{path} with its text")
 
     def finish(self):
-        """As an agent does, with a coordinator that still answers."""
         return self.mirror.finish(self.answer)
 
     def close(self):
@@ -164,7 +163,6 @@ def test_a_log_that_was_changed_is_taken_up_there(both, follows, whole):
 
 @pytest.mark.parametrize("former", [b"former\n", b"f" * 3 * PIECE_BYTES])
 def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, former):
-    """However much its ranks write then, all of it comes; the former words are nowhere else, and stay."""
     write(both.there.train_log(2), former)
     write(both.there.metrics, b"1\n")
     both.until_log_is(2, former)
@@ -212,14 +210,12 @@ def test_a_file_is_never_sent_to_itself(both, kind, follows):
     both.until(lambda: both.mirror.shares, "what the coordinator has found out")
     write(path(2), b"more")
     both.mirror.step()
-    assert both.mirror.timeout_s is None
-    assert both.finish() is None
+    assert (both.mirror.timeout_s, both.finish()) == (None, None)
     assert path(2).read_bytes() == b"x" * 160 + b"more"
     assert both.there.metrics.read_bytes() == b"{}\n"
 
 
 def test_a_log_that_begins_to_be_written_there_too_is_sent_no_more(both):
-    """Its first bytes came while the coordinator saw an old state of the directory."""
     write(both.there.train_log(2), b"words\n")
     both.until_log_is(2, b"words\n")
     write(both.here.train_log(2), b"others\n")
@@ -286,7 +282,6 @@ def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monke
 
 
 def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
-    """More than may be under way, and more than is sent in one second while ranks run."""
     monkeypatch.setattr("launcher.supervise.file_upload.EVERY_S", 0.01)  # how soon the coordinator's turn comes here
     data = {rank: os.urandom(5 * WINDOW_BYTES) for rank in OURS}
     for rank in OURS:

@@ -21,7 +21,6 @@ from tests.conftest import PATIENCE_S, wait_until
 
 @pytest.fixture(name="pair")
 def _pair(connected):
-    """Gives a function: a link that receives, and the coordinator's channel."""
     links = []
 
     def make(silence_s=60.0, disk=None):
@@ -90,8 +89,7 @@ def test_last_messages_arrive_though_nothing_can_be_sent_any_more(pair):
     while link.lost is None:
         link.report("more\n")
         taken += link.take()
-    assert taken == [Finish(Cause.STOPPED, 143)]
-    assert link.lost == "the connection was closed"
+    assert (taken, link.lost) == ([Finish(Cause.STOPPED, 143)], "the connection was closed")
 
 
 def test_a_message_that_has_come_is_due_at_once(pair):
@@ -99,9 +97,7 @@ def test_a_message_that_has_come_is_due_at_once(pair):
     assert link.timeout_s is None
     other.send(BeginAttempt(0, 1))
     assert select.select([link], [], [], PATIENCE_S)[0]
-    assert link.timeout_s == 0.0
-    assert link.take() == [BeginAttempt(0, 1)]
-    assert link.timeout_s is None
+    assert (link.timeout_s, link.take(), link.timeout_s) == (0.0, [BeginAttempt(0, 1)], None)
 
 
 def test_pings_are_answered_while_the_loop_waits_and_say_how_long_the_disk_has_not_answered(pair, tmp_path):

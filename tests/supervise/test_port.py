@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -16,9 +17,8 @@ from tests.conftest import free_port
 
 @pytest.fixture
 def held():
-    made = hold_port()
-    yield made
-    made.close()
+    with closing(hold_port()) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,6 @@ IN_USE = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 @pytest.fixture(params=[socket.AF_INET, socket.AF_INET6], ids=["IPv4", "IPv6"])
 def listener(request):
-    """A process that listens, with a secret in its command line; gives it and the port."""
     source = "import socket, sys\ntaken = socket.socket(int(sys.argv[1]))\ntaken.bind(('', 0))\ntaken.listen()\n"
     source += "print(taken.getsockname()[1], flush=True)\nsys.stdin.read()\n"
     words = [sys.executable, "-c", source, str(int(request.param)), "--api-token", "s3cr3t"]
@@ -106,5 +105,4 @@ def test_nothing_is_told_of_a_port_that_nobody_listens_on(listener):
         assert holder_of(bound.getsockname()[1]) is None
     child.send_signal(signal.SIGKILL)
     child.wait()
-    assert reason_of(IN_USE, port) == IN_USE.strerror
-    assert command_of(child.pid) == ""
+    assert (reason_of(IN_USE, port), command_of(child.pid)) == (IN_USE.strerror, "")

@@ -33,9 +33,8 @@ class Ranks:
     def __init__(self, root, *deeds, hang_timeout_s=TIMEOUT_S):
         self.run_dir = RunDir(root)
         self.disk_stalls = False
-        self.monitor = ProgressMonitor(
-            self.run_dir, range(len(deeds)), hang_timeout_s, Layout(dp=len(deeds)), lambda: self.disk_stalls
-        )
+        layout, ranks = Layout(dp=len(deeds)), range(len(deeds))
+        self.monitor = ProgressMonitor(self.run_dir, ranks, hang_timeout_s, layout, lambda: self.disk_stalls)
         self.processes = []
         for global_rank, each in enumerate(deeds):
             self.run_dir.device(global_rank).mkdir(exist_ok=True)
@@ -45,9 +44,8 @@ class Ranks:
     def _start(self, global_rank, deeds):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **self._heartbeat_file(global_rank)}
         with self.run_dir.train_log(global_rank).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, PROGRAM, *deeds], stdout=log, env=environment, start_new_session=True
-            )
+            argv = [sys.executable, PROGRAM, *deeds]
+            process = subprocess.Popen(argv, stdout=log, env=environment, start_new_session=True)
         self.processes.append(process)
         self.monitor.started(global_rank, process.pid)
 
@@ -156,16 +154,14 @@ def test_a_rank_that_has_ended_cannot_hang(ranks):
     assert watched.looks(5) == []
     watched.monitor.ended(0)
     watched.monitor.ended(1)
-    assert watched.monitor.timeout_s is None
-    assert watched.monitor.look(time.monotonic() + 100 * TIMEOUT_S) == []
+    assert (watched.monitor.timeout_s, watched.monitor.look(time.monotonic() + 100 * TIMEOUT_S)) == (None, [])
 
 
 def test_time_in_which_ranks_make_no_progress_for_our_sake_does_not_count(ranks):
     watched = ranks("")
     assert watched.looks(1, every_s=100 * TIMEOUT_S) == []
     watched.monitor.pause()
-    assert watched.monitor.timeout_s is None
-    assert watched.looks(50) == []
+    assert (watched.monitor.timeout_s, watched.looks(50)) == (None, [])
     time.sleep(TIMEOUT_S / 2)
     before = time.monotonic()
     watched.monitor.resume()
@@ -190,8 +186,7 @@ def test_what_an_earlier_attempt_left_is_no_sign_of_life(ranks):
     ranks(None).beat(0, step=41)
     watched = ranks("")
     time.sleep(watched.monitor.timeout_s)
-    assert watched.monitor.look(time.monotonic()) == []
-    assert watched.monitor.steps() == {0: None}
+    assert (watched.monitor.look(time.monotonic()), watched.monitor.steps()) == ([], {0: None})
     watched.run_dir.heartbeat(0).unlink()
     assert watched.first_hang().seconds < 2 * TIMEOUT_S
     assert watched.monitor.steps() == {0: None}
@@ -226,8 +221,6 @@ def test_a_slow_rank_is_named(ranks):
 
 
 def worker_of(leader, wait_until):
-    """Return the process that computes in the session of a rank: the rank itself, or an orphan."""
-
     def busy():
         return [one.pid for one in every_process() if one.session == leader and stat(one.pid).ticks > 20]
 

@@ -14,14 +14,12 @@ from launcher.supervise.rank_ends import ExitOrder, OomWatch
 
 @pytest.fixture
 def order():
-    made = ExitOrder()
-    yield made
-    made.close()
+    with closing(ExitOrder()) as made:
+        yield made
 
 
 @pytest.fixture
 def pids():
-    """Those of five children that wait to be killed, in fork order."""
     made = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(5)]
     yield made
     for pid in made:
@@ -70,7 +68,6 @@ NOWHERE = Path("/nonexistent/kmsg")
 
 
 def kernel_log_readable():
-    """By this process, outside of containers."""
     try:
         os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
         return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC
@@ -141,8 +138,7 @@ def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, ker
             wait_for_end(rank)
         if kernel_log != NOWHERE:
             assert watch.killed(modest.pid) is False
-        assert watch.killed(content.pid) is False
-        assert watch.killed(greedy.pid) is True
+        assert (watch.killed(content.pid), watch.killed(greedy.pid)) == (False, True)
         assert not watch.killed(modest.pid)
 
 
@@ -164,7 +160,6 @@ class System:
         (self.proc / "vmstat").write_text(f"nr_free_pages 12\noom_kill {kills}\n")
 
     def group(self, path, kills):
-        """Set the counter of a group, made where it is missing."""
         (self.groups / path).mkdir(parents=True, exist_ok=True)
         (self.groups / path / "memory.events").write_text(f"low 0\nhigh 0\noom 9\noom_kill {kills}\n")
 
@@ -193,7 +188,6 @@ def test_version_2_tells_by_the_group_that_a_dead_process_still_names(tmp_path, 
 
 
 def test_each_kill_is_told_once(tmp_path):
-    """Not kills before a rank started, nor those elsewhere; of three deaths and two kills the third was none."""
     system = System(tmp_path)
     watch = OomWatch(system.proc, NOWHERE)
     for pid in UNUSED[:3]:

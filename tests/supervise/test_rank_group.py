@@ -26,7 +26,6 @@ RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
 
 @pytest.fixture(name="make")
 def _make(tmp_path):
-    """Gives a function that makes a rank's group for an attempt, and the spawner that serves it."""
     run_dir, event_log = RunDir(tmp_path), EventLog(tmp_path / "events.jsonl", 0)
     run_dir.device(0).mkdir()
     with ExitStack() as made:
@@ -55,12 +54,10 @@ def _make(tmp_path):
 ])  # fmt: skip
 def test_the_line_between_attempts_is_a_line_of_its_own(make, tmp_path, before, after):
     log = RunDir(tmp_path).train_log(0)
-    assert make(0)[0].log_offsets == {0: 0}
-    assert not log.exists()
+    assert (make(0)[0].log_offsets, log.exists()) == ({0: 0}, False)
     if before is not None:
         log.write_text(before)
-    assert make(1)[0].log_offsets == {0: len(after)}
-    assert log.read_text() == after
+    assert (make(1)[0].log_offsets, log.read_text()) == ({0: len(after)}, after)
 
 
 def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(make, tmp_path):
@@ -74,7 +71,6 @@ def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(make
 
 
 def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, tmp_path, wait_until):
-    """A fork server forks ranks: one may be reaped before its pid is reported."""
     program = "import os; open('pid', 'w').write(str(os.getpid())); raise SystemExit(3)"
     rank = replace(RANK, argv=(sys.executable, "-c", program))
     rank_group, spawner = make(0, rank, os.environ, preload=("json",))
@@ -83,8 +79,7 @@ def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, 
     pid, status = os.waitpid(int(wait_until(lambda: told.exists() and told.read_text(), "the rank")), 0)
     assert rank_group.note_ends({pid: os.waitstatus_to_exitcode(status)}, 5) == []
     [end] = wait_until(lambda: rank_group.start()[1], "its pid")
-    assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
-    assert rank_group.all_ended
+    assert (end.status, end.ended_ns, end.order_known, rank_group.all_ended) == (3, 5, False, True)
 
 
 def test_a_rank_whose_pid_has_not_been_read_yet_gets_a_forwarded_signal(make, tmp_path, wait_until, reap):

@@ -20,7 +20,6 @@ def run(slowness, *rounds, first_step=1):
 
 
 def usual(**others):
-    """Four ranks, some of which differ."""
     return {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.1} | {int(name[1:]): busy_s for name, busy_s in others.items()}
 
 

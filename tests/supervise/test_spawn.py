@@ -5,7 +5,7 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,8 @@ VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
 
 @pytest.fixture
 def complaints():
-    made = Complaints()
-    yield made
-    made.close()
+    with closing(Complaints()) as made:
+        yield made
 
 
 def run(argv, complaints, tmp_path, *, log=None, cwd=None, cpus=None):
@@ -37,8 +36,7 @@ def test_a_program_has_its_log_and_exactly_the_environment_that_was_given(compla
     (tmp_path / "train.log").write_text("before\n")
     assert run(["sh", "-c", "echo out; echo err >&2"], complaints, tmp_path) == (0, None, "before\nout\nerr\n")
     code, _, log = run(["env"], complaints, tmp_path, log=tmp_path / "env")
-    assert code == 0
-    assert set(log.splitlines()) == {f"PATH={os.environ['PATH']}", "X=1"}
+    assert (code, set(log.splitlines())) == (0, {f"PATH={os.environ['PATH']}", "X=1"})
 
 
 CORES = (100_000, 100_001, 100_007)
@@ -124,7 +122,6 @@ def test_the_program_has_this_process_s_pid_and_the_log(tmp_path):
 
 
 def test_without_a_log_all_is_as_the_engine_left_it():
-    """Output, for an engine that gathers it; descriptors, as PMI talks over one; signals, as Python's own changes are undone."""
     reader, writer = os.pipe()
     try:
         program = f"echo error >&2; echo through >/dev/fd/{writer}; grep SigIgn /proc/self/status; exit 7"

@@ -50,8 +50,6 @@ def test_two_questions_at_once_are_both_answered(tmp_path, ranks, survey, sent):
 
 @pytest.mark.parametrize(("broken", "trouble"), [(None, None), ("Gathering", "strange"), ("Gathering.close", None)])
 def test_a_failure_is_answered_too_and_once(survey, sent, monkeypatch, broken, trouble):
-    """At once, if no rank runs. Ranks need their agent: what cannot be closed is lost, the answer is not."""
-
     def fail(*_given):
         raise RuntimeError("strange")
 

@@ -60,7 +60,6 @@ def _parent():
 
 @pytest.fixture
 def member(parent):
-    """A process that starts another one when it reads a line."""
     process = subprocess.Popen(["sh", "-c", "read line; sleep 1000"], stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -77,7 +76,6 @@ def members(directory):
 
 
 def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
-    """But for what was let out. A group with members stays: no process is left without the group that can end it."""
     group = RunGroup(member.pid)
     directory = parent / group_name(member.pid)
     other = subprocess.Popen(["sleep", "1000"])

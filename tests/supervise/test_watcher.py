@@ -20,7 +20,6 @@ def run_dir(tmp_path):
 
 @pytest.fixture
 def process():
-    """Gives a function that starts one that sleeps, with these variables alone."""
     started = []
 
     def start(argv=SLEEPS, *, new_session=True, **variables):
@@ -58,8 +57,7 @@ def test_of_several_servers_only_ranks_of_its_own_are_looked_for(tmp_path, proce
     started = [AttemptStarted(0, 1), RankStarted(1, 1 << 30), RankEnded(1, 1 << 30, 1), AttemptStarted(1, 1)]
     happened(run_dir, *started, RankStarted(2, 1 << 30))
     end_what_is_left(run_dir)
-    assert mine.wait() == -9
-    assert [one.poll() for one in (other, former)] == [None, None]
+    assert (mine.wait(), other.poll(), former.poll()) == (-9, None, None)
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"\xff\x00{}\n[]\nnull\n" * 10, b'{"schema": 2}\n' + b"[" * 100_000])

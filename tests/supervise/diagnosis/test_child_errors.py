@@ -86,8 +86,7 @@ def test_the_error_of_the_process(name, message, above, traceback, expected, sur
     if expected[0] is None:
         assert error is None
         return
-    assert (f"{error.found.type}: {error.found.message}", error.found.where) == expected
-    assert error.is_sure == sure
+    assert (f"{error.found.type}: {error.found.message}", error.found.where, error.is_sure) == (*expected, sure)
 
 
 def test_a_table_of_torchrun_is_part_of_its_message():

@@ -58,7 +58,6 @@ def test_ranks_that_lose_another_say_so_in_words_of_gloo_or_the_store_or_shared_
 
 @pytest.mark.distributed
 def test_the_culprit_of_a_job_says_nothing_of_the_kind(gloo_logs):
-    """Its exception is its own; a timeout towards its own server is doubtful at most. A barrier names who missed it."""
     assert symptom_of(gloo_logs / "raises.1").kind is Kind.OWN_FAULT
     symptom = symptom_of(gloo_logs / "user-timeout.1")
     assert (symptom.kind, symptom.certain) == (Kind.TIMEOUT, False)

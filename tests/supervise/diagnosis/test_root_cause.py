@@ -54,7 +54,6 @@ def record(milliseconds, type_name="ValueError", message="no such word", **field
 
 
 def raised(rank, milliseconds, *what, end_ms=None, **fields):
-    """A rank whose hook noted an exception, and that has ended a while after."""
     ended_ms = milliseconds + 50 if end_ms is None else end_ms
     return RankEvidence(rank, 1, at(ended_ms), int(ended_ms * 10), failure=record(milliseconds, *what, **fields))
 
@@ -64,7 +63,6 @@ def lost(rank, milliseconds, message=CLOSED, **fields):
 
 
 def ended(rank, milliseconds, status, **fields):
-    """A rank of which only the end is known."""
     return RankEvidence(rank, status, at(milliseconds), int(milliseconds * 10), **fields)
 
 
@@ -317,7 +315,6 @@ ODD_TEXTS = (
 
 
 def odd_record(source):
-    """Most of its fields are as they should be, or no failure would be read."""
     fields = {"pid": "1", "time_ns": str(START_NS), "status": "1", "kind": '"exception"', "type": '"ValueError"'}
     for name in source.sample(["time_ns", "status"], source.randint(0, 2)):
         fields[name] = source.choice(ODD_NUMBERS)

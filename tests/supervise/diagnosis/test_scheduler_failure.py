@@ -20,7 +20,6 @@ def raised(rank, at_ns):
 
 
 def terminated(rank):
-    """By MindSpore, which misses another one."""
     return RankEvidence(rank, -15, AT - SECOND, rank, meets_scheduler=True)
 
 
@@ -128,5 +127,4 @@ def test_its_log_tells_of_what_it_failed(tmp_path):
 
 @pytest.mark.parametrize(("lived_s", "waits_s"), [(0.1, 2), (3.5, 3.5), (900, 5)])
 def test_ranks_get_as_long_as_the_scheduler_had_to_fail_of_the_same(lived_s, waits_s):
-    """Within limits: those that begin slowly fail slowly, and a run that has lasted does not wait for long."""
     assert patience_s(lived_s) == waits_s

@@ -27,13 +27,11 @@ def at(seconds):
 
 
 def raised(global_rank, at_s, name="ValueError", message="no", *, place=0, noticed_s=None, **more):
-    """A rank whose hook noted when it raised."""
     failure = FailureRecord(at(at_s), 100 + global_rank, "exception", name, message, "a.py:1 in f")
     return RankEvidence(global_rank, 1, at(at_s if noticed_s is None else noticed_s), place, failure=failure, **more)
 
 
 def ended(global_rank, at_s, status=1, *, place=0, **more):
-    """A rank of which only the noticed end is known."""
     return RankEvidence(global_rank, status, at(at_s), place, **more)
 
 
@@ -53,12 +51,6 @@ def test_evidence_comes_back_from_json_as_it_was():
         (4,), 9,
     )  # fmt: skip
     assert decode(Evidence, json.loads(json.dumps(encode(evidence)))) == evidence
-
-
-@pytest.mark.parametrize("fields", [None, [], {}, "x", {"ranks": None}, {"ranks": [1]}, {"ranks": [{}]}], ids=repr)
-def test_what_is_no_evidence_is_refused(fields):
-    with pytest.raises(ValueError, match="not a valid Evidence"):
-        decode(Evidence, fields)
 
 
 def test_times_become_the_coordinator_s():
@@ -104,8 +96,7 @@ def test_hung_ranks_and_steps_of_all_servers_count():
     whole = merge_evidence(servers, {}, unheard=[3, 2])
     assert (whole.hung, whole.highest_step) == ((0, 1), 7)
     assert [rank.global_rank for rank in whole.ranks] == [0, 1, 2, 3]
-    assert [rank.heard and rank.alive for rank in whole.ranks] == [True, True, False, False]
-    assert not any(rank.alive for rank in whole.ranks[2:])
+    assert [(rank.heard, rank.alive) for rank in whole.ranks] == [(True, True)] * 2 + [(False, False)] * 2
     assert merge_evidence({}, {}) == Evidence(())
 
 

@@ -52,7 +52,6 @@ Current thread's C stack trace (most recent call first):
 
 
 def frames(*triples):
-    """A dump of one thread, innermost first."""
     lines = (f'  File "{file}", line {line} in {function}\n' for file, line, function in triples)
     return f"Current thread 0x0001 (most recent call first):\n{''.join(lines)}".encode()
 
@@ -82,7 +81,6 @@ ESCAPED = (
     ids=["the main thread is last", "names and C stacks", "no number", "the last of two dumps", "escapes, unknowns"],
 )  # fmt: skip
 def test_the_frames_of_a_dump(text, main, others):
-    """What a terminal should not get stays escaped. The end of somebody else's dump may stand before ours."""
     dump = parse_faulthandler(text)
     assert list(dump.main) == main
     assert [thread[0].function for thread in dump.others] == others
@@ -229,7 +227,6 @@ def test_sources_are_read_once_and_others_left_out(tmp_path):
 
 
 def test_only_disks_and_memory_are_local():
-    """Neither networks nor kinds of file systems that nobody has heard of, nor what is mounted below them."""
     known = {"/": "nfs4", "/data": "nfs4", "/data/disk": "ext4", "/disk": "xfs", "/fuse": "fuse.sshfs",
              "/unheard": "newfs", "/proc": "proc"}  # fmt: skip
     assert all(is_local(path, known) for path in ("/home/me/train.py", "/database/train.py", "/disk/train.py"))

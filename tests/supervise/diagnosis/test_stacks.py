@@ -75,8 +75,7 @@ def test_a_program_without_the_handler_never_gets_the_signal(ranks):
         seen = "no Python stack, waiting in wait4 for sleep, which is waiting in "
         wait_until(lambda: gather(ranks.targets, SHORT_S)[1].doing.startswith(seen), seen)
         stack = gather(ranks.targets, LONG_S)[0]
-        assert stack.state == "silent"
-        assert stack.doing.startswith("no Python stack, ")
+        assert (stack.state, stack.doing.split(", ")[0]) == ("silent", "no Python stack")
         assert "nanosleep" in stack.doing
         assert process.poll() is None
     finally:
@@ -139,13 +138,11 @@ def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
     gathering = Gathering(ranks.targets, LONG_S)
     assert gathering.timeout_s == 0
     gathering.step()
-    assert not gathering.done
-    assert 0 <= gathering.timeout_s <= 0.01
+    assert (gathering.done, 0 <= gathering.timeout_s <= 0.01) == (False, True)
     wait_until(lambda: (gathering.step(), 1 in gathering.stacks())[-1], "the other's answer")
     gathering.close()
     gathering.close()
-    assert gathering.done
-    assert gathering.timeout_s == 0
+    assert (gathering.done, gathering.timeout_s) == (True, 0)
     stacks = gathering.stacks()
     assert stacks[0] == RankStack("silent", "silent: it blocks the signal for stacks")
     assert stacks[1].state == "running"
@@ -157,7 +154,6 @@ def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
 
 @pytest.mark.parametrize("looks_before", [0, 1])
 def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_before):
-    """Before it asked, or while it did: ranks have their time after that; but not for ever."""
     away_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + away_s, sleep=time.sleep)
     monkeypatch.setattr("launcher.supervise.diagnosis.rank_stacks.time", clock)
@@ -169,8 +165,7 @@ def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_befor
     away_s += 2 * LONG_S
     gathering.step()
     wait_until(lambda: (gathering.step(), 0 in gathering.stacks())[-1], "an answer")
-    assert gathering.stacks()[0].state == "running"
-    assert not gathering.done
+    assert (gathering.stacks()[0].state, gathering.done) == ("running", False)
     for _ in range(9):
         away_s += 2 * LONG_S
         gathering.step()
