@@ -78,7 +78,6 @@ class Ending:
             self._is_for_python |= _is_any_unknown(_libraries() - libraries)
 
     def freeze(self) -> None:
-        """Exclude all existing objects from garbage collection and finalisation."""
         gc.freeze()
         self._is_frozen = True
         self._libraries = _libraries()
@@ -223,7 +222,6 @@ def _clear(names: list[str]) -> None:
 
 
 def _clear_values(values: dict[str, Any]) -> None:
-    """Set a module's names to None, those with one leading underscore first."""
     for is_first in (True, False):
         for name in list(values):
             begins = name.startswith("_") and not name.startswith("__")

@@ -183,8 +183,7 @@ def _record(
 
 
 def _thread_name() -> str:
-    """Return the current thread's name without importing threading."""
-    threading = sys.modules.get("threading")
+    threading = sys.modules.get("threading")  # without importing it
     if threading is None:
         return "MainThread"
     thread = threading._active.get(_thread.get_ident())

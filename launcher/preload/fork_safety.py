@@ -21,9 +21,8 @@ def why_unsafe() -> str | None:
     if opened := _open_device():
         return f"opened {opened}"
     for name in _ACCELERATORS:  # as recorded by the module, without asking the device
-        module = sys.modules.get(name)
         try:
-            if module is not None and module.is_initialized():
+            if name in sys.modules and sys.modules[name].is_initialized():
                 return f"initialised {name}"
         except Exception:
             continue

@@ -92,7 +92,6 @@ def _shown(path: str) -> str:
 
 
 def _word(text: str) -> str:
-    """Quote a text as one shell word."""
     # Without `shlex`: the program may have a module of that name.
     if text.isascii() and text.replace("/", "").replace("-", "").replace(".", "").replace("_", "").isalnum():
         return text

@@ -248,7 +248,6 @@ def _masked_values(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _masked_list(match: re.Match[str]) -> str:
-    """Return a list of quoted words masked as a command, or as a header if there are two."""
     items = list(_ITEM.finditer(match[0]))
     words = [item[0].lstrip("b")[1:-1] for item in items]
     shown = list(masked_argv(words))

@@ -100,14 +100,10 @@ class Program:
         self.command_line = [*(words[:before] or [sys.executable]), *options, target, *arguments]
         self.path = _absolute(target)  # path of a script
         self.holds_main = kind == "script" and _is_package(self.path)
-
-    @property
-    def is_file(self) -> bool:
-        return self.kind == "script" and not self.holds_main
+        self.is_file = kind == "script" and not self.holds_main
 
 
 def prepare(program: Program, born_with: dict[str, Any]) -> None:
-    """Set up sys.argv, `__main__` and sys.path for the program's code."""
     sys.orig_argv[:] = program.command_line
     first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
     sys.argv[:] = [first, *program.arguments]

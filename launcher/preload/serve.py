@@ -70,14 +70,9 @@ class _Rules:
     """The settings that `json`'s C scanner expects."""
 
     strict = False
-    object_hook = None
-    object_pairs_hook = None
-    parse_float = float
+    object_hook = object_pairs_hook = None
+    parse_float = parse_constant = float
     parse_int = int
-    parse_constant = float
-
-    def __init__(self) -> None:
-        self.memo: dict[str, str] = {}
 
 
 class Connection:
@@ -96,7 +91,7 @@ class Connection:
             try:
                 chunk = os.read(self._descriptor, 1 << 20)
             except OSError:
-                return None
+                chunk = b""
             if not chunk:
                 return None
             self._received += chunk
@@ -235,18 +230,15 @@ def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Conne
         _draw_again()
         _refresh_notes()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-    except OSError as error:
-        about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
-        _give_up(connection, request["key"], about + str(error.strerror))
     except BaseException as error:
-        _give_up(connection, request["key"], repr(error))
+        reason = repr(error)
+        if isinstance(error, OSError):
+            about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
+            reason = about + str(error.strerror)
+        connection.send({"key": request["key"], "error": reason[:1000]})
+        os._exit(_NOT_STARTED)
     connection.close()
     failure.install(os.path.abspath(request["device_dir"]))
-
-
-def _give_up(connection: Connection, key: int, reason: str) -> None:
-    connection.send({"key": key, "error": reason[:1000]})
-    os._exit(_NOT_STARTED)
 
 
 def _draw_again() -> None:

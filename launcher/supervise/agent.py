@@ -128,7 +128,6 @@ class Agent:
     # --- events ---
 
     def _listen(self) -> None:
-        """Sleep until an event arrives or scheduled work is pending, and handle it."""
         reads, writes = selectors.EVENT_READ, selectors.EVENT_WRITE
         fork_server = self._spawner.preloading
         has_data = fork_server is not None and fork_server.wants_write
@@ -164,9 +163,8 @@ class Agent:
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
-            if number != signal.SIGCHLD and not self._control.on_own_signal(number):
-                continue
-            if number == signal.SIGTERM:  # may come from a batch system, which sends SIGKILL next
+            has_acted = number == signal.SIGCHLD or self._control.on_own_signal(number)
+            if has_acted and number == signal.SIGTERM:  # may come from a batch system, which sends SIGKILL next
                 self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_on_request_s)
 
     def _on_head_lost(self) -> None:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from launcher.core.records import RankSpec, RunSpec, full_assignment
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import Attempt
 from launcher.core.text import ranges
-from launcher.core.verdict import Verdict
 from launcher.logs.log_file import tail
 from launcher.preload.masking import masked_text
 from launcher.program.program_command import is_python
@@ -199,11 +197,6 @@ class Attempts:
     def _waits_for_disk(self) -> bool:
         """Return True if ranks may be waiting for a disk that does not respond, on any server."""
         return self.disk.silent_s >= BUSY_S or (self._link is not None and self._link.other_disk_stalls)
-
-    def note_remote_failure(self, cause: Cause, verdict: Verdict) -> None:
-        """Record a failure on other servers in the report of the last attempt, although all local ranks succeeded."""
-        if self.over[-1].cause is Cause.FINISHED:
-            self.over[-1] = replace(self.over[-1], cause=cause, verdict=verdict)
 
     @property
     def undisturbed(self) -> bool:

@@ -90,7 +90,6 @@ class ProgressMonitor:
         self._slowness.forget(global_rank)
 
     def pause(self) -> None:
-        """Stop counting time until `resume`, because all ranks are paused."""
         self._paused = True
 
     def resume(self) -> None:

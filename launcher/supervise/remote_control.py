@@ -185,8 +185,8 @@ class RemoteControl:
             return
         self._event_log.record(Judged(verdict))
         self._record_stopping(order)
-        if self._waits:
-            attempts.note_remote_failure(order.cause, verdict)
+        if self._waits:  # the report should show the failure, although all ranks on this server had succeeded
+            attempts.over[-1] = replace(attempts.over[-1], cause=order.cause, verdict=verdict)
         else:
             attempts.carry_out(order)
 

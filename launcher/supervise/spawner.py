@@ -207,7 +207,6 @@ class Spawner:
 
     @property
     def preloading(self) -> ForkServer | None:
-        """The fork server, or None. Call `take` when it is readable."""
         return self._preload.server
 
     @property

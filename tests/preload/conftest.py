@@ -65,9 +65,8 @@ class Ways:
 
     def request(self, rank=0, env=None, **fields):
         device_dir = self._fresh("forked")
-        return StartRequest(
-            rank, (), environment(env), fields.pop("log", device_dir / "train.log"), device_dir, **fields
-        )
+        log = fields.pop("log", device_dir / "train.log")
+        return StartRequest(rank, (), environment(env), log, device_dir, **fields)
 
     def fork(self, fork_server, requests):
         fork_server.fork(requests)
@@ -125,10 +124,7 @@ def way(request, ways):
 
 @pytest.fixture
 def same(ways):
-    """Run a command plainly and in our two ways; assert that neither status nor output differs, and give them.
-
-    Sources are written to files of those names first.
-    """
+    """Run a command plainly and in our two ways, with these sources; assert that neither status nor output differs."""
 
     def compare(*arguments, env=None, python=sys.executable, **sources):
         for name, source in sources.items():

@@ -64,10 +64,9 @@ def test_failures_are_noted(train, source, expected):
 
 
 @pytest.mark.parametrize("loaded", ["", "import traceback\n"])
-@pytest.mark.parametrize(
-    ("end", "link"),
-    [(" from error", "The above exception was the direct cause"), ("", "During handling of the above exception")],
-)
+@pytest.mark.parametrize(("end", "link"), [
+    (" from error", "The above exception was the direct cause"), ("", "During handling of the above exception"),
+])  # fmt: skip
 def test_the_traceback_shows_causes_and_source_lines(train, loaded, end, link):
     source = f"{loaded}try:\n    {{}}['key']\nexcept KeyError as error:\n    raise ValueError('b'){end}"
     traceback = noted(train(source))["traceback"]
@@ -320,10 +319,9 @@ for number in mine:
 SECRET_MESSAGE = "postgres://me:PLAIN1@db/x refused, Authorization: Bearer PLAIN2, hf_PLAIN3aaaaaaaaaaaaaaaaaaaa"
 
 
-@pytest.mark.parametrize(
-    "end",
-    ["raise ValueError({})", "import sys\nsys.exit({})", "try:\n    raise KeyError({0})\nfinally:\n    print({0})"],
-)
+@pytest.mark.parametrize("end", [
+    "raise ValueError({})", "import sys\nsys.exit({})", "try:\n    raise KeyError({0})\nfinally:\n    print({0})",
+])  # fmt: skip
 @pytest.mark.parametrize("own", [False, True], ids=["", "re.py beside it"])
 def test_secrets_are_masked(ways, train, end, own):
     """Others may read the file: its message, its traceback and the lines of the program in that."""

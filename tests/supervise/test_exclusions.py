@@ -16,7 +16,6 @@ SERVERS = (server("10.0.0.1", 0), server("10.0.0.2", 2))
 
 @pytest.fixture(name="file")
 def _file(tmp_path):
-    """The path, what reads it at every look, and what was reported of it."""
     reported = []
     path = tmp_path / "excluded"
     return path, Exclusions(path, SERVERS, (3,), reported.append), reported

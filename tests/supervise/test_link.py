@@ -63,8 +63,7 @@ def test_a_coordinator_that_leaves_is_lost_after_its_last_message(pair):
     other.close()
     assert take(link) == [Finish(Cause.FAILED, 1)] or link.take() == [Finish(Cause.FAILED, 1)]
     take(link)
-    assert link.lost == "the connection was closed"
-    assert (link.timeout_s, link.take()) == (0.0, [])
+    assert (link.lost, link.timeout_s, link.take()) == ("the connection was closed", 0.0, [])
     link.report("line")
     link.say_farewell((), 0)
 

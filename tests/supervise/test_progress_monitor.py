@@ -258,11 +258,9 @@ def _slow_ranks(ranks, wait_until):
         hog.wait()
 
 
-@pytest.mark.parametrize(
-    ("deed", "pid"),
-    [("spin", None), ("tree", None), ("spin", "none"), ("spin", os.getpid()), ("spin", 2**31)],
-    ids=["named", "in a shell", "not named", "of another session", "of a container"],
-)
+@pytest.mark.parametrize(("deed", "pid"), [
+    ("spin", None), ("tree", None), ("spin", "none"), ("spin", os.getpid()), ("spin", 2**31),
+], ids=["named", "in a shell", "not named", "of another session", "of a container"])  # fmt: skip
 def test_a_rank_that_waits_for_a_core_is_not_slow(slow_ranks, deed, pid):
     """The rank's own process counts where no other of its session is named: a container has other numbers."""
     assert slow_ranks(deed, pid=pid) == []
@@ -287,5 +285,4 @@ def test_without_a_hang_timeout_looks_become_rare_until_someone_beats(ranks, mon
     rarely = watched.monitor.timeout_s
     watched.beat(0, step=1)
     watched.monitor.look(now)
-    assert rarely > 4 * often > 0
-    assert watched.monitor.timeout_s == often
+    assert (rarely > 4 * often > 0, watched.monitor.timeout_s) == (True, often)

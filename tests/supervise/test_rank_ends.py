@@ -55,8 +55,7 @@ def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, pids
     end(late)
     order.watch(late)
     end(other)
-    assert order.collect() == [late, other]
-    assert order.sort([other, late]) == ([late, other], True)
+    assert (order.collect(), order.sort([other, late])) == ([late, other], ([late, other], True))
     assert order.collect() == []
 
 
@@ -171,11 +170,9 @@ class System:
 UNUSED = range(4_200_000, 4_200_010)  # beyond the highest pid that Linux gives
 
 
-@pytest.mark.parametrize(
-    ("noted_in", "later_in", "counts"),
-    [("job", "step", ("step", 1)), ("job/rank0", "job/rank0 (deleted)", ("job", 3))],
-    ids=["moved into another group", "its group is gone: the one above counts"],
-)
+@pytest.mark.parametrize(("noted_in", "later_in", "counts"), [
+    ("job", "step", ("step", 1)), ("job/rank0", "job/rank0 (deleted)", ("job", 3)),
+], ids=["moved into another group", "its group is gone: the one above counts"])  # fmt: skip
 def test_version_2_tells_by_the_group_that_a_dead_process_still_names(tmp_path, noted_in, later_in, counts):
     system = System(tmp_path)
     system.process(UNUSED[0], noted_in)

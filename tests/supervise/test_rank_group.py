@@ -24,6 +24,13 @@ from tests.conftest import file_size_limit
 RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
 
 
+def spec_of(run_dir, rank, **supervision):
+    return RunSpec(
+        name="run", run_dir=run_dir, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=run_dir,
+        master_addr="127.0.0.1", master_port=1, supervision=Supervision(**supervision),
+    )  # fmt: skip
+
+
 @pytest.fixture(name="make")
 def _make(tmp_path):
     run_dir, event_log = RunDir(tmp_path), EventLog(tmp_path / "events.jsonl", 0)
@@ -32,11 +39,7 @@ def _make(tmp_path):
         made.callback(event_log.close)
 
         def make(number, rank=RANK, inherited=(), **supervision):
-            spec = RunSpec(
-                name="run", run_dir=tmp_path, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=tmp_path,
-                master_addr="127.0.0.1", master_port=1, supervision=Supervision(**supervision),
-            )  # fmt: skip
-            inherited = dict(inherited)
+            inherited, spec = dict(inherited), spec_of(tmp_path, rank, **supervision)
             spawner = made.enter_context(closing(Spawner(spec, [rank], inherited, event_log)))
             variables = {"TLAUNCH_ATTEMPT": str(number)}
             rank_group = RankGroup([rank], run_dir, number, variables, inherited=inherited, spawner=spawner)
@@ -116,10 +119,7 @@ def test_an_attempt_in_another_environment_is_preloaded_anew(make, tmp_path, wai
 def test_a_server_of_spare_devices_preloads_what_ranks_of_others_run(tmp_path):
     """It may get ranks in a later attempt of an elastic run."""
     rank = replace(RANK, argv=(sys.executable, "-c", "pass"))
-    spec = RunSpec(
-        name="run", run_dir=tmp_path, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=tmp_path,
-        master_addr="127.0.0.1", master_port=1, supervision=Supervision(preload=("json",)),
-    )  # fmt: skip
+    spec = spec_of(tmp_path, rank, preload=("json",))
     with (
         closing(EventLog(tmp_path / "events.jsonl", 0)) as event_log,
         closing(Spawner(spec, (), os.environ, event_log)) as spawner,

@@ -39,7 +39,6 @@ def test_a_rank_is_named_after_five_slow_steps_in_a_row_and_again_after_five_goo
 
 
 def test_the_medians_of_five_different_steps_are_given():
-    """A step that comes twice counts once: a touched file says the same again."""
     rounds = [usual(r2=0.14)] * (STEPS - 1) + [usual(r2=0.15)]
     assert run(Slowness(ALIKE), *rounds) == [Slow(2, busy_s=0.14, median_s=0.1, steps=STEPS)]
     slowness = Slowness(ALIKE)
@@ -85,7 +84,6 @@ def test_a_rank_that_has_ended_is_no_measure():
 
 @pytest.mark.parametrize("slow_rank", [0, 3])
 def test_ranks_that_are_looked_at_in_different_steps_are_compared(slow_rank):
-    """No rank is observed at every step, and fast ranks are ahead."""
     slowness, told = Slowness(ALIKE), []
     for look in range(10):
         for global_rank in range(4):

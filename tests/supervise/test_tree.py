@@ -101,7 +101,6 @@ def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
 
 @pytest.mark.parametrize("age_s", [0, LONG_AGO_S])
 def test_a_forgotten_group_is_removed_by_a_later_run(parent, member, age_s):
-    """With those that ranks had made in it; not a young one, whose agent a container may hide."""
     with subprocess.Popen(["true"]) as ended:
         forgotten = parent / group_name(ended.pid)
     inside = forgotten / forgotten.name / "of a rank"

@@ -111,7 +111,6 @@ def of_pool():
 
 @pytest.mark.parametrize("call", [of_executor, of_pool])
 def test_the_line_of_a_pool_s_worker_is_named(call):
-    """The exception itself comes back, the worker's frames only as the text of its cause."""
     with pytest.raises(ValueError, match="no shard 7") as caught:
         call()
     traceback = frames.text(caught.value, frames.places(caught.value.__traceback__))
