@@ -54,16 +54,15 @@ class LingeringRanks:
         path = self._rank_group.run_dir.failure(global_rank)
         if not os.path.lexists(path):  # reading needs modules that successful runs do not load
             return
-        from launcher.supervise.diagnosis.evidence import RankEvidence, summarize  # noqa: PLC0415 - see above
-        from launcher.supervise.diagnosis.failure_files import read_failure  # noqa: PLC0415
+        from launcher.supervise.diagnosis import evidence, failure_files  # noqa: PLC0415 - see above
 
-        failure = read_failure(path, pid)
+        failure = failure_files.read_failure(path, pid)
         if failure is None or failure.time_ns is None:  # another program wrote the file
             return
         if pid not in self._since:
             self._since[pid] = now
             return
         self._recorded.add(pid)
-        found = summarize(RankEvidence(global_rank, None, None, None, failure=failure))
+        found = evidence.summarize(evidence.RankEvidence(global_rank, None, None, None, failure=failure))
         what = found.what if found.where is None else f"{found.what}, at {found.where}"
         self._rank_group.event_log.record(NotExiting(global_rank, what, self._grace_s))
