@@ -150,7 +150,7 @@ class Scheduler:
     def failure(self) -> SchedulerFailure | None:
         if self._ended is None:
             return None
-        from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as load_collector
+        from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - late
 
         status, reason, where = self._ended.status, self._ended.reason, (self._log, self._log_offset)
         return read_scheduler_failure(

@@ -74,7 +74,7 @@ NO_DIRECTORY = "train.sh: line 3: cd: /data/imagenet: No such file or directory\
 def test_a_command_that_fails_before_its_program_is_the_ranks_fault(
     tmp_path, of_rank, of_scheduler, culprit, confidence
 ):
-    """`of_rank`: exit code, seconds after the scheduler's end. `of_scheduler`: whether it is that command, lifetime in s."""
+    """`of_rank`: exit code, seconds after the scheduler's end. `of_scheduler`: if it is that command, and its seconds."""
     (status, after_s), (is_command, lived_s) = of_rank, of_scheduler
     log = tmp_path / "scheduler.log"
     log.write_text(NO_DIRECTORY)
@@ -95,7 +95,7 @@ IMPORT = f'Traceback (most recent call last):\n  File "<string>", line 1, in <mo
     (1, None, 0.1, None), (-4, None, 0.1, 0), (-9, None, 0.1, None),
 ])  # fmt: skip
 def test_a_fault_of_the_ranks_that_the_scheduler_shares_is_the_ranks(tmp_path, status, message, after_s, culprit):
-    """Only where both failed at one time, however long they had lived. `message`: of the exceptions, if there are any."""
+    """Only where both failed at one time, however long they had lived. `message`: of the exceptions, if any."""
     log = tmp_path / "scheduler.log"
     log.write_text(IMPORT if message else "")
     failure = read_scheduler_failure(status, AT, log, 0, lived_s=900)
