@@ -26,7 +26,14 @@ class Headline:
     def __init__(self, descriptor: int, device_dir: str) -> None:
         self._descriptor = descriptor
         self._device_dir = device_dir
-        self._run = _word(_shown(os.path.dirname(device_dir)))
+        run = os.path.dirname(device_dir)
+        try:
+            run = run.removeprefix(os.path.join(os.getcwd(), ""))
+        except OSError:  # the working directory is gone
+            pass
+        # A shell word, quoted without `shlex`: the program may have a module of that name.
+        is_plain = run.isascii() and run.replace("/", "").replace("-", "").replace(".", "").replace("_", "").isalnum()
+        self._run = run if is_plain else "'" + run.replace("'", "'\"'\"'") + "'"
         self._file = os.fstat(descriptor)
         os.register_at_fork(after_in_child=self._close)
 
@@ -81,21 +88,6 @@ def _what(fields: dict[str, Any], log: str) -> str:
     if not fields["where"]:
         return what
     return f"{what if what.endswith('..') else what.removesuffix('.')}, at {fields['where']}"
-
-
-def _shown(path: str) -> str:
-    """Return a path relative to the working directory if it is below that."""
-    try:
-        return path.removeprefix(os.path.join(os.getcwd(), ""))
-    except OSError:  # the directory is gone
-        return path
-
-
-def _word(text: str) -> str:
-    # Without `shlex`: the program may have a module of that name.
-    if text.isascii() and text.replace("/", "").replace("-", "").replace(".", "").replace("_", "").isalnum():
-        return text
-    return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 def _last_line(log: str) -> str:

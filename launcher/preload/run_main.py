@@ -98,7 +98,12 @@ class Program:
         before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
         options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
         self.command_line = [*(words[:before] or [sys.executable]), *options, target, *arguments]
-        self.path = _absolute(target)  # path of a script
+        self.path = target  # absolute path of a script
+        try:
+            if not target.startswith("/"):
+                self.path = os.getcwd() if target == "." else os.getcwd() + "/" + target
+        except OSError:  # the working directory is gone
+            pass
         self.holds_main = kind == "script" and _is_package(self.path)
         self.is_file = kind == "script" and not self.holds_main
 
@@ -158,15 +163,6 @@ def execute(program: Program) -> None:
         _hide_own_frames(program)
         raise
     _forget_file(program)
-
-
-def _absolute(path: str) -> str:
-    if path.startswith("/"):
-        return path
-    try:
-        return os.getcwd() if path == "." else os.getcwd() + "/" + path
-    except OSError:
-        return path
 
 
 def _is_package(path: str) -> bool:
