@@ -183,10 +183,12 @@ class OomWatch:
     def _groups(self, pid: int) -> Iterator[Path]:
         """Yield the counters for `pid`; none if it is gone, or dead in a version 1 group."""
         lines = _lines(self._proc / str(pid) / "cgroup")
-        found = stat(pid) if self._proc == PROC else None
         for mount in self._mounts:
-            if mount.version == "v2" or (found is not None and found.living):
-                yield from _counters(mount, lines)
+            if mount.version == "v1":
+                found = stat(pid) if self._proc == PROC else None
+                if found is None or not found.living:
+                    continue
+            yield from _counters(mount, lines)
 
     def _total(self) -> int | None:
         return _count(self._proc / "vmstat")

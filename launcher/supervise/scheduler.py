@@ -219,7 +219,7 @@ def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
     """Start the scheduler next to this process, which is about to become rank 0 with this environment. Call it last.
 
     A child process starts the scheduler and ends it later, because engines only manage their own ranks. Raises OSError
-    if there can be none.
+    if it cannot be started.
     """
     program = _program(spec, environment, is_alone=len({rank.server_index for rank in spec.ranks}) == 1)
     rank_0 = os.getpid()
