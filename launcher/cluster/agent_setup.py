@@ -29,7 +29,7 @@ from launcher.runs.owner import check_own_directory
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.port import HeldPort, check_port, hold_port
-from launcher.supervise.share import SpecifyAttempt
+from launcher.supervise.spawner import SpecifyAttempt
 
 ANY_PORT = 0  # placeholder in a spec, until the server of rank 0 has reported its port
 

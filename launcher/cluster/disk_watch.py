@@ -12,7 +12,7 @@ from launcher.control.disk_stalls import ALSO_S, DiskStalls
 from launcher.control.events import Diagnosed
 from launcher.core.records import Server
 from launcher.core.run_dir import RunDir
-from launcher.supervise.diagnosis.verdicts import with_remark
+from launcher.supervise.diagnosis.root_cause import with_remark
 from launcher.supervise.disk import Disk
 
 

@@ -21,16 +21,15 @@ from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.missing_rank import stopped
 from launcher.supervise.diagnosis.rank_stacks import sentence
-from launcher.supervise.diagnosis.root_cause import summaries_of
+from launcher.supervise.diagnosis.root_cause import at_most_likely, summaries_of, with_remark
 from launcher.supervise.diagnosis.servers import (
     Evidence,
     Loss,
-    has_own_fault,
     judged,
     merge_evidence,
+    own_fault,
     weigh,
 )
-from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 from launcher.supervise.event_log import EventLog
 
 SHOWN = 4  # pairs of servers
@@ -153,7 +152,7 @@ class ServerEvidence:
         evidence = merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
         verdict = judged(evidence, self._event_log.record)
         try:
-            if apart and not self.lost and not has_own_fault(summaries_of(evidence.ranks)):
+            if apart and not self.lost and not own_fault(summaries_of(evidence.ranks)):
                 verdict = self._with_partition(verdict, evidence, apart)
             if self.lost:
                 verdict = self._with_losses(verdict, evidence)
@@ -177,7 +176,7 @@ class ServerEvidence:
             return False
         try:
             summaries = summaries_of(evidence.ranks)
-            return bool(evidence.hung or summaries) and not has_own_fault(summaries)
+            return bool(evidence.hung or summaries) and not own_fault(summaries)
         except Exception:  # noqa: BLE001 - `diagnosed` reports it
             return False
 

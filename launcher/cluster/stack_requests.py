@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from launcher.cluster.agent_connection import AgentConnection
 from launcher.cluster.coordinator_files import ControlEndpoint
 from launcher.control import messages
+from launcher.core.codec import decode
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
 from launcher.supervise.channel import Channel, ChannelClosedError
-from launcher.supervise.stack_collection import SurveyAnswer, answer_from
+from launcher.supervise.stack_collection import SurveyAnswer
 
 ANSWER_LIMIT_S = 4.0  # for all servers to answer; each takes less than two seconds
 PURPOSE = "stacks"  # binds a proof to this message
@@ -110,7 +111,7 @@ def ask_stacks(
         try:
             with closing(Channel(socket.create_connection((host, port), timeout=CONNECT_S))) as channel:
                 answer = _ask(channel, endpoint.key, ranks)
-            return tuple(map(answer_from, answer.content)), answer.silent
+            return tuple(decode(SurveyAnswer, content) for content in answer.content), answer.silent
         except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # noqa: PERF203 - few addresses; a timeout is an OSError
             reasons.append(f"{host} port {port}: {getattr(error, 'strerror', None) or str(error) or 'no answer'}")
     raise CoordinatorUnreachableError(f"the run's coordinator cannot be reached: {'; '.join(reasons)}")

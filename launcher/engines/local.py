@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.supervise.agent import LauncherLink
     from launcher.supervise.link import Link
     from launcher.supervise.mpi_proxy import MpiProxies
-    from launcher.supervise.share import SpecifyAttempt
+    from launcher.supervise.spawner import SpecifyAttempt
 
 THIS_SERVER = 0
 

@@ -19,9 +19,8 @@ def _load_run_main():  # type: ignore[no-untyped-def] # noqa: ANN202 - the packa
     from _frozen_importlib_external import spec_from_file_location
 
     directory = __file__.rpartition("/")[0] or "."
-    spec = spec_from_file_location(
-        "_tlaunch_preload", directory + "/__init__.py", submodule_search_locations=[directory]
-    )
+    init = directory + "/__init__.py"
+    spec = spec_from_file_location("_tlaunch_preload", init, submodule_search_locations=[directory])
     assert spec is not None, "there is a finder"
     assert spec.loader is not None, "there is a loader for .py files"
     sys.modules[spec.name] = package = module_from_spec(spec)
@@ -53,6 +52,5 @@ if __name__ == "__main__" and sys.version_info < _MIN_VERSION:
 elif __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         del sys.path[0]  # this directory
-    _load_run_main().main(  # type: ignore[no-untyped-call,unused-ignore]
-        {name: value for name, value in _born_with.items() if name.startswith("__")}
-    )
+    _born_with = {name: value for name, value in _born_with.items() if name.startswith("__")}
+    _load_run_main().main(_born_with)  # type: ignore[no-untyped-call,unused-ignore]

@@ -44,9 +44,7 @@ _WAITING_FOR_THE_END = (
 _PACKAGES = frozenset({"torch", "numpy", "google"})
 _KNOWN = _PACKAGES | {"launcher"} | sys.stdlib_module_names
 # Libraries that the standard library links. (The C library also loads libnss_* to look up names.)
-_LIBRARIES = frozenset(
-    {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
-)
+_LIBRARIES = {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
 # Types with a visible finalisation but no `__del__`, and types whose `__del__` has no visible effect.
 _WRITING = frozenset({"sqlite3.Connection", "_dbm.dbm", "_gdbm.gdbm"})
 _SILENT = frozenset({"_socket.socket", "socket.socket", "torch.multiprocessing.reductions.StorageWeakRef"})
@@ -80,7 +78,6 @@ class Ending:
             self._is_for_python |= _is_any_unknown(_libraries() - libraries)
 
     def freeze(self) -> None:
-        """Exclude all existing objects from garbage collection and finalisation."""
         gc.freeze()
         self._is_frozen = True
         self._libraries = _libraries()
@@ -91,7 +88,11 @@ class Ending:
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True
             return
-        _leave_out_finalizers()
+        # Unregistering hundreds of torch's operators takes as long as the rest of the shutdown.
+        weakref: Any = sys.modules.get("weakref")
+        for finalizer, info in list(weakref.finalize._registry.items()) if weakref else ():
+            if _root(getattr(info.func, "__module__", None) or "") == "torch":
+                finalizer.atexit = False
         self._since_the_fork = [self]
 
     def run(self) -> None:
@@ -109,13 +110,12 @@ class Ending:
             gc.unfreeze()
 
     def _own_modules(self) -> list[str]:
-        """Return the names of the modules that the rank loaded, in order."""
-        own = []
+        own: list[str] = []
         for name in reversed(sys.modules):  # stops early: reading a name copies its memory page
             if name == self._last_module:
                 break
-            own.append(name)
-        return ["__main__", *own[::-1]] if "__main__" in sys.modules else own[::-1]
+            own.insert(0, name)
+        return ["__main__", *own] if "__main__" in sys.modules else own
 
     def _take_apart(self, own: list[str]) -> bool:
         """Do steps 2 to 4; return True if nothing is left for CPython."""
@@ -139,16 +139,7 @@ class Ending:
         return not _traces_are_left(frozenset(own)) and _are_flushed()
 
 
-def _leave_out_finalizers() -> None:
-    """Skip torch's operator finalisers: unregistering hundreds of operators takes as long as the rest of the shutdown."""
-    weakref: Any = sys.modules.get("weakref")
-    for finalizer, info in list(weakref.finalize._registry.items()) if weakref else ():
-        if _root(getattr(info.func, "__module__", None) or "") == "torch":
-            finalizer.atexit = False
-
-
 def _needs_python(libraries: set[str]) -> bool:
-    """Return True if CPython must end the process, as far as this is known beforehand."""
     distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
     return bool(
         _thread._count()  # daemon threads run until CPython stops them
@@ -162,27 +153,22 @@ def _needs_python(libraries: set[str]) -> bool:
 
 
 def _libraries() -> set[str]:
-    """Return the paths of the shared libraries in this process, including compiled modules."""
     with open("/proc/self/maps", "rb") as file:
         return {"/" + os.fsdecode(line.rstrip(b"\n")).partition("/")[2] for line in file if b".so" in line}
 
 
 def _is_any_unknown(libraries: set[str]) -> bool:
     """Return True for a library outside Python, torch and similar packages, which need no finalisation."""
-    known = _directories_of_packages() if libraries else ()
+    if not libraries:
+        return False
+    paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]
+    known = tuple(f"{path}{suffix}/" for path in paths for suffix in ("", ".libs"))  # wheels add `.libs` directories
     return not all(_is_of_python(library) or library.startswith(known) for library in libraries)
 
 
 def _is_of_python(library: str) -> bool:
-    *directories, name = library.split("/")
-    own_name = name.partition(".so")[0].partition("-")[0]
-    return "lib-dynload" in directories or own_name in _LIBRARIES or own_name.startswith("libnss_")
-
-
-def _directories_of_packages() -> tuple[str, ...]:
-    """Return the directories of torch and similar packages, and the `.libs` directories that wheels add."""
-    paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]
-    return tuple(f"{path}{suffix}/" for path in paths for suffix in ("", ".libs"))
+    name = os.path.basename(library).partition(".so")[0].partition("-")[0]
+    return "/lib-dynload/" in library or name in _LIBRARIES or name.startswith("libnss_")
 
 
 def _warns_of_unclosed_files() -> bool:
@@ -236,7 +222,6 @@ def _clear(names: list[str]) -> None:
 
 
 def _clear_values(values: dict[str, Any]) -> None:
-    """Set a module's names to None, those with one leading underscore first."""
     for is_first in (True, False):
         for name in list(values):
             begins = name.startswith("_") and not name.startswith("__")
@@ -251,8 +236,8 @@ def _root(name: str) -> str:
 def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
     """Return True if the garbage collector knows an object whose finalisation could be noticed.
 
-    A user sees buffers that are written, `__del__`, and the `finally` of a generator. `modules`: weak references whose callbacks are functions of these modules also count. So do objects whose methods
-    raise when inspected.
+    A user sees buffers that are written, `__del__`, and the `finally` of a generator. Weak references whose callbacks
+    are functions of these `modules` also count. So do objects whose methods raise when inspected.
     """
     silent: set[type] = set()
     try:
@@ -263,7 +248,7 @@ def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
             if issubclass(kind, _weakref.ref):
                 if getattr(one.__callback__, "__module__", None) in modules:
                     return True
-            elif not _has_an_end(kind):
+            elif not any("__del__" in vars(base) or _name(base) in _WRITING for base in kind.__mro__):
                 silent.add(kind)
             elif not _is_silent(one, kind):
                 return True
@@ -272,26 +257,17 @@ def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
     return False
 
 
-def _has_an_end(kind: type) -> bool:
-    """Return True if an action runs when an object of this type is freed."""
-    return any("__del__" in vars(base) or _name(base) in _WRITING for base in kind.__mro__)
-
-
 def _is_silent(one: Any, kind: type) -> bool:
     if issubclass(kind, _io._IOBase):
         # File classes of other modules can have arbitrary methods.
-        is_plain = kind.__module__ == "_io" and (kind is _io.FileIO or one.closed or not one.writable())
-        return is_plain or _is_standard(one)
+        if kind.__module__ == "_io" and (kind is _io.FileIO or one.closed or not one.writable()):
+            return True
+        streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]  # flushed separately
+        return any(one is stream or one is getattr(stream, "buffer", None) for stream in streams)
     for frame in _RUNNING:
         if hasattr(kind, frame):
             return getattr(one, frame) is None
     return _name(kind) in _SILENT
-
-
-def _is_standard(file: Any) -> bool:
-    """Return True for a standard stream or its buffer, which is flushed separately."""
-    streams = sys.__stdout__, sys.__stderr__
-    return any(file is stream or file is getattr(stream, "buffer", None) for stream in streams if stream is not None)
 
 
 def _name(kind: type) -> str:

@@ -9,14 +9,17 @@ without the hook.
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import faulthandler
+import fcntl
 import os
 import sys
 import time
+from _json import encode_basestring_ascii
 from _signal import SIG_IGN, SIGINT, SIGRTMAX, SIGTERM, signal  # type: ignore[import-not-found] # avoids what `signal` imports
 
 from . import frames
-from .protocol import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +31,23 @@ STACKS_SIGNAL = SIGRTMAX - 3  # writes the Python stacks of all threads to stack
 FILE = "failure.json"
 STACKS_FILE = "stacks.log"
 _SCHEMA = 1
-_MAX_TRACEBACK_CHARS = 8000
-_MAX_MESSAGE_CHARS = 8000
+_MAX_CHARS = 8000  # of a message, and of a traceback
 _MIN_DESCRIPTOR = 100
 _STATUSES_OF_WISHES = (128 + SIGINT, 128 + SIGTERM)
+
+
+def to_json(value: Any) -> str:
+    """Serialise None, booleans, integers, floats, strings and dictionaries of these.
+
+    The standard json package is not used, since the program may have its own `json.py` or `enum.py`.
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return str(encode_basestring_ascii(value))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{to_json(key)}: {to_json(item)}" for key, item in value.items()) + "}"
+    return repr(value)
 
 
 class _Hook:
@@ -63,13 +79,10 @@ class _Hook:
             except OSError:  # even that is not available
                 pass
         finally:
-            if self.headline is not None and not _is_requested(fields):
+            # A user or an engine may have asked the rank to end.
+            is_requested = fields["type"] == "KeyboardInterrupt" or fields["status"] in _STATUSES_OF_WISHES
+            if self.headline is not None and not is_requested:
                 self.headline.print_failure(fields)
-
-
-def _is_requested(fields: dict[str, Any]) -> bool:
-    """Return True if the rank ends because a user or an engine asked it to."""
-    return fields["type"] == "KeyboardInterrupt" or fields["status"] in _STATUSES_OF_WISHES
 
 
 _hook: _Hook | None = None
@@ -93,13 +106,20 @@ def install(device_dir: str, engines_stderr: int | None = None) -> None:
     _hook = _Hook(device_dir, headline)
     _wrap_os_exit()
     try:
-        _show_stacks(device_dir)
+        # Make faulthandler write the stacks of all threads: to stderr on a crash, to stacks.log on STACKS_SIGNAL.
+        if sys.stderr is not None and not faulthandler.is_enabled():
+            faulthandler.enable()
+        path = os.path.join(device_dir, STACKS_FILE)
+        file = out_of_the_way(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+        # At exit, faulthandler restores the previous handler. The default handler would kill a rank that is asked for
+        # stacks then.
+        signal(STACKS_SIGNAL, SIG_IGN)
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
     except (OSError, ValueError, RuntimeError, AttributeError):
         pass
 
 
 def note_exception(error: BaseException) -> None:
-    """Record the exception that ended the program."""
     time_ns = time.time_ns()
     try:
         try:
@@ -117,7 +137,6 @@ def exit_status(stop: SystemExit) -> int:
 
 
 def note_exit(stop: SystemExit) -> None:
-    """Record an exit by `sys.exit` with a nonzero code."""
     time_ns = time.time_ns()
     try:
         status = exit_status(stop)
@@ -147,17 +166,16 @@ def _record(
         return
     message = message or ("" if error is None else frames.message(error))
     traceback = frames.without_secrets(frames.text(error, found))
+    is_exit = kind != "exception"
     fields = {
         "schema": _SCHEMA,
         "time_ns": time_ns,
         "pid": _hook.pid,
         "kind": kind,
         "type": None if error is None else frames.kind(error),
-        "message": frames.without_secrets(message[: 2 * _MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS],
-        "where": frames.where(found + frames.place_of_syntax_error(error))
-        if kind == "exception"
-        else frames.where_of_exit(found),
-        "traceback": frames.shortened(traceback, found, _MAX_TRACEBACK_CHARS),
+        "message": frames.without_secrets(message[: 2 * _MAX_CHARS])[:_MAX_CHARS],
+        "where": frames.where_of_exit(found) if is_exit else frames.where(found + frames.place_of_syntax_error(error)),
+        "traceback": frames.shortened(traceback, found, _MAX_CHARS),
         "status": status,
         "thread": _thread_name(),
     }
@@ -165,12 +183,9 @@ def _record(
 
 
 def _thread_name() -> str:
-    """Return the current thread's name without importing threading."""
-    threading = sys.modules.get("threading")
+    threading = sys.modules.get("threading")  # without importing it
     if threading is None:
         return "MainThread"
-    import _thread
-
     thread = threading._active.get(_thread.get_ident())
     return "unknown" if thread is None else str(thread.name)
 
@@ -186,8 +201,6 @@ def _leave_mpi_with(status: int) -> None:
     if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
         return
     if mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
-        import atexit
-
         pid = os.getpid()
         atexit.register(lambda: _leave(status, pid))
 
@@ -198,8 +211,6 @@ def _leave(status: int, pid: int) -> None:
     if _leaving or os.getpid() != pid:
         return
     _leaving = True
-    import atexit
-
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -226,25 +237,11 @@ def _wrap_os_exit() -> None:
     os._exit = _exit
 
 
-def _show_stacks(device_dir: str) -> None:
-    """Make faulthandler write the stacks of all threads: to stderr on a crash, to stacks.log on STACKS_SIGNAL."""
-    if sys.stderr is not None and not faulthandler.is_enabled():
-        faulthandler.enable()
-    path = os.path.join(device_dir, STACKS_FILE)
-    file = out_of_the_way(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
-    # At exit, faulthandler restores the previous handler. The default handler would kill a rank that is asked for
-    # stacks then.
-    signal(STACKS_SIGNAL, SIG_IGN)
-    faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
-
-
 def out_of_the_way(descriptor: int) -> int:
     """Return the same file under a high descriptor if limits allow one; it is closed on exec.
 
     The first file that the program opens then gets the descriptor that the program expects.
     """
-    import fcntl
-
     try:
         moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _MIN_DESCRIPTOR)
     except OSError:

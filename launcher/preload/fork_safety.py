@@ -13,20 +13,16 @@ _ACCELERATORS = ("torch.cuda", "torch.xpu", "torch_npu.npu", "torch_mlu.mlu")
 
 def why_unsafe() -> str | None:
     """Return the rest of a sentence "importing X ..." that says why a fork is unsafe; None if it is safe."""
-    threads = _threads()
-    if threads > 1:
-        threads = _threads_after_a_fork()
+    threads = _threads_after_a_fork() if _threads() > 1 else 1
     if threads > 1:
         return f"started {threads - 1} thread{'s' if threads > 2 else ''}"
     if _has_children():
         return "started a process"
-    opened = _open_device()
-    if opened:
+    if opened := _open_device():
         return f"opened {opened}"
     for name in _ACCELERATORS:  # as recorded by the module, without asking the device
-        module = sys.modules.get(name)
         try:
-            if module is not None and module.is_initialized():
+            if name in sys.modules and sys.modules[name].is_initialized():
                 return f"initialised {name}"
         except Exception:
             continue

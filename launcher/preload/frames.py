@@ -29,7 +29,7 @@ _LIBRARIES = (
     "/lib/python3/",
     "/lib64/python3.",
     "/lib64/python3/",
-    os.path.dirname(os.__file__) + "/",
+    f"{os.path.dirname(os.__file__)}/",
 )
 _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/", *_LIBRARIES, _HERE)
 
@@ -48,9 +48,12 @@ def of_program(traceback: TracebackType | None, error: BaseException | None = No
     while at is not None:
         kept.append(at)
         at = at.tb_next
-    while kept and not _is_of_user(kept[-1].tb_frame.f_code.co_filename):
+    while kept:
+        file = kept[-1].tb_frame.f_code.co_filename
+        if is_of_program(file) and not file.startswith(_PACKAGE):
+            break
         kept.pop()
-    if not kept:
+    else:
         return traceback
     for each in reversed(kept):
         at = type(traceback)(at, each.tb_frame, each.tb_lasti, each.tb_lineno)
@@ -101,10 +104,6 @@ def is_of_program(file: str) -> bool:
     return not any(part in file for part in _OTHERS)
 
 
-def _is_of_user(file: str) -> bool:
-    return is_of_program(file) and not file.startswith(_PACKAGE)
-
-
 def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
     """Format a traceback, with the `traceback` module if it is loaded: it knows causes, groups and source lines."""
     library: Any = sys.modules.get("traceback")
@@ -122,7 +121,9 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
     place = _syntax_error_lines(error)
     said = error.msg if place and isinstance(error, SyntaxError) else message(error)
     named = f"{kind(error)}: {said}\n" if said else f"{kind(error)}\n"
-    return "".join(lines) + place + named + _notes(error) + _parts(error) + _captured(error)
+    notes = getattr(error, "__notes__", None)  # of `add_note` (PEP 678)
+    noted = "".join(f"{message(note)}\n" for note in notes) if isinstance(notes, list | tuple) else ""
+    return "".join(lines) + place + named + noted + _parts(error) + _captured(error)
 
 
 def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int) -> str:
@@ -167,23 +168,13 @@ def place_of_syntax_error(error: BaseException | None) -> list[tuple[str, int, s
 
 
 def _syntax_error_lines(error: BaseException) -> str:
-    """Return the source lines that Python shows for a SyntaxError."""
     lines = ""
     for file, line, _ in place_of_syntax_error(error):
         code = getattr(error, "text", None)
-        shown = (
-            f"    {code.strip()[:_MAX_SOURCE_CHARS]}\n"
-            if isinstance(code, str) and code.strip()
-            else _source(file, line)
-        )
+        code = code.strip()[:_MAX_SOURCE_CHARS] if isinstance(code, str) else ""
+        shown = f"    {code}\n" if code else _source(file, line)
         lines = f'  File "{file}", line {line}\n{shown}'
     return lines
-
-
-def _notes(error: BaseException) -> str:
-    """Return the notes added by `add_note` (PEP 678)."""
-    notes = getattr(error, "__notes__", None)
-    return "".join(f"{message(note)}\n" for note in notes) if isinstance(notes, list | tuple) else ""
 
 
 def _captured(error: BaseException) -> str:
@@ -225,13 +216,11 @@ def message(value: object) -> str:
 
 
 def kind(error: BaseException) -> str:
-    """Return the name of the exception's class, as tracebacks show it."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _source(file: str, line: int) -> str:
-    """Return one line of source code, indented as in tracebacks; empty if it cannot be read."""
     try:
         with open(file, encoding="utf-8", errors="replace") as lines:
             for number, text_of_line in enumerate(lines, 1):

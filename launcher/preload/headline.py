@@ -26,7 +26,14 @@ class Headline:
     def __init__(self, descriptor: int, device_dir: str) -> None:
         self._descriptor = descriptor
         self._device_dir = device_dir
-        self._run = _word(_shown(os.path.dirname(device_dir)))
+        run = os.path.dirname(device_dir)
+        try:
+            run = run.removeprefix(os.path.join(os.getcwd(), ""))
+        except OSError:  # the working directory is gone
+            pass
+        # A shell word, quoted without `shlex`: the program may have a module of that name.
+        is_plain = run.isascii() and run.replace("/", "").replace("-", "").replace(".", "").replace("_", "").isalnum()
+        self._run = run if is_plain else "'" + run.replace("'", "'\"'\"'") + "'"
         self._file = os.fstat(descriptor)
         os.register_at_fork(after_in_child=self._close)
 
@@ -36,8 +43,10 @@ class Headline:
         what = _what(fields, os.path.join(self._device_dir, _LOG))
         rank = device.removeprefix("device")
         hint = f"`tlaunch why {self._run}` shows more, `tlaunch logs {self._run} --rank {rank}` its log"
-        lines = (f"error: rank {rank}: {what}", f"hint: {hint}")
-        text = "".join(f"{_escaped(line)}\n" for line in lines).encode()
+        lines = f"error: rank {rank}: {what}", f"hint: {hint}"
+        # Without terminal control characters.
+        shown = ("".join(one if one.isprintable() else ascii(one)[1:-1] for one in line) for line in lines)
+        text = "".join(f"{line}\n" for line in shown).encode()
         if _is_first(os.path.join(run_dir, FILE), text) and self._is_open():
             os.write(self._descriptor, text)
 
@@ -68,13 +77,7 @@ def _is_first(path: str, text: bytes) -> bool:
     return True
 
 
-def _escaped(line: str) -> str:
-    """Return a line without terminal control characters."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-
-
 def _what(fields: dict[str, Any], log: str) -> str:
-    """Return the exception, or the exit code with the last output, and the place."""
     message = fields["message"].strip().partition("\n")[0]
     if fields["kind"] == "exception":
         what = f"{fields['type']}: {message}" if message else fields["type"]
@@ -87,25 +90,7 @@ def _what(fields: dict[str, Any], log: str) -> str:
     return f"{what if what.endswith('..') else what.removesuffix('.')}, at {fields['where']}"
 
 
-def _shown(path: str) -> str:
-    """Return a path relative to the working directory if it is below that."""
-    try:
-        here = os.path.join(os.getcwd(), "")
-    except OSError:  # the directory is gone
-        return path
-    return path.removeprefix(here)
-
-
-def _word(text: str) -> str:
-    """Quote a text as one shell word."""
-    # Without `shlex`: the program may have a module of that name.
-    if text.isascii() and text.replace("/", "").replace("-", "").replace(".", "").replace("_", "").isalnum():
-        return text
-    return "'" + text.replace("'", "'\"'\"'") + "'"
-
-
 def _last_line(log: str) -> str:
-    """Return the last line of a log that contains a word."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))

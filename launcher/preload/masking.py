@@ -58,7 +58,7 @@ _COUNT = re.compile(r"[-+]?\d{0,4}(?:\.\d*)?|true|false|none|null|yes|no", re.IG
 _NEVER_COUNTS = re.compile("pass|pw|secret|phrase|api|private", re.IGNORECASE)
 # Words with many meanings: in free text they name a secret only if the value looks like one.
 _WEAK = frozenset(
-    ("key", "keys", "token", "auth", "signature", "salt", "private", "pass", "pat", "pw", "cookie", "secret")
+    ["key", "keys", "token", "auth", "signature", "salt", "private", "pass", "pat", "pw", "cookie", "secret"]
 )
 _PASSWORDS = frozenset(("pass", "pw", "secret"))  # of these, quoted values are masked whatever they look like
 _RANDOM = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w+/=-]{12,}")
@@ -248,7 +248,6 @@ def _masked_values(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _masked_list(match: re.Match[str]) -> str:
-    """Return a list of quoted words masked as a command, or as a header if there are two."""
     items = list(_ITEM.finditer(match[0]))
     words = [item[0].lstrip("b")[1:-1] for item in items]
     shown = list(masked_argv(words))
@@ -264,18 +263,15 @@ def _masked_list(match: re.Match[str]) -> str:
 
 def _masked_phrase(match: re.Match[str]) -> str:
     """Return `Invalid API key '********'`, but `password "of the user"` as it is."""
-    value = match["value"].strip("\"'")
-    return match["before"] + MASK if _LOOKS_RANDOM.match(value) else match[0]
+    return match["before"] + MASK if _LOOKS_RANDOM.match(match["value"].strip("\"'")) else match[0]
 
 
 def _masked_value(match: re.Match[str]) -> str:
-    """Return a name with its value masked if the name is secret and the value does not look like code or prose."""
     pattern, value = match.re, match["value"]
     if not _is_hidden_value(match):
         return match[0]
-    kept = (
-        value.rstrip(")]}>,.") if pattern in {_FIELD, _ASSIGNED} else value
-    )  # brackets belong to the surrounding text
+    # Brackets belong to the surrounding text.
+    kept = value.rstrip(")]}>,.") if pattern in {_FIELD, _ASSIGNED} else value
     return match["before"] + MASK + (value[len(kept) :] if kept else "")
 
 
@@ -309,15 +305,13 @@ def _masked_credentials(match: re.Match[str]) -> str:
     """Return `Bearer ********`, but "basic training" as it is."""
     value = match["value"]
     if match["scheme"].lower() == "basic":
-        is_plain = len(value) < 12 and not value.endswith("=")
-        is_plain = is_plain or not re.search(r"\d|=$", value)
+        is_plain = not re.search(r"\d|=$", value) or (len(value) < 12 and not value.endswith("="))
     else:
         is_plain = _PLAIN_WORD.fullmatch(value) is not None
     return match[0] if is_plain else match["before"] + MASK
 
 
 def _masked_passwords(line: str) -> str:
-    """Return a shell line with the passwords after one-letter options masked."""
     line = _USER.sub(lambda found: found["before"] + MASK if _is_login(found) else found[0], line)
     if not any(option in line for option in _SHORT):
         return line
@@ -332,14 +326,13 @@ def _masked_passwords(line: str) -> str:
 
 def _is_login(found: re.Match[str]) -> bool:
     """Return True for user:password, False for uid:gid and host:port."""
-    user, password = found["user"], found["value"]
-    return not (password.isdecimal() and (user.isdecimal() or "." in user or user == "localhost"))
+    user = found["user"]
+    return not (found["value"].isdecimal() and (user.isdecimal() or "." in user or user == "localhost"))
 
 
 def _password_letters(words: Iterable[str]) -> str:
     """Return the one-letter options that take a password in this command; "" if none is known."""
-    before = ""
-    letters = ""
+    before = letters = ""
     for word in words:
         if _DATABASES.fullmatch(word.rpartition("/")[2].lstrip("\"'(")):
             return "pPaw"

@@ -10,7 +10,9 @@ them, and they count towards the recursion limit.
 
 from __future__ import annotations
 
+import atexit
 import builtins
+import marshal
 import os
 import sys
 from _frozen_importlib import BuiltinImporter
@@ -21,7 +23,7 @@ from .frames import of_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, ModuleType, TracebackType
+    from types import CodeType, TracebackType
     from typing import Any
 
 _PYC_HEADER_BYTES = 16
@@ -43,7 +45,6 @@ def main(born_with: dict[str, Any]) -> None:
         _forget_collisions()
         execute(program)
         return
-    import atexit
     import gc
 
     from . import serve  # imports library modules that a program should not find loaded
@@ -92,19 +93,22 @@ class Program:
         self.kind = kind
         self.target = target
         self.arguments = arguments
-        self.command_line = _command_line(kind, target, arguments)
-        self.path = _absolute(target)  # path of a script
-        self.holds_main = (
-            kind == "script" and _importer(self.path) is not None
-        )  # a directory or zip file with a __main__.py
-
-    @property
-    def is_file(self) -> bool:
-        return self.kind == "script" and not self.holds_main
+        # The command that would start the program directly, since `sys.orig_argv` is unchanged.
+        words = sys.orig_argv
+        before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
+        options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
+        self.command_line = [*(words[:before] or [sys.executable]), *options, target, *arguments]
+        self.path = target  # absolute path of a script
+        try:
+            if not target.startswith("/"):
+                self.path = os.getcwd() if target == "." else os.getcwd() + "/" + target
+        except OSError:  # the working directory is gone
+            pass
+        self.holds_main = kind == "script" and _is_package(self.path)
+        self.is_file = kind == "script" and not self.holds_main
 
 
 def prepare(program: Program, born_with: dict[str, Any]) -> None:
-    """Set up sys.argv, `__main__` and sys.path for the program's code."""
     sys.orig_argv[:] = program.command_line
     first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
     sys.argv[:] = [first, *program.arguments]
@@ -124,45 +128,6 @@ def renew_main(program: Program, born_with: dict[str, Any]) -> None:
 
     Objects held by a frozen module would never be finalised: files, for instance, would not be flushed.
     """
-    sys.modules["__main__"] = _fresh_main(program, born_with)
-
-
-def execute(program: Program) -> None:
-    """Run the program in this process; return or raise as it does."""
-    try:
-        _run(program, sys.modules["__main__"].__dict__)
-    except SystemExit as stop:
-        failure.note_exit(stop)
-        raise
-    except BaseException as error:
-        failure.note_exception(error)
-        _hide_own_frames(program)
-        raise
-    _forget_file(program)
-
-
-def _absolute(path: str) -> str:
-    """Return a new `__main__` module with the globals that CPython gives it."""
-    if path.startswith("/"):
-        return path
-    try:
-        return os.getcwd() if path == "." else os.getcwd() + "/" + path
-    except OSError:
-        return path
-
-
-def _importer(path: str) -> object:
-    """Return the importer for `path`; None unless it is a directory or archive."""
-    for hook in sys.path_hooks:
-        try:
-            sys.path_importer_cache[path] = hook(path)
-        except ImportError:
-            continue
-        return sys.path_importer_cache[path]
-    return None
-
-
-def _fresh_main(program: Program, born_with: dict[str, Any]) -> ModuleType:
     main = type(sys)("__main__")
     main.__dict__.clear()
     main.__dict__.update(born_with, __doc__=None, __builtins__=builtins)
@@ -175,19 +140,40 @@ def _fresh_main(program: Program, born_with: dict[str, Any]) -> ModuleType:
         main.__dict__["__loader__"] = BuiltinImporter
         main.__dict__.pop("__file__", None)
         main.__dict__.pop("__cached__", None)
-    return main
+    sys.modules["__main__"] = main
 
 
-def _run(program: Program, main: dict[str, Any]) -> None:
-    if program.is_file:
-        exec(_code_of_file(program), main)
-    elif program.kind == "code":
-        exec(_code_of_text(program.target + "\n"), main)
-    else:
-        import runpy
+def execute(program: Program) -> None:
+    main = sys.modules["__main__"].__dict__
+    try:
+        if program.is_file:
+            exec(_code_of_file(program), main)
+        elif program.kind == "code":
+            exec(_code_of_text(program.target + "\n"), main)
+        else:
+            import runpy
 
-        name = "__main__" if program.holds_main else program.target
-        runpy._run_module_as_main(name, alter_argv=not program.holds_main)  # type: ignore[attr-defined]
+            name = "__main__" if program.holds_main else program.target
+            runpy._run_module_as_main(name, alter_argv=not program.holds_main)  # type: ignore[attr-defined]
+    except SystemExit as stop:
+        failure.note_exit(stop)
+        raise
+    except BaseException as error:
+        failure.note_exception(error)
+        _hide_own_frames(program)
+        raise
+    _forget_file(program)
+
+
+def _is_package(path: str) -> bool:
+    """Return True for a directory or archive, which should have a `__main__.py`."""
+    for hook in sys.path_hooks:
+        try:
+            sys.path_importer_cache[path] = hook(path)
+        except ImportError:
+            continue
+        return True
+    return False
 
 
 def _code_of_text(source: str) -> CodeType:
@@ -209,8 +195,6 @@ def _code_of_file(program: Program) -> CodeType:
         sys.stderr.write(f"{name}: can't open file {program.path!r}: [Errno {error.errno}] {error.strerror}\n")
         sys.exit(2)
     if program.path.endswith(".pyc") and source.startswith(MAGIC_NUMBER):
-        import marshal
-
         code: CodeType = marshal.loads(source[_PYC_HEADER_BYTES:])  # noqa: S302 - it is the program
         return code
     return compile(source, program.path, "exec", dont_inherit=True)
@@ -241,14 +225,6 @@ def _forget_file(program: Program) -> None:
 
 
 # --- what `ps` and `top` show of this process: the program's name and command line ---
-
-
-def _command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
-    """Return the command that would start the program directly. Call while `sys.orig_argv` is unchanged."""
-    words = sys.orig_argv
-    before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
-    options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
-    return [*(words[:before] or [sys.executable]), *options, target, *arguments]
 
 
 def show_command_line(words: list[str]) -> None:

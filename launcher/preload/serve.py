@@ -17,12 +17,12 @@ import gc
 import os
 import sys
 import time
+from _json import make_scanner
 
 from . import failure
 from .ending import Ending
 from .fork_safety import why_unsafe
 from .frames import message, without_secrets
-from .protocol import Connection
 from .run_main import Program, note_imports, prepare, process_name, rename_process, renew_main, show_command_line
 
 TYPE_CHECKING = False
@@ -53,23 +53,62 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> tuple[Program, Ending]:
     fields = first["program"]
     program = Program(fields["kind"], fields["target"], fields["arguments"])
     prepare(program, born_with)
-    refusal = _import_uncollected(first["modules"], ending)
-    if refusal:
+    if refusal := _import_uncollected(first["modules"], ending):
         connection.send(refusal)
         os._exit(0)
     connection.send({"ready": True, "seconds": time.perf_counter() - began})
-    _serve_requests(connection, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
+    request, go, middle_pid = _serve_requests(connection)
+    _settle(request, go, middle_pid, connection, first["agent_pid"])
+    show_command_line(fields["shown_argv"])
+    rename_process(former_name)
     renew_main(program, born_with)
     ending.begin()
     return program, ending
 
 
-class _Shown:
-    """The name and command that `ps` shows for a rank."""
+class _Rules:
+    """The settings that `json`'s C scanner expects."""
 
-    def __init__(self, name: str, argv: list[str]) -> None:
-        self.name = name
-        self.argv = argv
+    strict = False
+    object_hook = object_pairs_hook = None
+    parse_float = parse_constant = float
+    parse_int = int
+
+
+class Connection:
+    """The socket to the agent, shared by forked processes.
+
+    A message is a JSON object on one line. Each line is one write, so lines are never mixed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._received = b""
+
+    def receive(self) -> Any:
+        """Wait for the next message and return it; None if the connection is closed."""
+        while b"\n" not in self._received:
+            try:
+                chunk = os.read(self._descriptor, 1 << 20)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                return None
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        scan: Any = make_scanner(_Rules())  # type: ignore[arg-type]
+        return scan(os.fsdecode(line), 0)[0]
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send a message; return False if the agent no longer listens."""
+        try:
+            os.write(self._descriptor, failure.to_json(message).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def _die_with(parent_pid: int) -> None:
@@ -110,14 +149,13 @@ def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
             if not isinstance(error, Exception) or name.partition(".")[0] not in modules[: modules.index(name)]:
                 return {"failed": reason}
             sys.stderr.write(f"left out: {reason}\n")
-        unsafe = why_unsafe()
-        if unsafe:
+        if unsafe := why_unsafe():
             return {"unsafe": f"importing {name} {unsafe}"}
     return None
 
 
-def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> None:
-    """Fork ranks whenever the agent asks; return in each rank once it can run its program."""
+def _serve_requests(connection: Connection) -> tuple[dict[str, Any], int, int]:
+    """Fork ranks whenever the agent asks; return in each rank, as `_fork_ranks`."""
     while True:
         message = connection.receive()
         if message is None:
@@ -135,16 +173,19 @@ def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> No
                 connection.send({"key": request["key"], "error": f"cannot fork a process: {error.strerror}"})
             continue
         if middle == 0:
-            _settle(_fork_ranks(connection, requests), connection, agent_pid, shown)
-            return
+            return _fork_ranks(connection, requests)
         _, status = os.waitpid(middle, 0)
         if status:
             connection.send({"failed": f"the process that forks ranks ended with wait status {status}"})
             os._exit(0)
 
 
-def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> _Rank:
-    """Fork each rank from the intermediate process, then end that process; return in the ranks."""
+def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> tuple[dict[str, Any], int, int]:
+    """Fork each rank from the intermediate process, then end that process; return in the ranks.
+
+    The values are the agent's request for the rank; a descriptor that yields a byte once the agent knows about all
+    ranks, or end of file; and the pid of the intermediate process.
+    """
     middle = os.getpid()
     reader, writer = os.pipe()
     for request in requests:
@@ -155,27 +196,24 @@ def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> _Rank
             continue
         if pid == 0:
             os.close(writer)
-            return _Rank(request, reader, middle)
+            return request, reader, middle
         if not connection.send({"key": request["key"], "pid": pid}):
             os.kill(pid, _signal.SIGKILL)  # the agent would not know about it
     os.write(writer, b"." * len(requests))  # without a byte, a rank knows that the agent may not know about all ranks
     os._exit(0)
 
 
-class _Rank:
-    """The agent's request for a rank, and the state inherited from the intermediate process."""
-
-    def __init__(self, request: dict[str, Any], go: int, middle_pid: int) -> None:
-        self.request = request
-        self.go = go  # descriptor: yields a byte once the agent knows about all ranks, or end of file
-        self.middle_pid = middle_pid
-
-
-def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) -> None:
+def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Connection, agent_pid: int) -> None:
     """Set up the rank's process, and return when its program can start. On an error, report it and exit with 126."""
-    request = rank.request
     try:
-        _wait_for_adoption(rank, agent_pid)
+        # Wait until the intermediate process has ended and the agent, as the parent, knows about this rank.
+        is_known = os.read(go, 1)
+        os.close(go)
+        if not is_known:  # the agent may have started another process for this rank
+            raise RuntimeError("the process that forks ranks ended early")  # noqa: TRY301 - reported below
+        while os.getppid() == middle_pid:  # the pipe closes shortly before the children get their new parent
+            time.sleep(_LOOK_AGAIN_S)
+        _die_with(agent_pid)
         os.setsid()
         if request["cpus"] is not None:
             os.sched_setaffinity(0, request["cpus"])
@@ -192,31 +230,15 @@ def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) 
         _draw_again()
         _refresh_notes()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-        show_command_line(shown.argv)
-        rename_process(shown.name)
-    except OSError as error:
-        about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
-        _give_up(connection, request["key"], about + str(error.strerror))
     except BaseException as error:
-        _give_up(connection, request["key"], repr(error))
+        reason = repr(error)
+        if isinstance(error, OSError):
+            about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
+            reason = about + str(error.strerror)
+        connection.send({"key": request["key"], "error": reason[:1000]})
+        os._exit(_NOT_STARTED)
     connection.close()
     failure.install(os.path.abspath(request["device_dir"]))
-
-
-def _give_up(connection: Connection, key: int, reason: str) -> None:
-    connection.send({"key": key, "error": reason[:1000]})
-    os._exit(_NOT_STARTED)
-
-
-def _wait_for_adoption(rank: _Rank, agent_pid: int) -> None:
-    """Wait until the intermediate process has ended and the agent, as the parent, knows about this rank."""
-    is_known = os.read(rank.go, 1)
-    os.close(rank.go)
-    if not is_known:  # the agent may have started another process for this rank
-        raise RuntimeError("the process that forks ranks ended early")
-    while os.getppid() == rank.middle_pid:  # the pipe closes shortly before the children get their new parent
-        time.sleep(_LOOK_AGAIN_S)
-    _die_with(agent_pid)
 
 
 def _draw_again() -> None:
@@ -236,10 +258,8 @@ def _draw_again() -> None:
 def _refresh_notes() -> None:
     """Update what modules recorded about the process and the time when they were imported."""
     threading = sys.modules.get("threading")
-    if threading is not None:
-        note = getattr(threading.current_thread(), "_set_native_id", None)  # stale before Python 3.13
-        if note is not None:
-            note()
+    if threading is not None and hasattr(threading.current_thread(), "_set_native_id"):
+        threading.current_thread()._set_native_id()  # stale before Python 3.13
     logging: Any = sys.modules.get("logging")
     if logging is not None:  # the origin of `relativeCreated`
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()

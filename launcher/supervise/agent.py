@@ -25,14 +25,11 @@ from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, run_signals
 from launcher.supervise.port import HeldPort
-from launcher.supervise.share import ServerShare, SpecifyAttempt
-from launcher.supervise.spawner import Spawner
+from launcher.supervise.spawner import ServerShare, Spawner, SpecifyAttempt
 from launcher.supervise.tree import KILL_PATIENCE_S, NothingLeft, RunGroup, descendants, reap, signal_everything
 
 if TYPE_CHECKING:
-    from launcher.supervise.fork_server import ForkServer
     from launcher.supervise.link import Link
-    from launcher.supervise.link_services import LinkServices
     from launcher.supervise.local_control import LocalControl
     from launcher.supervise.mpi_proxy import MpiProxies, ProxyControl
     from launcher.supervise.remote_control import RemoteControl
@@ -76,22 +73,17 @@ class Agent:
 
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
-        port = port or HeldPort(spec.master_port)
-        self._share = ServerShare(spec, ranks, inherited, server_index, port, specify)
+        self._share = ServerShare(spec, ranks, inherited, server_index, port or HeldPort(spec.master_port), specify)
         self._first = first
         self._head = head  # None without a launcher, and once it is lost
         self._disk = Disk(run_dir.events)
-        if link is not None:
-            link.begin(self._disk)
         self._event_log = EventLog(
             run_dir.events, server_index, head.events_fd if head else None, link.report if link else None, self._disk
         )
         self._recorder = RunRecorder(spec.name, server_index, run_dir, self._event_log)
-        self._services: LinkServices | None = None
+        self._link = link
         if link is not None:
-            from launcher.supervise.link_services import LinkServices  # noqa: PLC0415 - not needed for one server
-
-            self._services = LinkServices(link, run_dir, self._event_log)
+            link.begin(self._disk)
         self._signal_pipe = run_signals(spec.supervision)
         self._selector = selectors.DefaultSelector()
         self._listening = Listening(self._selector)
@@ -122,55 +114,44 @@ class Agent:
         return self._finish()
 
     def _make_control(self) -> LocalControl | RemoteControl:
-        """Return the control of the attempts: a local run controller, or the coordinator of several servers."""
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the fork server imports
 
-        share = self._share
-        self._attempts = Attempts(
-            share,
-            spawner=self._spawner,
-            group=self._group,
-            event_log=self._event_log,
-            disk=self._disk,
-            link=self._services.link if self._services else None,
-        )
-        if self._services is None or self._first is None:
+        self._attempts = Attempts(self._share, self._spawner, self._group, self._disk, self._link)
+        if self._link is None or self._first is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
-            return LocalControl(share.spec, self._attempts, self._event_log)
+            return LocalControl(self._attempts)
         from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - not needed for one server
 
-        self._services.begin([rank.global_rank for rank in share.ranks], follows_another=self._first.number > 0)
-        return RemoteControl(
-            share.spec,
-            self._attempts,
-            services=self._services,
-            event_log=self._event_log,
-            server_index=share.server_index,
-            first=self._first,
-        )
+        return RemoteControl(self._attempts, self._link, self._recorder.run_dir, self._first)
 
     # --- events ---
 
     def _listen(self) -> None:
-        """Sleep until an event arrives or scheduled work is pending, and handle it."""
+        reads, writes = selectors.EVENT_READ, selectors.EVENT_WRITE
         fork_server = self._spawner.preloading
+        has_data = fork_server is not None and fork_server.wants_write
         rank_group = self._attempts.rank_group if self._attempts.rank_group.fileno() >= 0 else None
-        link = self._services.link if self._services else None
+        services = self._control.services
+        link = services.link if services else None
         backlog = self._head.events_fd if self._head and self._event_log.backlog else None
         self._listening.choose(
             {
-                "ranks": (rank_group, selectors.EVENT_READ, _nothing),
-                "fork_server": (fork_server, _events(fork_server), fork_server.send if fork_server else _nothing),
-                "coordinator": (link, selectors.EVENT_READ, _nothing),
-                "members": (self._proxy_control, selectors.EVENT_READ, _nothing),
-                "reach_probes": (self._control.reach_probes, selectors.EVENT_READ, _nothing),
-                "backlog": (backlog, selectors.EVENT_WRITE, self._event_log.send),
+                "ranks": (rank_group, reads, _nothing),
+                "fork_server": (
+                    fork_server,
+                    reads | writes if has_data else reads,
+                    fork_server.send if fork_server else _nothing,
+                ),
+                "coordinator": (link, reads, _nothing),
+                "members": (self._proxy_control, reads, _nothing),
+                "reach_probes": (self._control.reach_probes, reads, _nothing),
+                "backlog": (backlog, writes, self._event_log.send),
             }
         )
         timed = (self._attempts.monitor, self._proxy_control, self._control.reach_probes)
         due_s = [self._control.timeout_s, *(each.timeout_s for each in timed if each is not None)]
-        due_s += self._services.next_action_s if self._services else []
+        due_s += services.next_action_s if services else []
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()
         self._control.listen()
@@ -182,9 +163,8 @@ class Agent:
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
-            if number != signal.SIGCHLD and not self._control.on_own_signal(number):
-                continue
-            if number == signal.SIGTERM:  # may come from a batch system, which sends SIGKILL next
+            has_acted = number == signal.SIGCHLD or self._control.on_own_signal(number)
+            if has_acted and number == signal.SIGTERM:  # may come from a batch system, which sends SIGKILL next
                 self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_on_request_s)
 
     def _on_head_lost(self) -> None:
@@ -218,8 +198,7 @@ class Agent:
             self._event_log.record(Unkillable(unkillable))
         exit_code = self._control.exit_code
         if self._head is None:  # otherwise the launcher removes the group
-            self._group.let_out(os.getpid())
-            self._group.remove()
+            self._remove_group()
         self._spawner.close()
         self._attempts.close()
         self._recorder.write_report(
@@ -229,22 +208,25 @@ class Agent:
             not_restarting=self._control.not_restarting,
             unkillable=unkillable,
         )
-        if self._services is not None:
-            self._services.finish_upload(lambda: KILLS_AT_ONCE in self._signal_pipe.take())
+        if self._control.services is not None:
+            self._control.services.finish_upload(lambda: KILLS_AT_ONCE in self._signal_pipe.take())
         self._event_log.record(AgentEnded(self._control.cause, exit_code))
         if self._proxy_control is not None:
             self._listening.forget("members")
             self._proxy_control.release()
-        if self._services is not None:
-            self._services.close(unkillable)
+        if self._control.services is not None:
+            self._control.services.close(unkillable)
         self._event_log.close(self._head.death_fd if self._head else None)
         self._disk.close()
         if self._head is not None and is_readable(self._head.death_fd):  # it exited in the meantime
-            self._group.let_out(os.getpid())
-            self._group.remove()
+            self._remove_group()
         self._selector.close()
         self._signal_pipe.close()
         return exit_code
+
+    def _remove_group(self) -> None:
+        self._group.let_out(os.getpid())
+        self._group.remove()
 
     def _end_rest_of_scheduler(self, spared: Collection[int]) -> None:
         """Kill and reap the remaining processes of a scheduler that runs in a shell. Blocks only as long as that takes.
@@ -263,11 +245,6 @@ class Agent:
 def identity_of(pid: int) -> ProcessId:
     """Return the identity of a process. Without /proc it has no start time and cannot be looked up later."""
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
-
-
-def _events(fork_server: ForkServer | None) -> int:
-    """Return the selector events to wait for. These include writability if data are waiting to be sent."""
-    return selectors.EVENT_READ | (selectors.EVENT_WRITE if fork_server and fork_server.wants_write else 0)
 
 
 def _nothing() -> None:

@@ -19,20 +19,16 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Cause, Hung, Leftovers
+from launcher.core.events import Cause, Hung, Killing, Leftovers
 from launcher.core.records import Supervision
-from launcher.core.run_dir import RunDir
 from launcher.core.run_report import RankExit
 from launcher.core.verdict import Verdict
-from launcher.supervise.event_log import EventLog
 from launcher.supervise.lingering import LingeringRanks
 from launcher.supervise.progress_monitor import ProgressMonitor
-from launcher.supervise.rank_ender import RankEnder
 from launcher.supervise.rank_ends import LATE_S
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler
-from launcher.supervise.spawner import Spawner
-from launcher.supervise.tree import RunGroup, signal_rank
+from launcher.supervise.tree import Ending, RunGroup, descendants, signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.diagnosis.collect import EvidenceCollector
@@ -57,42 +53,19 @@ class AttemptMonitor:
     """The monitor of a rank group. It collects evidence after a failure or hang, and ends the group by its `ender`."""
 
     def __init__(
-        self,
-        rank_group: RankGroup,
-        progress_monitor: ProgressMonitor,
-        supervision: Supervision,
-        *,
-        run_dir: RunDir,
-        spawner: Spawner,
-        group: RunGroup,
-        scheduler: Scheduler,
-        event_log: EventLog,
-        may_repeat: bool,
-        others: bool,
+        self, rank_group: RankGroup, progress_monitor: ProgressMonitor, ender: RankEnder, *, others: bool
     ) -> None:
-        """Start to monitor. `may_repeat`: ranks may be forked again after success. `others`: not the only server."""
+        """Start to monitor. `others`: not the only server."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
-        self._run_dir = run_dir
-        self._spawner = spawner
-        self._scheduler = scheduler
+        self._spawner = rank_group.spawner
+        self.ender, self.scheduler = ender, ender.scheduler
         self._others = others
-        self._event_log = event_log
-        self._restartable = supervision.may_restart
-        self._lingering = LingeringRanks(run_dir, rank_group, supervision.grace_s, event_log.record)
+        self._lingering = LingeringRanks(rank_group, ender.supervision.grace_s)
         self._hung: Collection[int] = ()
         self._collector: EvidenceCollector | None = None
         self._paused = False
         self._patience_ends: float | None = None  # monotonic; set once every rank has succeeded
-        self.ender = RankEnder(
-            rank_group,
-            supervision,
-            spawner=spawner,
-            group=group,
-            scheduler=scheduler,
-            event_log=event_log,
-            may_repeat=may_repeat,
-        )
         self.cause = Cause.FINISHED
         self.verdict: Verdict | None = None
 
@@ -108,15 +81,14 @@ class AttemptMonitor:
                 elif self._paused:
                     signal_rank(pid, signal.SIGSTOP)
         self._look_at_ends(not_started)
-        if self._rank_group.all_started and not self._restartable:
+        if self._rank_group.all_started and not self.ender.supervision.may_restart:
             self._spawner.end_preloading()
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
-        """Record the ends of reaped children."""
         self._spawner.note_ends(statuses)
-        scheduler_failed = self._scheduler.note_ends(statuses)
+        scheduler_failed = self.scheduler.note_ends(statuses)
         self._look_at_ends(self._rank_group.note_ends(statuses, time.time_ns()))
-        if scheduler_failed and self._scheduler.is_missed and not self._rank_group.all_ended:
+        if scheduler_failed and self.scheduler.is_missed and not self._rank_group.all_ended:
             self.collect()
 
     def pause(self, *, pauses: bool) -> None:
@@ -130,10 +102,11 @@ class AttemptMonitor:
         else:
             self._progress_monitor.resume()
             self._lingering.resume()
-        for leader in self._rank_group.leaders if not (pauses and self.ender.has_started) else ():
+        if pauses and self.ender.has_started:
+            return
+        for leader in self._rank_group.leaders:
             signal_rank(leader, signal.SIGSTOP if pauses else signal.SIGCONT)
-        if not (pauses and self.ender.has_started):
-            self._scheduler.pause(pauses=pauses)
+        self.scheduler.pause(pauses=pauses)
 
     def forward(self, number: int) -> None:
         """Forward a signal to the process of every rank, but not to its child processes."""
@@ -149,12 +122,7 @@ class AttemptMonitor:
         """Start to collect evidence of a failure on any server, unless this or the shutdown has already started."""
         if not self._collector and not self.ender.has_started:
             self._rank_group.cancel()
-            self._collector = load_collector()(self._run_dir, self._rank_group, self._event_log.record, self._hung)
-
-    @property
-    def scheduler_has_failed(self) -> bool:
-        """True if MindSpore's scheduler has failed, even if all ranks on this server had succeeded before."""
-        return self._scheduler.has_failed
+            self._collector = load_collector()(self._rank_group, self._hung)
 
     @property
     def stage(self) -> AttemptStage:
@@ -165,13 +133,9 @@ class AttemptMonitor:
         return AttemptStage.ENDED_WELL if self._rank_group.all_ended else AttemptStage.RUNNING
 
     def evidence(self) -> Evidence:
-        """Return the evidence known so far. Includes ranks that have ended."""
-        collector = self._collector or load_collector()(
-            self._run_dir, self._rank_group, self._event_log.record, self._hung
-        )
+        collector = self._collector or load_collector()(self._rank_group, self._hung)
         evidence = collector.evidence(self._progress_monitor.steps(), self._progress_monitor.highest_step())
-        failure = self._scheduler.failure()
-        return evidence if failure is None else replace(evidence, scheduler=failure)
+        return replace(evidence, scheduler=self.scheduler.failure())
 
     @property
     def failure_cause(self) -> Cause:
@@ -197,15 +161,14 @@ class AttemptMonitor:
 
     @property
     def timeout_s(self) -> float | None:
-        """The time until `step` must be called, in seconds; None if nothing is scheduled."""
-        patience_s = None if self._patience_ends is None else max(0.0, self._patience_ends - time.monotonic())
+        running = not (self._collector or self.ender.has_started)
         due_s = (
-            None if self._collector is None or self._collector.done else self._collector.timeout_s,
+            self._collector.timeout_s if self._collector and not self._collector.done else None,
             self.ender.timeout_s,
             self._spawner.timeout_s,
-            patience_s,
-            None if self._collector or self.ender.has_started else self._progress_monitor.timeout_s,
-            None if self._collector or self.ender.has_started or self._paused else self._lingering.timeout_s,
+            None if self._patience_ends is None else max(0.0, self._patience_ends - time.monotonic()),
+            self._progress_monitor.timeout_s if running else None,
+            self._lingering.timeout_s if running and not self._paused else None,
             WAKE_EVERY_S if self._rank_group.leaders else None,
         )
         return min((seconds for seconds in due_s if seconds is not None), default=None)
@@ -216,14 +179,14 @@ class AttemptMonitor:
             self._collector.step()
         elif not (self.ender.has_started or self._rank_group.all_ended):
             lingers = not self._paused and self._lingering.look()
-            if lingers or self._scheduler.is_missed:  # it could not start, or no rank failed in the same way
+            if lingers or self.scheduler.is_missed:  # it could not start, or no rank failed in the same way
                 self.collect()
             else:
                 self._look()
         elif not self.over(childless=childless):
             # Running ranks on other servers still need the scheduler, as long as the attempt may succeed.
             if self._rank_group.all_ended and not (self._others and self.cause is Cause.FINISHED):
-                self._scheduler.kill()
+                self.scheduler.kill()
             if self.ender.has_started:
                 self.ender.step()
             else:
@@ -235,9 +198,9 @@ class AttemptMonitor:
             return False
         if self.ender.is_unkillable:
             return True
-        if not self._rank_group.all_ended or self._scheduler.is_ending:
+        if not self._rank_group.all_ended or self.scheduler.is_ending:
             return False
-        outlived = self.ender.may_repeat or bool(self._scheduler.processes)
+        outlived = self.ender.may_repeat or bool(self.scheduler.processes)
         return childless or (outlived and not self.ender.left())
 
     def close(self) -> None:
@@ -257,12 +220,11 @@ class AttemptMonitor:
                 self.collect()
 
     def _look(self) -> None:
-        """Check the progress of ranks if scheduled, and collect evidence if some hang."""
         if self._progress_monitor.timeout_s != 0:
             return
         load_collector()
         for news in self._progress_monitor.look(time.monotonic()):
-            self._event_log.record(news)
+            self._rank_group.event_log.record(news)
             if isinstance(news, Hung):
                 self._hung = news.global_ranks
                 self.collect()
@@ -277,8 +239,61 @@ class AttemptMonitor:
         elif now >= self._patience_ends:
             self._patience_ends = None  # otherwise `timeout_s` would stay 0 until they have ended
             if left := set(self.ender.left()).difference(self._spawner.dying):
-                self._event_log.record(Leftovers(len(left)))
+                self._rank_group.event_log.record(Leftovers(len(left)))
             self.ender.end_ranks()
+
+
+class RankEnder(Ending):
+    """The shutdown of an attempt's ranks and their child processes, except processes that must outlive them.
+
+    With `may_repeat`, ranks may be forked again after this attempt, so the fork server is kept. MindSpore's scheduler
+    is kept until no rank is running.
+    """
+
+    def __init__(
+        self,
+        rank_group: RankGroup,
+        supervision: Supervision,
+        group: RunGroup,
+        scheduler: Scheduler,
+        *,
+        may_repeat: bool,
+    ) -> None:
+        super().__init__(
+            None,
+            lambda: rank_group.leaders,
+            on_kill=lambda count: rank_group.event_log.record(Killing(count)),
+            kill_group=self._kill_all_but_spared,
+        )
+        self.supervision = supervision
+        self._spawner = rank_group.spawner
+        self._group = group
+        self.scheduler = scheduler
+        self.may_repeat = may_repeat
+
+    def end_ranks(self) -> None:
+        """End all processes of the ranks. Keep the fork server and the scheduler if needed."""
+        if not self.may_repeat:
+            self._spawner.end_preloading()
+        self.spared = self._outliving
+        self.begin(self.supervision.grace_from(time.time()))
+
+    def forget_repeat(self) -> None:
+        self.may_repeat = False
+        self._spawner.end_preloading()
+        self.spared = self._outliving
+
+    def left(self) -> list[int]:
+        return descendants(self._outliving)
+
+    @property
+    def _outliving(self) -> Collection[int]:
+        return (*self._spawner.processes, *self.scheduler.processes)
+
+    def _kill_all_but_spared(self) -> None:
+        spared = [self._group.let_out(pid) for pid in (os.getpid(), *self.spared)]
+        if all(spared):
+            self._group.kill()
 
 
 def load_collector() -> type[EvidenceCollector]:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,21 +17,20 @@ from launcher.core.atomic import write_text
 from launcher.core.events import Cause, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.line_times import NOTE_EVERY_S, RECORD
-from launcher.core.records import RankSpec, full_assignment
+from launcher.core.records import RankSpec, RunSpec, full_assignment
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import Attempt
 from launcher.core.text import ranges
-from launcher.core.verdict import Verdict
+from launcher.logs.log_file import tail
+from launcher.preload.masking import masked_text
 from launcher.program.program_command import is_python
-from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
+from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage, RankEnder
 from launcher.supervise.disk import BUSY_S, Disk
-from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler, meeting_place
-from launcher.supervise.share import ServerShare
-from launcher.supervise.spawner import Spawner
+from launcher.supervise.spawner import ServerShare, Spawner
 from launcher.supervise.tree import RunGroup
 
 if TYPE_CHECKING:
@@ -45,8 +43,6 @@ _HEADER = b"Traceback (most recent call last):"
 
 @frozen
 class LocalAttempt:
-    """The current attempt on this server."""
-
     order: orders.BeginAttempt
     ranks: Sequence[RankSpec]  # on this server
     world_size: int
@@ -60,44 +56,28 @@ class Attempts:
     rank_group: RankGroup
     monitor: AttemptMonitor
 
-    def __init__(
-        self,
-        share: ServerShare,
-        *,
-        spawner: Spawner,
-        group: RunGroup,
-        event_log: EventLog,
-        disk: Disk,
-        link: Link | None = None,
-    ) -> None:
+    def __init__(self, share: ServerShare, spawner: Spawner, group: RunGroup, disk: Disk, link: Link | None) -> None:
         """Prepare for the first attempt. With `link`, failures on other servers also restart this server's ranks."""
-        self.disk, self._link = disk, link
-        self._share = share
+        self.share, self.event_log, self.disk = share, spawner.event_log, disk
+        self._spawner, self._group, self._link = spawner, group, link
         self._port = share.port
-        self._spawner = spawner
-        self._group = group
-        self._event_log = event_log
-        self._others = link is not None
-        self._may_repeat = self._others and share.spec.supervision.may_restart
-        self._scheduler = Scheduler(event_log)  # of the current attempt
+        self._scheduler = Scheduler(self.event_log)  # of the current attempt
         self.paused = False
         self.over: list[Attempt] = []
 
     @property
     def number(self) -> int:
-        """The number of the current attempt."""
         return self.present.order.number
 
     @property
     def master_port(self) -> int:
-        """The rendezvous port of the next attempt, if this server reserves it."""
         return self._port.number
 
     def carry_out(self, order: orders.Order) -> None:
         """Carry out an order about ranks; ignore other orders."""
         match order:
             case orders.Record(event=event):
-                self._event_log.record(event)
+                self.event_log.record(event)
             case orders.BeginAttempt():
                 self._begin(order)
             case orders.CollectEvidence():
@@ -118,76 +98,64 @@ class Attempts:
                 pass
 
     def _begin(self, order: orders.BeginAttempt) -> None:
-        number, master_port, allotment = order.number, order.master_port, order.allotment
+        number, master_port = order.number, order.master_port
         self._scheduler.close()
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
-        spec, ranks = self._share.spec, self._share.ranks
-        if allotment is not None and allotment != full_assignment(spec.layout):
-            assert self._share.specify is not None, "only an elastic run has other devices"
-            spec, files = self._share.specify(allotment, number)
-            self._write(files)
-            ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._share.server_index)
+        spec = self._spec_of(order)
+        ranks = self.share.ranks
+        if spec is not self.share.spec:
+            ranks = tuple(rank for rank in spec.ranks if rank.server_index == self.share.server_index)
         run_dir = RunDir(spec.run_dir)  # with the files of ranks
-        began_ns = self._event_log.record(order.event)
-        self.present = LocalAttempt(order, ranks, len(spec.ranks), began_ns)
+        self.present = LocalAttempt(order, ranks, len(spec.ranks), self.event_log.record(order.event))
         variables = {
             env.TLAUNCH_ATTEMPT: str(number),
             env.TORCHELASTIC_RESTART_COUNT: str(number),
             env.MASTER_PORT: str(master_port),
         }
-        self._scheduler = Scheduler(self._event_log)
+        self._scheduler = Scheduler(self.event_log)
+        inherited = self.share.inherited
         if spec.supervision.scheduler is not None:
             variables |= meeting_place(spec.master_addr, master_port)
-            self._scheduler.start(spec, ranks, self._share.inherited, variables, number)
-        self.rank_group = RankGroup(
-            ranks,
-            run_dir,
-            number,
-            variables,
-            inherited=self._share.inherited,
-            spawner=self._spawner,
-            event_log=self._event_log,
-        )
-        supervision = self._share.spec.supervision
+            self._scheduler.start(spec, ranks, inherited, variables, number)
+        self.rank_group = RankGroup(ranks, run_dir, number, variables, inherited=inherited, spawner=self._spawner)
+        supervision = self.share.spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
         self._arrivals = ArrivalNotes(run_dir, global_ranks)
         self.disk.chores["arrivals"] = self._arrivals.look
-        self.monitor = AttemptMonitor(
-            self.rank_group,
-            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout, self._waits_for_disk),
-            supervision,
-            run_dir=run_dir,
-            spawner=self._spawner,
-            group=self._group,
-            scheduler=self._scheduler,
-            event_log=self._event_log,
-            may_repeat=self._may_repeat,
-            others=self._others,
-        )
+        others = self._link is not None
+        may_repeat = others and supervision.may_restart
+        ender = RankEnder(self.rank_group, supervision, self._group, self._scheduler, may_repeat=may_repeat)
+        hang_timeout_s, layout = supervision.hang_timeout_s, spec.layout
+        progress = ProgressMonitor(run_dir, global_ranks, hang_timeout_s, layout, self._waits_for_disk)
+        self.monitor = AttemptMonitor(self.rank_group, progress, ender, others=others)
         if self.paused:
             self.monitor.pause(pauses=True)
 
-    def _write(self, files: Mapping[str, str]) -> None:
+    def _spec_of(self, order: orders.BeginAttempt) -> RunSpec:
+        """Return the spec of an attempt. On other devices, an elastic run needs another one, and other files."""
+        spec, allotment = self.share.spec, order.allotment
+        if allotment is None or allotment == full_assignment(spec.layout):
+            return spec
+        assert self.share.specify is not None, "only an elastic run has other devices"
+        changed, files = self.share.specify(allotment, order.number)
         for name, text in files.items():
-            path = self._share.spec.run_dir / name
+            path = spec.run_dir / name
             try:
                 write_text(path, text)
             except OSError as error:  # ranks that read the file will fail with a message
-                self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
+                self.event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
+        return changed
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
         """Return the Python file that each rank runs, except for ranks that have recorded an exception."""
         programs: dict[int, Path] = {}
         for rank in self.present.ranks:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
-            if (
-                is_python(rank.argv[0])
-                and script.endswith(".py")
-                and not os.path.lexists(run_dir.failure(rank.global_rank))
-            ):
-                programs[rank.global_rank] = self._share.spec.cwd / script
+            has_recorded = os.path.lexists(run_dir.failure(rank.global_rank))
+            if is_python(rank.argv[0]) and script.endswith(".py") and not has_recorded:
+                programs[rank.global_rank] = self.share.spec.cwd / script
         return programs
 
     def end(self) -> bool:
@@ -196,22 +164,22 @@ class Attempts:
         del self.disk.chores["arrivals"]
         self.disk.do(partial(self._arrivals.look, at_last=True))
         if self.monitor.cause is Cause.FINISHED:
-            run_dir, offsets = RunDir(self._share.spec.run_dir), self.rank_group.log_offsets
+            run_dir, offsets = RunDir(self.share.spec.run_dir), self.rank_group.log_offsets
             logs = {rank: (run_dir.train_log(rank), offset) for rank, offset in offsets.items()}
             for warning in doubtful_ends(logs, self._programs(run_dir)):
-                self._event_log.record(Trouble(warning))
-        present = self.present
+                self.event_log.record(Trouble(warning))
+        order = self.present.order
         self.over.append(
             Attempt(
-                number=present.order.number,
-                master_port=present.order.master_port,
-                started_ns=present.began_ns,
+                number=order.number,
+                master_port=order.master_port,
+                started_ns=self.present.began_ns,
                 ended_ns=time.time_ns(),
                 cause=self.monitor.cause,
                 exits=tuple(self.rank_group.exits),
                 verdict=self.monitor.verdict,
                 killed=self.monitor.ender.killed,
-                allotment=present.order.allotment,
+                allotment=order.allotment,
             )
         )
         left = bool(self.monitor.ender.left())
@@ -221,7 +189,7 @@ class Attempts:
                 former, self._port = self._port, hold_port()
             except OSError as error:
                 reason = f"cannot reserve another port, so ranks use the same port again: {error.strerror}"
-                self._event_log.record(Trouble(reason))
+                self.event_log.record(Trouble(reason))
             else:
                 former.close()
         return left
@@ -229,11 +197,6 @@ class Attempts:
     def _waits_for_disk(self) -> bool:
         """Return True if ranks may be waiting for a disk that does not respond, on any server."""
         return self.disk.silent_s >= BUSY_S or (self._link is not None and self._link.other_disk_stalls)
-
-    def note_remote_failure(self, cause: Cause, verdict: Verdict) -> None:
-        """Record a failure on other servers in the report of the last attempt, although all local ranks succeeded."""
-        if self.over[-1].cause is Cause.FINISHED:
-            self.over[-1] = replace(self.over[-1], cause=cause, verdict=verdict)
 
     @property
     def undisturbed(self) -> bool:
@@ -303,7 +266,7 @@ def _begin(arrivals: Path) -> int:
     return 0
 
 
-def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path] | None = None) -> Iterator[str]:
+def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path]) -> Iterator[str]:
     """Yield a warning for each exception at the end of a log, with the ranks that exited with 0 after it.
 
     `python train.py | tee log` and `python train.py || true` exit with 0 even if the program fails. `logs` has each
@@ -312,7 +275,7 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
     """
     ranks_of: dict[str, list[int]] = {}
     for global_rank, (log, offset) in logs.items():
-        for words in _last_words(log, offset, (programs or {}).get(global_rank)):
+        if words := _last_words(log, offset, programs.get(global_rank)):
             ranks_of.setdefault(words, []).append(global_rank)
     for words, ranks in ranks_of.items():
         who, whose = ("rank", "its log ends") if len(ranks) == 1 else ("ranks", "their logs end")
@@ -320,25 +283,21 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
         yield f"{who} {ranges(ranks)} exited with 0, but {whose} with a traceback: {words}; log in {first}"
 
 
-def _last_words(log: Path, offset: int, program: Path | None) -> Iterable[str]:
-    """Return the exception in the traceback at the end of a log; empty if there is none or it was handled."""
-    from launcher.logs.log_file import tail  # noqa: PLC0415 - only once all ranks have ended
-
-    try:
+def _last_words(log: Path, offset: int, program: Path | None) -> str | None:
+    """Return the exception in the traceback at the end of a log; None if there is none or it was handled."""
+    end = b""
+    with suppress(OSError):
         end = tail(log, offset, LAST_BYTES)
-    except OSError:
-        return ()
     if _HEADER not in end:
-        return ()
+        return None
     from launcher.logs.tracebacks import frames_in, may_be_uncaught, traceback_in  # noqa: PLC0415 - few logs end so
-    from launcher.preload.masking import masked_text  # noqa: PLC0415 - as above
 
     found = traceback_in(end)
     if found is None or found.lines_after or not may_be_uncaught(found):
-        return ()
+        return None
     frames = frames_in(found.text)
     if program is not None and found.thread is None and frames and Path(frames[0][0]) == program:
-        return ()
+        return None
     first_line = found.message.partition("\n")[0]
     what = masked_text(f"{found.type}: {first_line}" if first_line else found.type)
-    return (f"{what}, at {found.where}" if found.where else what,)
+    return f"{what}, at {found.where}" if found.where else what

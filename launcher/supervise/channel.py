@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from launcher.control.messages import MAX_LINE_BYTES, Message, from_line, to_line
 
@@ -47,19 +48,17 @@ class Channel:
 
     @property
     def peer_address(self) -> tuple[str, int]:
-        try:
+        with suppress(OSError):
             host, port, *_ = self._connection.getpeername()
-        except OSError:
-            return "", 0
-        return str(host).removeprefix("::ffff:"), int(port)
+            return str(host).removeprefix("::ffff:"), int(port)
+        return "", 0
 
     @property
     def is_local(self) -> bool:
         """True if both ends have the same address, so the other side is on this machine."""
-        try:
+        with suppress(OSError):
             return bool(self._connection.getpeername()[0] == self._connection.getsockname()[0])
-        except OSError:
-            return False
+        return False
 
     @property
     def wants_write(self) -> bool:
@@ -71,15 +70,10 @@ class Channel:
         return self._received.find(b"\n", self._searched) >= 0
 
     def send(self, message: Message) -> None:
-        """Send as much as possible without blocking; `flush` sends the rest.
-
-        Raises:
-            ChannelClosedError: the connection is lost.
-        """
+        """Send as much as possible without blocking; `flush` sends the rest. Raise ChannelClosedError if it is lost."""
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
-        """Send an already encoded message. See `send`."""
         with self._sending:
             self._to_send += line
         self.flush()
@@ -95,11 +89,7 @@ class Channel:
             raise ChannelClosedError(_why(error)) from error
 
     def receive(self) -> Iterator[Message]:
-        """Yield all received messages, then raise if the connection is lost.
-
-        Raises:
-            ChannelClosedError: the connection is lost, or the data are not a message.
-        """
+        """Yield all received messages. Raise ChannelClosedError if the connection is lost, or at invalid data."""
         ended = self._read()
         while (end := self._received.find(b"\n", self._searched)) >= 0:
             self._searched = 0
@@ -132,12 +122,7 @@ class Channel:
         return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
-        """Yield messages as they arrive, until `deadline` (monotonic). Blocks.
-
-        Raises:
-            ChannelClosedError: as `receive`.
-            TimeoutError: the deadline has passed.
-        """
+        """Yield messages as they arrive, as `receive`. Blocks. Raise TimeoutError at the `deadline` (monotonic)."""
         while (left_s := deadline - time.monotonic()) > 0:
             if not self.has_message:
                 self._wait(select.POLLIN | (select.POLLOUT if self._to_send else 0), left_s)
@@ -172,23 +157,20 @@ class Silence:
     """
 
     def __init__(self, channel: Channel, limit_s: float) -> None:
-        """Start to measure. A silence of `limit_s` seconds is too long."""
         self.limit_s = limit_s
         self._channel = channel
         self._looked_at = channel.heard_at = time.monotonic()
 
     @property
     def timeout_s(self) -> float:
-        """Seconds until the next check."""
         return max(0.0, self._looked_at + self.limit_s / _LOOKS - time.monotonic())
 
     def is_too_long(self) -> bool:
         """Return True if the silence has reached the limit. Call it once per check."""
-        now = time.monotonic()
-        if now - self._looked_at > _AWAY_LOOKS * self.limit_s / _LOOKS:
-            self._channel.heard_at = now
-        self._looked_at = now
-        return now - self._channel.heard_at >= self.limit_s
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if self._looked_at - before > _AWAY_LOOKS * self.limit_s / _LOOKS:
+            self._channel.heard_at = self._looked_at
+        return self._looked_at - self._channel.heard_at >= self.limit_s
 
 
 def _why(error: OSError) -> str:

@@ -69,10 +69,9 @@ class Disk:
 
     def _work(self) -> None:
         while True:
-            try:
+            work: Callable[[], object] | None = self._turn
+            with suppress(Empty):
                 work = self._given.get(timeout=TURN_S)
-            except Empty:
-                work = self._turn
             if work is None:
                 return
             self._since_s = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,7 +82,6 @@ class EventLog:
         return self._head_fd is not None and bool(self._for_head)
 
     def send(self) -> None:
-        """Send events to the launcher, as many as possible without blocking."""
         try:
             while self._head_fd is not None and self._for_head:
                 del self._for_head[: os.write(self._head_fd, self._for_head)]
@@ -102,15 +101,15 @@ class EventLog:
 
     def close(self, death_fd: int | None = None) -> None:
         """Block until the launcher has received all events or has exited (`death_fd` readable). Close the file."""
-        with selectors.DefaultSelector() as selector:
-            if self.backlog and self._head_fd is not None:
-                selector.register(self._head_fd, selectors.EVENT_WRITE)
-                if death_fd is not None:
-                    selector.register(death_fd, selectors.EVENT_READ)
-            while self.backlog:
-                if any(key.fd == death_fd for key, _ in selector.select()):
-                    self.forget_head()
-                self.send()
+        poll = select.poll()
+        if self._head_fd is not None:
+            poll.register(self._head_fd, select.POLLOUT)
+        if death_fd is not None:
+            poll.register(death_fd, select.POLLIN)
+        while self.backlog:
+            if any(descriptor == death_fd for descriptor, _ in poll.poll()):
+                self.forget_head()
+            self.send()
         self.flush()
         if self._file_fd is not None:
             os.close(self._file_fd)
@@ -131,11 +130,9 @@ class RunRecorder:
         self.event_log = event_log
 
     def record(self, event: Event) -> None:
-        """Record `event` with the current time."""
         self.keep(TimestampedEvent(time.time_ns(), self._server_index, event))
 
     def keep(self, stamped: TimestampedEvent) -> None:
-        """Record an event that was noticed earlier or on another server."""
         self.event_log.keep(stamped)
 
     def write_report(

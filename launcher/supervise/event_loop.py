@@ -33,7 +33,6 @@ class SignalPipe:
         return self._reader
 
     def take(self) -> list[int]:
-        """Return the signals that arrived since the last call, in order."""
         with suppress(BlockingIOError):
             while os.read(self._reader, 4096):
                 pass

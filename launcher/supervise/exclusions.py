@@ -50,8 +50,13 @@ class Exclusions:
         if state is None or (state == self._state and not self._unwritten) or state != seen:
             return None
         self._state = state
+        found: set[int] = set()
+        number = 0
         try:
-            text = self._read()
+            for line in self._read().splitlines():
+                number += 1
+                if name := line.partition(REMARK)[0].strip():
+                    found |= devices_named(name, self._servers)
         except OSError as error:
             if state != self._unreadable:
                 self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
@@ -60,21 +65,15 @@ class Exclusions:
         except UnicodeDecodeError as error:
             self._report(f"{self._path} is not UTF-8 text: {error.reason} at byte {error.start}; nothing changes")
             return None
-        found: set[int] = set()
-        for number, line in enumerate(text.splitlines(), 1):
-            if name := line.partition(REMARK)[0].strip():
-                try:
-                    found |= devices_named(name, self._servers)
-                except UsageError as error:
-                    self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
-                    return None
+        except UsageError as error:
+            self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
+            return None
         self._excluded = frozenset(found.union(self._unwritten))
         if self._unwritten:
             self._add_unwritten()
         return self._excluded
 
     def note(self, change: DevicesChanged) -> None:
-        """Add devices that the run has excluded to the file. Pending changes by the user are still read later."""
         if change.asked_for:
             return
         self._unwritten |= dict.fromkeys(change.left_out, change.reason)
@@ -105,24 +104,18 @@ class Exclusions:
         return [device_name(device, self._servers) for device in devices]
 
     def _read(self) -> str:
-        """Return the text of the file.
-
-        Raises:
-            OSError: as `read_regular`.
-            UnicodeDecodeError: the file is not UTF-8 text.
-        """
+        """Raise OSError, or UnicodeDecodeError if the file is not UTF-8 text."""
         return read_regular(self._path, MAX_BYTES).decode("utf-8-sig")
 
     def _write(self, lines: Sequence[str]) -> bool:
-        """Write the file. Return True on success."""
-        written = False
         try:
             atomic.write_text(self._path, "".join(f"{line}\n" for line in lines))
-            written = True
         except OSError as error:
             self._report_once(f"cannot write {self._path}: {error.strerror}")
-        self._state = self._stat()
-        return written
+            return False
+        finally:
+            self._state = self._stat()
+        return True
 
     def _stat(self) -> tuple[int, int, int] | None:
         """Return values that change with the file, or with a dangling symbolic link; None if both are missing."""
@@ -149,7 +142,6 @@ class WatchedExclusions:
         disk.chores["exclusions"] = self._look
 
     def look(self) -> frozenset[int] | None:
-        """Return the devices in the file if it has changed; None if not. Does not block."""
         while self._troubles:
             self._record(Trouble(self._troubles.popleft()))
         if not self._found:
@@ -158,16 +150,16 @@ class WatchedExclusions:
         return found.union(*self._noted[known:])
 
     def note(self, change: DevicesChanged) -> None:
-        """Add devices that the run has excluded to the file, in the disk's thread."""
         self._noted.append(frozenset(() if change.asked_for else change.left_out))
-        self._disk.do(lambda: self._note(change))
+
+        def write() -> None:
+            self._file.note(change)
+            self._written += 1
+
+        self._disk.do(write)
 
     # --- the disk's thread ---
 
     def _look(self) -> None:
         if (found := self._file.look()) is not None:
             self._found.append((self._written, found))
-
-    def _note(self, change: DevicesChanged) -> None:
-        self._file.note(change)
-        self._written += 1

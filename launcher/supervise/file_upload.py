@@ -40,9 +40,8 @@ REWRITTEN: Mapping[str, Callable[[RunDir, int], Path]] = {
     "env.log": RunDir.env_log,
     "strategy": RunDir.strategy_of,
 }
-OF_ALL_RANKS = frozenset(
-    {"metrics.jsonl", "scheduler.log"}
-)  # one for all ranks: sent as a file of the server's lowest rank
+# One for all ranks: sent as a file of the server's lowest rank.
+OF_ALL_RANKS = frozenset({"metrics.jsonl", "scheduler.log"})
 
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10  # in flight at the same time
@@ -84,24 +83,19 @@ class FileUpload:
         """Seconds until `step` must be called; None while an acknowledgement must come first."""
         if self._under_way_bytes >= WINDOW_BYTES or self.shares:
             return None
-        moments = [file.due for file in self._turns if not file.awaits and not self._is_held(file)]
-        if not moments:
+        due = min((file.due for file in self._turns if not file.awaits and not self._is_held(file)), default=None)
+        if due is None:
             return None
-        now = time.monotonic()
         short_s = 0.0 if self._finishing else -self._allowed_bytes / RATE_BYTES_PER_S
-        return max(0.0, min(moments) - now, self._allowed_at + short_s - now)
+        return max(0.0, max(due, self._allowed_at + short_s) - time.monotonic())
 
     def step(self) -> None:
-        """Send pending data of all files in turn, up to the limits. Does not block."""
         now = time.monotonic()
         earned_bytes = (now - self._allowed_at) * RATE_BYTES_PER_S
         self._allowed_bytes, self._allowed_at = min(BURST_BYTES, self._allowed_bytes + earned_bytes), now
         for _ in range(len(self._turns)):
-            if (
-                self.shares
-                or self._under_way_bytes >= WINDOW_BYTES
-                or (self._allowed_bytes < 0 and not self._finishing)
-            ):
+            is_too_fast = self._allowed_bytes < 0 and not self._finishing
+            if self.shares or is_too_fast or self._under_way_bytes >= WINDOW_BYTES:
                 return
             self._turns.rotate(-1)
             file = self._turns[-1]
@@ -110,8 +104,7 @@ class FileUpload:
 
     def take(self, kept: ChunkAck) -> None:
         file = self._files.get((kept.kind, kept.global_rank))
-        if kept.shares:
-            self.shares = True
+        self.shares = self.shares or kept.shares
         if file is None or not file.awaits:
             return
         self._apart |= file.kind not in OF_ALL_RANKS and file.under_way_bytes > 0 and not (kept.trouble or kept.shares)
@@ -172,10 +165,8 @@ class FileUpload:
         except OSError:  # not readable now, perhaps later
             message, size_bytes = None, 0
         if message is None:
-            file.due = _next_tick(now, file.every_s)
             file.finished = self._finishing
-            if self._finishing:
-                file.due = float("inf")
+            file.due = float("inf") if self._finishing else _next_tick(now, file.every_s)
             return
         file.awaits, file.under_way_bytes = True, size_bytes
         self._under_way_bytes += size_bytes
@@ -184,12 +175,11 @@ class FileUpload:
 
     def _hears_end(self) -> bool:
         """Process acknowledgements. Return True if the coordinator requests to stop at once."""
-        impatient = False
-        for message in self._link.take():
+        messages = self._link.take()
+        for message in messages:
             if isinstance(message, ChunkAck):
                 self.take(message)
-            impatient = impatient or (isinstance(message, ForwardSignal) and message.number == signal.SIGQUIT)
-        return impatient
+        return any(isinstance(message, ForwardSignal) and message.number == signal.SIGQUIT for message in messages)
 
 
 class _File(ABC):
@@ -206,11 +196,7 @@ class _File(ABC):
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
-        """Return the next message to send, or None, and its size in bytes.
-
-        Raises:
-            OSError: the file is not readable.
-        """
+        """Return the next message to send, or None, and its size in bytes. Raise OSError if it is not readable."""
 
     @abstractmethod
     def answered(self, kept: ChunkAck) -> None: ...

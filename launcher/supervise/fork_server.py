@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,13 @@ TICKS_OF_WORK = 2  # a sleeping process uses no ticks, an importing one uses all
 
 
 @frozen
-class ForkRequest:
-    """A request to fork one rank."""
-
+class StartRequest:
     global_rank: int
+    argv: tuple[str, ...]
     environment: Mapping[str, str]  # complete
     log: Path  # stdout and stderr both append to it
     device_dir: Path  # for failure.json and stacks.log
-    cpus: tuple[int, ...] | None = None
+    cpus: tuple[int, ...] | None = None  # the cores that it may use; None: no restriction
 
 
 @frozen
@@ -85,22 +85,10 @@ def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int
 
 
 class ForkServer:
-    """A running fork server. Nothing blocks, except that `__init__` forks.
+    """A running fork server. Nothing blocks, except that `__init__` forks, or raises OSError if it cannot."""
 
-    Raises (`__init__`):
-        OSError: the process cannot be created.
-    """
-
-    def __init__(
-        self,
-        command: PythonCommand,
-        modules: tuple[str, ...],
-        *,
-        argv_shown: Sequence[str],
-        common_environment: Mapping[str, str],
-        cwd: Path,
-        log: Path,
-    ) -> None:
+    def __init__(self, command: PythonCommand, modules: tuple[str, ...], shown: Program) -> None:
+        """Start it. `shown` is the ranks' program as `ps` should show it; its environment is common to all ranks."""
         self._complaints = Complaints()
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
@@ -115,18 +103,18 @@ class ForkServer:
             os.set_inheritable(theirs.fileno(), True)
             argv: tuple[str, ...] = (*_python(command), "preload", str(theirs.fileno()))
             # Padded, so it can be overwritten with the command line that `ps` should show.
-            missing_bytes = len(os.fsencode(" ".join(argv_shown))) - len(os.fsencode(" ".join(argv))) - 1
+            missing_bytes = len(os.fsencode(" ".join(shown.argv))) - len(os.fsencode(" ".join(argv))) - 1
             if missing_bytes > 0:
                 argv = (*argv, "." * missing_bytes)
-            self.pid = spawn(Program(argv, common_environment, cwd, log), self._complaints)
+            self.pid = spawn(replace(shown, argv=argv), self._complaints)
         except OSError:
             self.close()
             raise
         finally:
             theirs.close()
         program = {"kind": command.kind, "target": command.target, "arguments": command.arguments}
-        shown = {**program, "shown_argv": list(argv_shown)}
-        self._say({"program": shown, "modules": modules, "agent_pid": os.getpid()})
+        program["shown_argv"] = shown.argv
+        self._say({"program": program, "modules": modules, "agent_pid": os.getpid()})
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when messages have arrived. Call `take` then, while it is usable."""
@@ -134,7 +122,6 @@ class ForkServer:
 
     @property
     def wants_write(self) -> bool:
-        """True if data are waiting to be sent. Wait until `fileno` is writable, then call `send`."""
         return bool(self._outgoing)
 
     @property
@@ -151,24 +138,23 @@ class ForkServer:
         """The seconds since the oldest pending request or the last response; 0 without pending requests."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
-    def fork(self, requests: Sequence[ForkRequest]) -> None:
+    def fork(self, requests: Sequence[StartRequest]) -> None:
         """Request forks. `take` will return ForkResult or ForkFailed for each, even if the fork server dies."""
-        self._asked |= dict.fromkeys((request.global_rank for request in requests), time.monotonic())
+        self._asked |= dict.fromkeys((one.global_rank for one in requests), time.monotonic())
         if self._usable:
             forks = [
                 {
-                    "key": request.global_rank,
-                    "env": dict(request.environment),
-                    "log": str(request.log),
-                    "device_dir": str(request.device_dir),
-                    "cpus": request.cpus,
+                    "key": one.global_rank,
+                    "env": dict(one.environment),
+                    "log": str(one.log),
+                    "device_dir": str(one.device_dir),
+                    "cpus": one.cpus,
                 }
-                for request in requests
+                for one in requests
             ]
             self._say({"fork": forks})
 
     def send(self) -> None:
-        """Send as much data as possible without blocking."""
         try:
             while self._outgoing:
                 del self._outgoing[: self._socket.send(self._outgoing)]
@@ -178,21 +164,21 @@ class ForkServer:
             self._outgoing.clear()
 
     def take(self) -> list[Answer]:
-        """Return all messages that have arrived since the last call."""
+        if not self._usable:
+            return self._refuse_rest()
         answers: list[Answer] = []
-        ended = self._receive() if self._usable else None
+        ended = self._receive()
         *lines, self._incoming = self._incoming.split(b"\n")
         try:
             for line in lines:
                 answers.append(self._read(bytes(line)))  # noqa: PERF401 - results before an exception are kept
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             ended = f"the fork server wrote a line that cannot be read: {error}"
-        refused = next((message for message in answers if isinstance(message, Unusable)), None)
-        if refused is not None:
-            return [message for message in answers if message is not refused] + self._end(refused)
-        if ended is not None:
-            return answers + self.give_up(ended)
-        return answers if self._usable else answers + self._refuse_rest()
+        for refused in answers:
+            if isinstance(refused, Unusable):
+                answers.remove(refused)
+                return answers + self._end(refused)
+        return answers if ended is None else answers + self.give_up(ended)
 
     def give_up(self, reason: str, *, died: bool = True) -> list[Answer]:
         """Kill the process. Return Unusable, and ForkFailed for each pending request.
@@ -245,10 +231,10 @@ class ForkServer:
     def _read(self, line: bytes) -> Answer:
         fields = json.loads(line)
         if "key" in fields:
-            global_rank = int(fields["key"])
-            failed = ForkFailed(global_rank, str(fields["error"])) if "error" in fields else None
-            answer = failed or ForkResult(global_rank, int(fields["pid"]))
-            self._asked.pop(global_rank, None)
+            rank = int(fields["key"])
+            failed = ForkFailed(rank, str(fields["error"])) if "error" in fields else None
+            answer = failed or ForkResult(rank, int(fields["pid"]))
+            self._asked.pop(rank, None)
             return answer
         if "ready" in fields:
             return Ready(float(fields["seconds"]))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
-from launcher.core.events import Event, NotExiting
-from launcher.core.run_dir import RunDir
+from launcher.core.events import NotExiting
 from launcher.supervise.rank_group import RankGroup
 
 LOOK_S = 0.5
@@ -20,20 +18,15 @@ LOOK_S = 0.5
 class LingeringRanks:
     """The lingering ranks of one attempt. Call `look` when `timeout_s` has passed."""
 
-    def __init__(
-        self, run_dir: RunDir, rank_group: RankGroup, grace_s: float, record: Callable[[Event], object]
-    ) -> None:
-        self._run_dir = run_dir
+    def __init__(self, rank_group: RankGroup, grace_s: float) -> None:
         self._rank_group = rank_group
         self._grace_s = grace_s
-        self._record = record
         self._looks_at = time.monotonic() + LOOK_S
         self._since: dict[int, float] = {}  # monotonic, by pid: when the failure was first noticed
         self._recorded: set[int] = set()  # pids
 
     @property
     def timeout_s(self) -> float:
-        """Seconds until the next check."""
         return max(0.0, self._looks_at - time.monotonic())
 
     def look(self) -> bool:
@@ -48,34 +41,28 @@ class LingeringRanks:
         is_over = False
         for global_rank, pid in self._rank_group.running.items():
             since = self._since.get(pid)
-            if since is not None:
-                self._report(global_rank, pid)
-                is_over |= now - since >= self._grace_s
-            elif self._has_failed(global_rank, pid):
-                self._since[pid] = now
+            is_over |= since is not None and now - since >= self._grace_s
+            if pid not in self._recorded:
+                self._look_at(global_rank, pid, now)
         return is_over
 
     def resume(self) -> None:
         """Restart the grace periods, because paused ranks could not exit."""
         self._since = dict.fromkeys(self._since, time.monotonic())
 
-    def _has_failed(self, global_rank: int, pid: int) -> bool:
-        path = self._run_dir.failure(global_rank)
+    def _look_at(self, global_rank: int, pid: int, now: float) -> None:
+        path = self._rank_group.run_dir.failure(global_rank)
         if not os.path.lexists(path):  # reading needs modules that successful runs do not load
-            return False
-        from launcher.supervise.diagnosis.failure_files import read_failure  # noqa: PLC0415 - see above
-
-        failure = read_failure(path, pid)
-        return failure is not None and failure.time_ns is not None  # otherwise another program wrote the file
-
-    def _report(self, global_rank: int, pid: int) -> None:
-        if pid in self._recorded:
             return
-        from launcher.supervise.diagnosis.evidence import RankEvidence, summarize  # noqa: PLC0415 - as above
-        from launcher.supervise.diagnosis.failure_files import read_failure  # noqa: PLC0415
+        from launcher.supervise.diagnosis import evidence, failure_files  # noqa: PLC0415 - see above
 
+        failure = failure_files.read_failure(path, pid)
+        if failure is None or failure.time_ns is None:  # another program wrote the file
+            return
+        if pid not in self._since:
+            self._since[pid] = now
+            return
         self._recorded.add(pid)
-        failure = read_failure(self._run_dir.failure(global_rank), pid)
-        found = summarize(RankEvidence(global_rank, None, None, None, failure=failure))
+        found = evidence.summarize(evidence.RankEvidence(global_rank, None, None, None, failure=failure))
         what = found.what if found.where is None else f"{found.what}, at {found.where}"
-        self._record(NotExiting(global_rank, what, self._grace_s))
+        self._rank_group.event_log.record(NotExiting(global_rank, what, self._grace_s))

@@ -11,14 +11,11 @@ import socket
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from threading import Thread
 
 from launcher.control.messages import Done, EventReport, Message, Ping, Pong
 from launcher.supervise.channel import Channel, ChannelClosedError, Silence
 from launcher.supervise.disk import Disk, start_thread
-
-if TYPE_CHECKING:
-    from threading import Thread
 
 LAST_MESSAGES_S = 5.0  # time limit for sending the last messages
 
@@ -79,9 +76,7 @@ class Link:
         """Return the received messages, except pings, which the thread answers."""
         _empty(self._loop_end)
         ended = self._ended  # read this first: messages before the end were queued before it was set
-        taken = []
-        while self._received:
-            taken.append(self._received.popleft())
+        taken = [self._received.popleft() for _ in range(len(self._received))]
         self.lost = self.lost or ended
         return taken
 
@@ -114,24 +109,22 @@ class Link:
             poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
             poll.poll(1000 * self._silence.timeout_s)
             _empty(self._thread_end)
-            ended = self._take_in()
-            if ended is None and self._silence.is_too_long():
-                ended = f"nothing was heard for {self._silence.limit_s:g} s"
-            self._ended = ended
-            if self._received or ended is not None:
+            self._ended = self._take_in()
+            if self._ended is None and self._silence.is_too_long():
+                self._ended = f"nothing was heard for {self._silence.limit_s:g} s"
+            if self._received or self._ended is not None:
                 _wake(self._thread_end)
 
     def _take_in(self) -> str | None:
         """Receive messages and send pending data. Return the reason if the connection is lost, else None."""
         try:
             for message in self._channel.receive():
-                if isinstance(message, Ping):
-                    self.other_disk_stalls = message.disk_stalls
-                    self._send(
-                        Pong(message.sent_ns, time.time_ns(), 0.0 if self._disk is None else self._disk.silent_s)
-                    )
-                else:
+                if not isinstance(message, Ping):
                     self._received.append(message)
+                    continue
+                self.other_disk_stalls = message.disk_stalls
+                silent_s = 0.0 if self._disk is None else self._disk.silent_s
+                self._send(Pong(message.sent_ns, time.time_ns(), silent_s))
             if self._mute is None:
                 self._channel.flush()
         except ChannelClosedError as error:

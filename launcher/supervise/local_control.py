@@ -11,11 +11,9 @@ from launcher.control.disk_stalls import DiskStalls
 from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, DevicesChanged, NotRestarting, Trouble
-from launcher.core.records import RunSpec
 from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.disk import TURN_S
-from launcher.supervise.event_log import EventLog
 
 if TYPE_CHECKING:
     from launcher.supervise.exclusions import WatchedExclusions
@@ -26,9 +24,10 @@ SERVER = 0  # the index of the only server
 class LocalControl:
     """The driver of a local run controller. It reports events of ranks and carries out the orders."""
 
-    reach_probes = None  # there are no other servers
+    reach_probes = services = None  # there are no other servers
 
-    def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog) -> None:
+    def __init__(self, attempts: Attempts) -> None:
+        spec, event_log = attempts.share.spec, attempts.event_log
         self._attempts = attempts
         self._event_log = event_log
         self._controller = RunController(Setup((spec.ranks[0].server_id,), spec.supervision))
@@ -47,7 +46,6 @@ class LocalControl:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `listen` must be called; None if it need not be."""
         return None if self._exclusions is None else TURN_S
 
     def listen(self) -> None:
@@ -58,16 +56,13 @@ class LocalControl:
             self._report(events.ExclusionsChanged(excluded))
 
     def on_own_signal(self, number: int) -> bool:
-        """Report a signal to this process. Always returns True."""
         self._report(events.SignalReceived(number))
         return True
 
     def on_launcher_lost(self) -> None:
-        """End the run, because its launcher is gone."""
         self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has happened to the ranks, and carry out the orders. Return False when the run is over."""
         attempts, monitor = self._attempts, self._attempts.monitor
         for ended in attempts.rank_group.exits[self._exits_reported :]:
             self._report(ended.event)
@@ -108,21 +103,15 @@ class LocalControl:
     def _carry_out(self, order: orders.Order) -> events.Event | None:
         if isinstance(order, orders.Diagnose):
             from launcher.supervise.diagnosis.servers import judged, merge_evidence  # noqa: PLC0415 - as the collector
-            from launcher.supervise.diagnosis.verdicts import with_remark  # noqa: PLC0415 - the same
 
             monitor = self._attempts.monitor
             evidence = merge_evidence({SERVER: monitor.evidence()}, {})
-            verdict = judged(evidence, self._event_log.record)
-            if remark := self._stalls.remark(time.monotonic()):
-                verdict = with_remark(verdict, remark)
+            verdict = judged(evidence, self._event_log.record, self._stalls.remark(time.monotonic()))
             return events.Diagnosed(verdict, monitor.failure_cause, evidence.highest_step)
-        if isinstance(order, orders.Record) and isinstance(order.event, NotRestarting):
-            self.not_restarting = order.event.reason
-        if (
-            isinstance(order, orders.Record)
-            and isinstance(order.event, DevicesChanged)
-            and self._exclusions is not None
-        ):
-            self._exclusions.note(order.event)
+        event = order.event if isinstance(order, orders.Record) else None
+        if isinstance(event, NotRestarting):
+            self.not_restarting = event.reason
+        if isinstance(event, DevicesChanged) and self._exclusions is not None:
+            self._exclusions.note(event)
         self._attempts.carry_out(order)
         return None

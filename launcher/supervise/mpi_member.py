@@ -43,17 +43,14 @@ def hand_over(
     """Let the agent start this rank, and return its status when it ends, as in `subprocess`; None if the agent is lost.
 
     Blocks. This process then ignores the signals that the agent handles, or calls `pass_on` with them. Call this
-    last, in the main thread.
-
-    Raises:
-        TlaunchError: no agent listened in time, or a process of another user listens.
+    last, in the main thread. Raises TlaunchError if no agent listened in time, or a process of another user listens.
     """
     for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))
     with _reach(name, time.monotonic() + patience_s) as connection:
-        if user_of(connection) != os.getuid():
+        if (user := user_of(connection)) != os.getuid():
             raise TlaunchError(
-                f"a process of another user (uid {user_of(connection)}) listens in place of this server's agent",
+                f"a process of another user (uid {user}) listens in place of this server's agent",
                 hint="find the owner of that process; nothing was sent to it",
             )
         line = line_of({"rank": global_rank, "environment": dict(environment)})
@@ -79,9 +76,8 @@ def _reach(name: bytes, deadline: float) -> socket.socket:
         except (ConnectionRefusedError, FileNotFoundError) as error:
             connection.close()
             if time.monotonic() > deadline:
-                raise TlaunchError(
-                    "no agent is listening on this server", hint="read the output of the lowest rank on this server"
-                ) from error
+                hint = "read the output of the lowest rank on this server"
+                raise TlaunchError("no agent is listening on this server", hint=hint) from error
             time.sleep(_RETRY_S)
         else:
             return connection

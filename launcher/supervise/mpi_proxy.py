@@ -46,8 +46,6 @@ _MAX_BYTES = 1 << 23  # larger than any environment, unless the stack limit was 
 
 @frozen
 class MemberJoined:
-    """A rank's member has sent its identity."""
-
     global_rank: int
 
 
@@ -69,8 +67,6 @@ MemberEvent = MemberJoined | MemberLeft | MemberRefused
 
 
 class _Caller:
-    """A connected process, and the data that it has sent so far."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.received = bytearray()
@@ -103,8 +99,7 @@ class _Caller:
 class MpiProxies:
     """The agent's end of the protocol: collects the identities of its server's members. Never blocks.
 
-    Raises (`__init__`):
-        OSError: the name is in use, because an agent of this job and server is already running.
+    `__init__` raises OSError if the name is in use, because an agent of this job and server is already running.
     """
 
     def __init__(self, name: bytes, global_ranks: Iterable[int]) -> None:
@@ -124,19 +119,16 @@ class MpiProxies:
         self._epoll.register(self._listener, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when messages have arrived; then call `step`."""
         return self._epoll.fileno()
 
     @property
     def missing(self) -> frozenset[int]:
-        """The global ranks of members that have not sent their identity."""
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
         """Return the environment that the engine gave the rank's member. PMI_FD has the descriptor in this process."""
         member = self._joined[global_rank]
-        changed = {DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {}
-        return {**member.environment, **changed}
+        return {**member.environment, **({DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {})}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
         """Return the descriptors that only this rank inherits, under the same numbers. Others close them on exec.
@@ -146,7 +138,6 @@ class MpiProxies:
         return tuple(self._joined[global_rank].descriptors[:1])
 
     def step(self) -> list[MemberEvent]:
-        """Return all events since the last call."""
         happened: list[MemberEvent] = []
         for number, _ in self._epoll.poll(0):
             if number == self._listener.fileno():
@@ -175,20 +166,18 @@ class MpiProxies:
         self._epoll.close()
 
     def _welcome(self) -> list[MemberEvent]:
-        happened: list[MemberEvent] = []
-        while True:
-            try:
+        refused: list[MemberEvent] = []
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            while True:
                 connection, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return happened
-            user = user_of(connection)
-            if user != os.getuid():
-                connection.close()
-                happened.append(MemberRefused(f"a process of another user (uid {user}) tried to join as a rank"))
-                continue
-            connection.setblocking(False)
-            self._callers[connection.fileno()] = _Caller(connection)
-            self._epoll.register(connection, select.EPOLLIN)
+                if (user := user_of(connection)) != os.getuid():
+                    connection.close()
+                    refused.append(MemberRefused(f"a process of another user (uid {user}) tried to join as a rank"))
+                    continue
+                connection.setblocking(False)
+                self._callers[connection.fileno()] = _Caller(connection)
+                self._epoll.register(connection, select.EPOLLIN)
+        return refused
 
     def _hear(self, caller: _Caller) -> list[MemberEvent]:
         stays = caller.receive()

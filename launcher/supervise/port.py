@@ -1,13 +1,18 @@
-"""Reserves a rendezvous port, so that no other process takes it before rank 0 uses it."""
+"""Reserves a rendezvous port, so that no other process takes it before rank 0 uses it. Finds who uses a port."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.machine.proc import PROC, every_process, open_links, tcp_sockets
+from launcher.core.text import shell_words
+from launcher.preload.masking import masked_argv
 
+_MAX_COMMAND_CHARS = 100
 _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # other errors may mean that the machine has no IPv6
 
 
@@ -38,16 +43,10 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Check that the user's port is free and return it, without reserving it.
-
-    Raises:
-        UsageError: the port is in use.
-    """
+    """Return the user's port without reserving it. Raise UsageError if it is in use."""
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:
-        from launcher.supervise.port_holder import reason_of  # noqa: PLC0415 - most ports are free
-
         hint = "leave --master-port out to get a free one"
         raise UsageError(f"port {number} cannot be used: {reason_of(error, number)}", hint=hint) from error
     return HeldPort(number)
@@ -75,3 +74,35 @@ def _bind(family: socket.AddressFamily, number: int, *, reuse: bool) -> socket.s
         created.close()
         raise
     return created
+
+
+# --- who uses a port, if this user may see it in /proc ---
+
+
+def reason_of(error: OSError, port: int) -> str:
+    """Return the reason for an unavailable port, such as "Address already in use, by process 7 (python serve.py)"."""
+    reason = error.strerror or str(error)
+    if error.errno != errno.EADDRINUSE or (pid := holder_of(port)) is None:
+        return reason
+    command = command_of(pid)
+    return f"{reason}, by process {pid}{f' ({command})' if command else ''}"
+
+
+def holder_of(port: int) -> int | None:
+    """Return the lowest pid with an open socket on this port, or None if unknown. Scans all processes.
+
+    Listening sockets are preferred. Sockets of other users, and bound sockets that do not listen yet, are not visible.
+    """
+    listens = {link: is_listening for link, (local_port, is_listening) in tcp_sockets().items() if local_port == port}
+    wanted = {link for link in listens if listens[link] or not any(listens.values())}
+    pids = sorted(process.pid for process in every_process()) if wanted else ()
+    return next((pid for pid in pids if not wanted.isdisjoint(open_links(pid))), None)
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command line on one line, with secrets masked; empty if it has none or is not readable."""
+    with suppress(OSError):
+        words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
+        command = shell_words(masked_argv(words)) if words != [""] else ""
+        return command if len(command) <= _MAX_COMMAND_CHARS else f"{command[:_MAX_COMMAND_CHARS]}..."
+    return ""

@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from launcher.core.events import Hung, Slow
-from launcher.core.heartbeat import Heartbeat, read_heartbeat
+from launcher.core.heartbeat import read_heartbeat
 from launcher.core.machine.proc import TICKS_PER_S, core_wait_s, stat, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
@@ -38,18 +37,8 @@ WORKS = 0.02  # CPU usage that counts as progress, in cores
 _Signature = tuple[int, int, int, int]
 
 
-class _Waits(NamedTuple):
-    """How long a rank's working process had waited for a core when it reported a step."""
-
-    pid: int
-    step: int
-    waited_s: float
-
-
 @dataclass
 class _Watched:
-    """The state of one rank in this attempt."""
-
     heartbeat: str  # paths, as strings for speed
     log: str
     signature: _Signature | None  # of the heartbeat file at the last read; initially that of an earlier attempt
@@ -61,7 +50,8 @@ class _Watched:
     progressed: bool = False  # True if there was progress since the last check
     hangs: bool = False  # True if reported as hung
     idle_s: float = 0.0
-    waits: _Waits | None = None  # at the last step with a busy time
+    # Of its working process at the last step with a busy time: pid, step, and how long it had waited for a core.
+    waits: tuple[int, int, float] | None = None
 
 
 class ProgressMonitor:
@@ -85,26 +75,21 @@ class ProgressMonitor:
         for global_rank in global_ranks:
             heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
             self._ranks[global_rank] = _Watched(heartbeat, log, _signature(heartbeat), _size(log))
-        self._scanned_at = time.monotonic()
+        self._scanned_at = self._looked_at = time.monotonic()
         self._ticks: dict[int, int] = {}  # by pid: CPU ticks of each rank's process tree at that scan
-        self._look_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
-        self._without_beats_s = self._look_s
-        self._looked_at = time.monotonic()
+        self._look_s = self._without_beats_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
         self._paused = False
 
     def started(self, global_rank: int, pid: int) -> None:
-        """Record that the rank runs as process `pid`."""
         if not self._living:
             self._looked_at = time.monotonic()
         self._ranks[global_rank].pid = pid
 
     def ended(self, global_rank: int) -> None:
-        """Record that the rank has ended. May be called for a rank that never started."""
         self._ranks[global_rank].pid = None
         self._slowness.forget(global_rank)
 
     def pause(self) -> None:
-        """Stop counting time until `resume`, because all ranks are paused."""
         self._paused = True
 
     def resume(self) -> None:
@@ -114,9 +99,8 @@ class ProgressMonitor:
     @property
     def timeout_s(self) -> float | None:
         """Seconds until the next check; None if there is nothing to check."""
-        if self._paused or not self._living:
-            return None
-        return max(0.0, self._looked_at + self._interval_s - time.monotonic())
+        is_idle = self._paused or not self._living
+        return None if is_idle else max(0.0, self._looked_at + self._interval_s - time.monotonic())
 
     def look(self, now: float) -> list[Slow | Hung]:
         """Check the progress of ranks since the last check, and return new findings. `now` is `time.monotonic()`.
@@ -140,7 +124,6 @@ class ProgressMonitor:
         return [*self._newly_hung(living), *self._slowness.newly_slow()]
 
     def steps(self) -> Mapping[int, int | None]:
-        """Return the last step that each rank reported in this attempt. Includes ended ranks. Reads the files."""
         self._read_beats(self._ranks)
         return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
 
@@ -157,9 +140,8 @@ class ProgressMonitor:
     def _interval_s(self) -> float:
         if self._hang_timeout_s is not None:
             return max(MIN_LOOK_S, min(self._hang_timeout_s / LOOKS_PER_HANG_TIMEOUT, self._look_s))
-        if any(watched.has_beaten for watched in self._ranks.values()):
-            return self._look_s
-        return self._without_beats_s
+        has_beaten = any(watched.has_beaten for watched in self._ranks.values())
+        return self._look_s if has_beaten else self._without_beats_s
 
     def _read_beats(self, ranks: Mapping[int, _Watched]) -> None:
         for global_rank, watched in ranks.items():
@@ -170,15 +152,13 @@ class ProgressMonitor:
             watched.signature = signature
             watched.has_beaten = watched.progressed = True
             heartbeat = read_heartbeat(Path(watched.heartbeat))
-            step = heartbeat.beat.step if heartbeat else None
-            if heartbeat is None or step is None:
+            if heartbeat is None or (step := heartbeat.beat.step) is None:
                 continue
             watched.step = step
             watched.highest = step if watched.highest is None else max(step, watched.highest)
             if heartbeat.beat.busy_s is not None and watched.pid is not None:
-                self._slowness.note(
-                    global_rank, step, heartbeat.beat.busy_s, _core_wait_of_step(watched, watched.pid, heartbeat, step)
-                )
+                core_wait_s = _core_wait_of_step(watched, watched.pid, heartbeat.pid, step)
+                self._slowness.note(global_rank, step, heartbeat.beat.busy_s, core_wait_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
         """Check logs and CPU time of ranks that have not reported a step yet."""
@@ -203,32 +183,28 @@ class ProgressMonitor:
         timeout_s = self._hang_timeout_s
         if timeout_s is None:
             return []
-        hung = {
-            global_rank: watched
-            for global_rank, watched in living.items()
-            if watched.idle_s >= STANDS_STILL * timeout_s and not watched.hangs
-        }
-        if max((watched.idle_s for watched in hung.values()), default=0.0) < timeout_s + self._interval_s:
+        hung = {rank: one for rank, one in living.items() if one.idle_s >= STANDS_STILL * timeout_s and not one.hangs}
+        longest_s = max((one.idle_s for one in hung.values()), default=0.0)
+        if longest_s < timeout_s + self._interval_s:
             return []
-        for watched in hung.values():
-            watched.hangs = True
-        return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
+        for one in hung.values():
+            one.hangs = True
+        return [Hung(tuple(sorted(hung)), longest_s)]
 
 
-def _core_wait_of_step(watched: _Watched, rank_pid: int, heartbeat: Heartbeat, step: int) -> float:
+def _core_wait_of_step(watched: _Watched, rank_pid: int, beating_pid: int | None, step: int) -> float:
     """Return a rank's wait for a core in seconds per step, since its last known step; 0 if unknown.
 
     Uses the process that writes the heartbeat if it is in the rank's session. Otherwise uses the rank's own process
     `rank_pid`, which may be a shell that only waits.
     """
-    pid = heartbeat.pid
-    found = None if pid is None or pid == rank_pid else stat(pid)
+    found = None if beating_pid is None or beating_pid == rank_pid else stat(beating_pid)
     worker = rank_pid if found is None or found.session != rank_pid else found.pid
     waited_s = core_wait_s(worker)
-    before, watched.waits = watched.waits, None if waited_s is None else _Waits(worker, step, waited_s)
-    if before is None or waited_s is None or before.pid != worker or step <= before.step:
+    before, watched.waits = watched.waits, None if waited_s is None else (worker, step, waited_s)
+    if before is None or waited_s is None or before[0] != worker or step <= before[1]:
         return 0.0
-    return max(0.0, waited_s - before.waited_s) / (step - before.step)
+    return max(0.0, waited_s - before[2]) / (step - before[1])
 
 
 def _signature(path: str) -> _Signature | None:

@@ -31,6 +31,9 @@ from launcher.core.machine.proc import PROC, is_readable, mounts, stat
 
 # Maximum delay until an exit is noticed on a busy machine, even if the agent polls continuously.
 LATE_S = 1.0
+ALIKE_S = 5.0  # a bug in every rank makes all ranks fail within this time, because they start at different times
+# Signals sent by other processes, which give no information about the program.
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 KERNEL_LOG = Path("/dev/kmsg")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the initial namespace; the kernel's log contains its pids
 _RECORD_BYTES = 8192  # each read returns one complete record or fails
@@ -62,7 +65,6 @@ class ExitOrder:
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def watch(self, pid: int) -> None:
-        """Watch the child `pid`, which has not been reaped."""
         if self._epoll is None:
             return
         try:
@@ -102,7 +104,7 @@ class ExitOrder:
             self._epoll = None
 
     def collect(self) -> list[int]:
-        """Return the pids that have exited since the last call, in order. Includes including reaped ones."""
+        """Return the pids that have exited since the last call, in order. Includes reaped ones."""
         found: list[int] = []
         if self._epoll is None or not self._pids:
             return found
@@ -124,12 +126,6 @@ class _Mount:
     point: Path
 
 
-@frozen
-class _Noted:
-    groups: tuple[Path, ...]  # that contain this process, the innermost first
-    total: int | None  # OOM kills on the machine before it started
-
-
 class OomWatch:
     """A detector of OOM kills, which compares counters to their values at the ranks' start. Never blocks or raises."""
 
@@ -137,7 +133,8 @@ class OomWatch:
         self._proc = proc
         self._mounts = _memory_mounts(proc)
         self._log = _KernelLog(proc, kernel_log, self._total())
-        self._noted: dict[int, _Noted] = {}
+        # By pid: the groups that contain it, the innermost first, and OOM kills on the machine before it started.
+        self._noted: dict[int, tuple[tuple[Path, ...], int | None]] = {}
         self._ascribed: dict[Path, int] = {}  # by group: earlier kills plus attributed ones
         self._killed: set[int] = set()
 
@@ -148,7 +145,7 @@ class OomWatch:
         for group in groups:
             if group not in self._ascribed and (count := _count(group)) is not None:
                 self._ascribed[group] = count
-        self._noted[pid] = _Noted(groups, self._total())
+        self._noted[pid] = groups, self._total()
 
     def killed(self, pid: int) -> bool | None:
         """Return True if the out-of-memory killer killed `pid`, which died of SIGKILL; None if that is unknown.
@@ -157,10 +154,11 @@ class OomWatch:
         """
         if pid in self._killed:
             return True
-        noted, total = self._noted.get(pid) or _Noted((), None), self._total()
-        if not _perhaps(pid) or (total is not None and total == noted.total):
+        noted_groups, noted_total = self._noted.get(pid, ((), None))
+        total = self._total()
+        if not _perhaps(pid) or (total is not None and total == noted_total):
             return False
-        groups = tuple(self._groups(pid)) or noted.groups
+        groups = tuple(self._groups(pid)) or noted_groups
         named = pid in self._log.killed()
         if not named and self._log.is_complete(total):
             return False
@@ -211,16 +209,16 @@ class _KernelLog:
                 self._whole = True
 
     def killed(self) -> set[int]:
-        """Return the pids of all kills so far."""
-        for _ in range(_MAX_RECORDS if self._descriptor is not None else 0):
-            assert self._descriptor is not None
+        if self._descriptor is None:
+            return self._pids
+        for _ in range(_MAX_RECORDS):
             try:
                 record = os.read(self._descriptor, _RECORD_BYTES)
             except OSError as error:
                 self._whole = self._whole and error.errno == errno.EAGAIN
-                if error.errno != errno.EPIPE:
-                    break
-                continue  # records were overwritten; the next read continues after them
+                if error.errno == errno.EPIPE:
+                    continue  # records were overwritten; the next read continues after them
+                break
             if not record:
                 break
             self._pids.update(int(found["pid"]) for found in _KILLED.finditer(record))
@@ -250,9 +248,9 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
     """Return the mount points of memory control groups, at most one of each version."""
     found: dict[str, _Mount] = {}
     for mount in mounts(proc):
-        of_v1 = mount.kind == "cgroup" and "memory" in mount.options
-        if of_v1 or mount.kind == "cgroup2":
-            version = "v1" if of_v1 else "v2"
+        is_v1 = mount.kind == "cgroup" and "memory" in mount.options
+        if is_v1 or mount.kind == "cgroup2":
+            version = "v1" if is_v1 else "v2"
             found.setdefault(version, _Mount(version, mount.root, Path(mount.point)))
     return tuple(found[version] for version in sorted(found))
 
@@ -262,19 +260,17 @@ def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:
 
     In version 2 a group also counts the kills of groups below, so the counters of all groups above follow.
     """
-    fields = (line.split(":", 2) for line in lines)
-    paths = (
-        path
-        for number, controllers, path in fields
-        if (number == "0" if mount.version == "v2" else "memory" in controllers.split(","))
-    )
-    path = next(paths, None)
-    inside = ".." if path is None else os.path.relpath(path, mount.root)
+    is_v2, inside = mount.version == "v2", ".."
+    for number, controllers, path in (line.split(":", 2) for line in lines):
+        is_wanted = number == "0" if is_v2 else "memory" in controllers.split(",")
+        if is_wanted:
+            inside = os.path.relpath(path, mount.root)
+            break
     if inside.startswith(".."):
         return
     directory = mount.point / inside
     above = [parent for parent in directory.parents if mount.point in {parent, *parent.parents}]
-    for group in [directory, *(above if mount.version == "v2" else [])]:
+    for group in [directory, *(above if is_v2 else [])]:
         if (counter := group / _COUNTERS[mount.version]).exists():
             yield counter
 
@@ -285,7 +281,6 @@ def _count(counter: Path) -> int | None:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return []
+    return []

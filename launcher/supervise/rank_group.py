@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from launcher.core import env
 from launcher.core.events import RankStarted, Trouble
-from launcher.core.frozen import frozen
 from launcher.core.machine.engine_rank import may_use_open_mpi
 from launcher.core.machine.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import RankExit
-from launcher.supervise.event_log import EventLog
-from launcher.supervise.fork_server import ForkFailed, ForkResult
+from launcher.supervise.fork_server import ForkFailed, ForkResult, StartRequest
 from launcher.supervise.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, begin_log, overlaid, write_environment
-from launcher.supervise.spawner import Spawner, StartRequest
-
-
-@frozen
-class _Running:
-    global_rank: int
-    started_ns: int
+from launcher.supervise.spawner import Spawner
 
 
 class RankGroup:
@@ -40,15 +32,14 @@ class RankGroup:
         *,
         inherited: Mapping[str, str],
         spawner: Spawner,
-        event_log: EventLog,
     ) -> None:
         """Request the start of all ranks. `variables` of this attempt override each rank's variables."""
-        self._run_dir = run_dir
-        self._event_log = event_log
-        self._spawner = spawner
+        self.run_dir = run_dir
+        self.spawner, self.event_log = spawner, spawner.event_log
         self._exit_order = ExitOrder()
         self._oom = OomWatch()
-        self._running: dict[int, _Running] = {}  # by pid. Invariant: not reaped yet, so pids cannot have been reused
+        # Global rank and start time, by pid. Invariant: not reaped yet, so pids cannot have been reused.
+        self._running: dict[int, tuple[int, int]] = {}
         # By pid of reaped processes that may turn out to be ranks: status, time and lateness.
         self._unclaimed: dict[int, tuple[int, int, float]] = {}
         self._looked_s = self._looks_s = time.monotonic()  # start of the previous and the current check for ends
@@ -59,7 +50,7 @@ class RankGroup:
         self.forwarded: set[int] = set()  # signals that were forwarded to every rank
         self.meets_scheduler = env.MS_SCHED_PORT in variables
         wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
-        self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
+        self.open_mpi = {one.global_rank for one in wanted if may_use_open_mpi(one.environment)}
         spawner.ask(wanted)
 
     def fileno(self) -> int:
@@ -67,14 +58,13 @@ class RankGroup:
         return self._exit_order.fileno()
 
     @property
-    def leaders(self) -> Iterable[int]:
+    def leaders(self) -> tuple[int, ...]:
         """The pids of running ranks. Each one leads its own session and process group."""
         return tuple(self._running)
 
     @property
     def running(self) -> dict[int, int]:
-        """The pids of running ranks, by global rank."""
-        return {running.global_rank: pid for pid, running in self._running.items()}
+        return {global_rank: pid for pid, (global_rank, _) in self._running.items()}
 
     @property
     def all_started(self) -> bool:
@@ -86,22 +76,22 @@ class RankGroup:
 
     def cancel(self) -> None:
         """Start no more ranks. Ranks that are being forked may still appear (see `start`)."""
-        self._spawner.forget()
+        self.spawner.forget()
 
     def start(self) -> tuple[list[int], list[RankExit]]:
         """Process finished starts. Return the pids of new ranks, and the ends of ranks that failed to start."""
         pids, exits = [], []
-        for result in self._spawner.take():
-            if result.global_rank not in self._expected:
+        for result in self.spawner.take():
+            rank = result.global_rank
+            if rank not in self._expected:
                 continue
-            self._expected.discard(result.global_rank)
+            self._expected.discard(rank)
             match result:
                 case ForkResult(pid=pid):
-                    exits += self._note_start(result.global_rank, pid)
+                    exits += self._note_start(rank, pid)
                     pids.append(pid)
-                case ForkFailed(reason=reason):
-                    status = EXIT_NOT_EXECUTABLE
-                    exits.append(self._keep(RankExit(result.global_rank, None, status, None, time.time_ns(), reason)))
+                case ForkFailed(reason=why):
+                    exits.append(self._keep(RankExit(rank, None, EXIT_NOT_EXECUTABLE, None, time.time_ns(), why)))
         return pids, exits
 
     def look_at_the_dead(self) -> None:
@@ -109,19 +99,18 @@ class RankGroup:
         self._looks_s = time.monotonic()
         for pid in self._exit_order.collect():
             if pid in self._running and self._oom.killed(pid):
-                self.oom_killed.add(self._running[pid].global_rank)
+                self.oom_killed.add(self._running[pid][0])
 
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
         """Record the ends of reaped processes, by pid. Return the ranks among them, in order of their ends.
 
         Other processes are child processes of ranks, or ranks whose pid the fork server has not reported yet.
         """
-        ranks = [pid for pid in statuses if pid in self._running]
         late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
         if self._expected:
-            others = [pid for pid in statuses if pid not in self._running]
+            others = statuses.keys() - self._running.keys()
             self._unclaimed |= {pid: (statuses[pid], time_ns, late_s) for pid in others}
-        ordered, known = self._exit_order.sort(ranks)
+        ordered, known = self._exit_order.sort(pid for pid in statuses if pid in self._running)
         return [self._note_end(pid, statuses[pid], time_ns, late_s, order_known=known) for pid in ordered]
 
     def close(self) -> None:
@@ -131,15 +120,18 @@ class RankGroup:
     # --- one rank ---
 
     def _wanted(self, rank: RankSpec, environment: Mapping[str, str]) -> StartRequest:
-        path = self._run_dir.env_log(rank.global_rank)
+        run_dir, number = self.run_dir, rank.global_rank
+        path = run_dir.env_log(number)
         try:
             write_environment(path, environment)
         except OSError as error:  # start the rank anyway
-            self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
-        for stale in (self._run_dir.heartbeat(rank.global_rank), self._run_dir.failure(rank.global_rank)):
+            self.event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
+        for stale in (run_dir.heartbeat(number), run_dir.failure(number)):
             with suppress(OSError):
                 stale.unlink()
-        return StartRequest(rank, environment)
+        return StartRequest(
+            number, rank.argv, environment, run_dir.train_log(number), run_dir.device(number), rank.cpus
+        )
 
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
         ended = self._unclaimed.pop(pid, None)
@@ -148,23 +140,21 @@ class RankGroup:
             self._oom.note(pid)
         found = stat(pid)
         event = RankStarted(global_rank, pid, found.started if found else 0, self.log_offsets[global_rank])
-        started_ns = self._event_log.record(event, ended[1] if ended else None)  # not later than its end
-        self._running[pid] = _Running(global_rank, started_ns)
+        started_ns = self.event_log.record(event, ended[1] if ended else None)  # not later than its end
+        self._running[pid] = global_rank, started_ns
         return [] if ended is None else [self._note_end(pid, *ended, order_known=False)]
 
     def _note_end(self, pid: int, status: int, time_ns: int, late_s: float, *, order_known: bool) -> RankExit:
-        running = self._running.pop(pid)
+        global_rank, started_ns = self._running.pop(pid)
         if status == -signal.SIGKILL and self._oom.killed(pid):  # it may have ended after `look_at_the_dead`
-            self.oom_killed.add(running.global_rank)
-        reason = self._spawner.reason_of(pid)
+            self.oom_killed.add(global_rank)
+        reason = self.spawner.reason_of(pid)
+        late_s = round(late_s, 3)
         return self._keep(
-            RankExit(
-                running.global_rank, pid, status, running.started_ns, time_ns, reason,
-                order_known=order_known, late_s=round(late_s, 3),
-            )
-        )  # fmt: skip
+            RankExit(global_rank, pid, status, started_ns, time_ns, reason, order_known=order_known, late_s=late_s)
+        )
 
     def _keep(self, ended: RankExit) -> RankExit:
-        self._event_log.record(ended.event, ended.ended_ns)
+        self.event_log.record(ended.event, ended.ended_ns)
         self.exits.append(ended)
         return ended

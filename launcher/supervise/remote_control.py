@@ -7,6 +7,7 @@ ranks after a stop signal, or if its launcher or the coordinator is lost.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,22 +20,23 @@ from launcher.control.events import (
     SignalReceived,
     ends_run,
 )
-from launcher.control.messages import AgentFailed, Message
+from launcher.control.messages import AgentFailed, ChunkAck, Message, TakeStacks
 from launcher.control.orders import BeginAttempt, CollectEvidence, EndRanks, Finish, ForwardSignal, ProbeReach
 from launcher.control.outcome import exit_code
 from launcher.core.codec import encode
 from launcher.core.errors import EXIT_FAILURE
-from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
-from launcher.core.records import RunSpec
+from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping, Trouble
+from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
+from launcher.supervise.diagnosis.root_cause import with_remark
 from launcher.supervise.diagnosis.servers import judged, merge_evidence
-from launcher.supervise.diagnosis.verdicts import with_remark
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.file_upload import FileUpload
 from launcher.supervise.link import Link
-from launcher.supervise.link_services import LinkServices
 from launcher.supervise.reach_probes import ReachProbes, listening_ports
+from launcher.supervise.stack_collection import StackCollection
 
 
 class RemoteControl:
@@ -43,22 +45,14 @@ class RemoteControl:
     not_restarting = None  # only in the coordinator's report
     timeout_s = None  # nothing is scheduled
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        attempts: Attempts,
-        *,
-        services: LinkServices,
-        event_log: EventLog,
-        server_index: int,
-        first: BeginAttempt,
-    ) -> None:
-        self._spec = spec
+    def __init__(self, attempts: Attempts, link: Link, run_dir: RunDir, first: BeginAttempt) -> None:
         self._attempts = attempts
-        self._services = services
-        self._event_log = event_log
-        self._server_index = server_index
+        self._event_log = attempts.event_log
+        self._supervision = attempts.share.spec.supervision
+        self._server_index = attempts.share.server_index
         self._first = first
+        global_ranks = [rank.global_rank for rank in attempts.share.ranks]
+        self.services = LinkServices(link, run_dir, self._event_log, global_ranks, follows_another=first.number > 0)
         self._reported = False  # True if the evidence of this attempt was reported
         self._waits = False  # True if all processes of the last attempt on this server have ended
         self._finish: Finish | None = None  # the coordinator's last message
@@ -69,17 +63,15 @@ class RemoteControl:
 
     @property
     def _link(self) -> Link | None:
-        """The link to the coordinator; None once it is lost."""
-        return self._services.link
+        return self.services.link
 
     # --- orders of the coordinator ---
 
     def listen(self) -> None:
-        """Carry out pending orders of the coordinator, and check if it is lost."""
-        self._services.step()
-        for message in self._services.hear(self._attempts.rank_group.running):
+        self.services.step()
+        for message in self.services.hear(self._attempts.rank_group.running):
             self._hear(message)
-        if self._services.lose():
+        if self.services.lose():
             if self._waits:
                 self._finish = Finish(Cause.COORDINATOR_LOST, EXIT_FAILURE)
             else:
@@ -111,7 +103,7 @@ class RemoteControl:
 
     def on_own_signal(self, number: int) -> bool:
         """Report a signal that concerns all servers to the coordinator. Return True if this server has acted on it."""
-        ends = ends_run(number, self._spec.supervision)
+        ends = ends_run(number, self._supervision)
         if self._link is not None and (ends or self._link.by_hand):
             self._link.send(SignalReceived(number, self._server_index))
             if not ends:
@@ -120,12 +112,11 @@ class RemoteControl:
         return True
 
     def on_signal(self, number: int) -> None:
-        """Act on a signal to this server or to all servers."""
-        if ends_run(number, self._spec.supervision):
+        if ends_run(number, self._supervision):
             self._stop(EndRanks(Cause.STOPPED, signal=number))
             if number == KILLS_AT_ONCE:
                 self._attempts.carry_out(ForwardSignal(number))
-        elif number in self._spec.supervision.forward_signals:
+        elif number in self._supervision.forward_signals:
             self._attempts.carry_out(ForwardSignal(number))
             self._event_log.record(Forwarded(number))
         elif number in {PAUSES, CONTINUES} and self._attempts.paused != (number == PAUSES):
@@ -133,28 +124,23 @@ class RemoteControl:
             self._event_log.record(Paused() if number == PAUSES else Continued())
 
     def on_launcher_lost(self) -> None:
-        """End the ranks, because this server's launcher is gone."""
         if self._link is not None:
             self._link.send(AgentFailed("the process that started its agent was killed"))
         self._stop(EndRanks(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has happened to the ranks. Return False when the run is over."""
-        if (
-            self.reach_probes is not None
-            and (answer := self.reach_probes.step()) is not None
-            and self._link is not None
-        ):
-            attempts = self._attempts
-            pids = {*attempts.rank_group.leaders, *attempts.monitor.ender.left()}
+        monitor = self._attempts.monitor
+        answer = None if self.reach_probes is None else self.reach_probes.step()
+        if answer is not None and self._link is not None:
+            pids = {*self._attempts.rank_group.leaders, *monitor.ender.left()}
             self._link.send(replace(answer, ports=listening_ports(pids)))
         if not self._waits:
-            if self._attempts.monitor.stage is AttemptStage.COLLECTED and not self._reported:
+            if monitor.stage is AttemptStage.COLLECTED and not self._reported:
                 self._report_evidence()
-            if self._attempts.monitor.over(childless=childless):
+            if monitor.over(childless=childless):
                 self._waits = True
                 self._report_end()
-        elif self._attempts.monitor.scheduler_has_failed and not self._reported:
+        elif monitor.scheduler.has_failed and not self._reported:
             self._report_evidence()  # running ranks on other servers need the scheduler
         return not self._waits or self._finish is None
 
@@ -166,7 +152,6 @@ class RemoteControl:
 
     @property
     def exit_code(self) -> int:
-        """The run's exit code, as far as this server knows it."""
         return self._finish.exit_code if self._finish else EXIT_FAILURE
 
     # --- evidence ---
@@ -191,16 +176,19 @@ class RemoteControl:
 
     def _end_judged(self, order: EndRanks, verdict: Verdict) -> None:
         """End the ranks after a verdict, even without local evidence. They may have succeeded before others failed."""
-        if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
-            return
-        if not self._waits and self._attempts.monitor.stage is AttemptStage.ENDING:
+        attempts = self._attempts
+        if self._waits:
+            is_ended = attempts.over[-1].cause is not Cause.FINISHED
+        else:
+            is_ended = attempts.monitor.stage is AttemptStage.ENDING
+        if is_ended:
             return
         self._event_log.record(Judged(verdict))
         self._record_stopping(order)
-        if self._waits:
-            self._attempts.note_remote_failure(order.cause, verdict)
+        if self._waits:  # the report should show the failure, although all ranks on this server had succeeded
+            attempts.over[-1] = replace(attempts.over[-1], cause=order.cause, verdict=verdict)
         else:
-            self._attempts.carry_out(order)
+            attempts.carry_out(order)
 
     def _stop(self, order: EndRanks) -> None:
         """End the ranks, unless a shutdown is running already. If no rank is left, wait for other servers."""
@@ -244,5 +232,73 @@ class RemoteControl:
             self._link.send(AttemptEnded(self._server_index, number, left, port))
 
     def _record_stopping(self, order: EndRanks) -> None:
-        grace_s = self._spec.supervision.grace_from(time.time())
+        grace_s = self._supervision.grace_from(time.time())
         self._event_log.record(Stopping(order.cause, grace_s, order.signal, order.restarts, order.server))
+
+
+class LinkServices:
+    """The upload of files and the collection of stacks. Owns the link. Only `finish_upload` and `close` block."""
+
+    def __init__(
+        self, link: Link, run_dir: RunDir, event_log: EventLog, global_ranks: Sequence[int], *, follows_another: bool
+    ) -> None:
+        """Start to upload these ranks' files if the coordinator cannot see them. `follows_another`: see FileUpload."""
+        self.link: Link | None = link  # None once the coordinator is lost
+        self._run_dir = run_dir
+        self._event_log = event_log
+        self._upload: FileUpload | None = None
+        if not link.shares_files:
+            self._upload = FileUpload(run_dir, global_ranks, link, follows_another=follows_another)
+        self._survey = StackCollection(run_dir, link.send)
+
+    @property
+    def next_action_s(self) -> list[float | None]:
+        return [part.timeout_s for part in (self.link, self._upload, self._survey) if part is not None]
+
+    def step(self) -> None:
+        if self._upload is not None:
+            self._upload.step()
+        self._survey.step()
+
+    def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
+        """Handle messages for the services and yield all others. `running` has pids by global rank."""
+        for message in () if self.link is None else self.link.take():
+            if isinstance(message, ChunkAck) and self._upload is not None:
+                self._upload.take(message)
+                if self._upload.shares:
+                    self._end_upload()
+            elif isinstance(message, TakeStacks):
+                self._survey.begin(message, running)
+            else:
+                yield message
+
+    def lose(self) -> bool:
+        """Close a lost link. Return True if it was lost since the last call."""
+        if self.link is None or self.link.lost is None:
+            return False
+        self._end_upload()
+        self._event_log.record(Trouble(f"the run's coordinator is lost: {self.link.lost}"))
+        self.link.close()
+        self.link = None
+        return True
+
+    def finish_upload(self, hears_kill: Callable[[], bool]) -> None:
+        """Upload the remaining data; the coordinator waits for it. Stops early if `hears_kill` returns True."""
+        if self._upload is not None:
+            left = self._upload.finish(hears_kill)
+            self._end_upload()
+            if left is not None:
+                self._event_log.record(Trouble(left))
+
+    def close(self, unkillable: tuple[int, ...]) -> None:
+        self._survey.close()
+        if self.link is not None:
+            self.link.say_farewell(unkillable, self._event_log.lost)
+
+    def _end_upload(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.close()
+            if not upload.shares:  # otherwise the file belongs to the coordinator
+                with suppress(OSError):  # local clients then find no server to ask
+                    self._run_dir.endpoint.unlink()

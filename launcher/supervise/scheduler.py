@@ -22,6 +22,7 @@ from launcher.core.machine.proc import stat
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.rank_ends import ALIKE_S, FROM_OUTSIDE
 from launcher.supervise.spawn import (
     EXIT_NOT_EXECUTABLE,
     Complaints,
@@ -64,8 +65,6 @@ def patience_s(lived_s: float) -> float:
 
     This depends on the scheduler's lifetime `lived_s`, because ranks start at the same time and may be as slow to fail.
     """
-    from launcher.supervise.diagnosis.root_cause import ALIKE_S  # noqa: PLC0415 - as the collector
-
     return min(max(lived_s, MIN_ALIKE_S), ALIKE_S)
 
 
@@ -86,12 +85,10 @@ class Scheduler:
 
     @property
     def processes(self) -> Collection[int]:
-        """The scheduler's pid while it runs. It does not count as a leftover of ranks."""
         return () if self._pid is None else (self._pid,)
 
     @property
     def is_ending(self) -> bool:
-        """True if the scheduler was killed but has not exited yet."""
         return self._killed and self._pid is not None
 
     def start(
@@ -113,9 +110,7 @@ class Scheduler:
         environment = overlaid(inherited, {**rank_0.env, **variables})
         try:
             is_alone = len(ranks) == len(spec.ranks)
-            program = _program(
-                spec.supervision.scheduler, spec, environment, is_alone=is_alone, record=self._event_log.record
-            )
+            program = _program(spec, environment, is_alone=is_alone, record=self._event_log.record)
             self._log, self._log_offset = program.log, begin_log(program.log, attempt)
             self._complaints = Complaints()
             self._pid = spawn(program, self._complaints)
@@ -132,10 +127,9 @@ class Scheduler:
             return False
         pid, self._pid = self._pid, None
         status = statuses[pid]
-        if self._killed:
-            return False
-        if status == 0:  # as far as it knows, all ranks have left it
+        if status == 0 and not self._killed:  # as far as it knows, all ranks have left it
             self._event_log.record(SchedulerEnded(pid, status))
+        if status == 0 or self._killed:
             return False
         self._fail(status, self._complaints.reason_of(pid) if self._complaints else None, pid)
         return True
@@ -149,31 +143,21 @@ class Scheduler:
         """True if the scheduler has failed, and ranks have had time to fail of the same cause."""
         if self._ended is None:
             return False
-        from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE  # noqa: PLC0415 - as the collector
-
         if self._ended.reason is not None or -self._ended.status in FROM_OUTSIDE:
             return True
         return time.monotonic() >= self._began_s + self._lived_s + patience_s(self._lived_s)
 
     def failure(self) -> SchedulerFailure | None:
-        """Return the scheduler's failure with evidence from its log; None if it has not failed."""
         if self._ended is None:
             return None
-        from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as above
+        from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - late
 
-        ended = self._ended
+        status, reason, where = self._ended.status, self._ended.reason, (self._log, self._log_offset)
         return read_scheduler_failure(
-            ended.status,
-            self._ended_ns,
-            self._log,
-            self._log_offset,
-            lived_s=self._lived_s,
-            is_command=self._is_command,
-            reason=ended.reason,
+            status, self._ended_ns, *where, lived_s=self._lived_s, is_command=self._is_command, reason=reason
         )
 
     def pause(self, *, pauses: bool) -> None:
-        """Stop the scheduler together with the ranks, or continue it."""
         self._signal(signal.SIGSTOP if pauses else signal.SIGCONT)
 
     def kill(self) -> None:
@@ -209,18 +193,13 @@ class Scheduler:
 
 
 def _program(
-    argv: tuple[str, ...],
     spec: RunSpec,
     of_rank_0: Mapping[str, str],
     *,
     is_alone: bool,
     record: Callable[[Trouble], object] = lambda _trouble: None,
 ) -> Program:
-    """Return the scheduler's program, and write its environment. `is_alone` means that all ranks are on this server.
-
-    Raises:
-        OSError: its directory cannot be created.
-    """
+    """Return the scheduler's program, and write its environment. `is_alone` means that all ranks are on this server."""
     run_dir = RunDir(spec.run_dir)
     # A machine may resolve its own name to a loopback address, which other servers cannot reach.
     listens_at = of_rank_0[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS
@@ -232,20 +211,17 @@ def _program(
         write_environment(path, environment)
     except OSError as error:  # start it anyway, like a rank
         record(Trouble(f"cannot write {path}: {error.strerror}"))
-    return Program(argv, environment, spec.cwd, run_dir.scheduler_log)
+    assert spec.supervision.scheduler is not None, "the run has one"
+    return Program(spec.supervision.scheduler, environment, spec.cwd, run_dir.scheduler_log)
 
 
 def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
     """Start the scheduler next to this process, which is about to become rank 0 with this environment. Call it last.
 
-    A child process starts the scheduler and ends it later, because engines only manage their own ranks.
-
-    Raises:
-        OSError: it cannot be started.
+    A child process starts the scheduler and ends it later, because engines only manage their own ranks. Raises OSError
+    if it cannot be started.
     """
-    assert spec.supervision.scheduler is not None, "the run has one"
-    is_alone = len({rank.server_index for rank in spec.ranks}) == 1
-    program = _program(spec.supervision.scheduler, spec, environment, is_alone=is_alone)
+    program = _program(spec, environment, is_alone=len({rank.server_index for rank in spec.ranks}) == 1)
     rank_0 = os.getpid()
     if os.fork() == 0:
         try:
@@ -256,7 +232,11 @@ def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
 
 def _see_to_its_end(program: Program, rank_0: int) -> None:
     """Start the scheduler. Kill it when rank 0 has ended and the other ranks have had time to unregister."""
-    _use_as_output(program.log)  # otherwise the engine would wait until this process closes the rank's pipes
+    # Otherwise the engine would wait until this process closes the rank's pipes.
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, standard)
     for number in _FORWARDED_BY_ENGINES:  # engines send them to the process group, for the rank's program
         signal.signal(number, signal.SIG_IGN)
     complaints = Complaints()
@@ -274,10 +254,3 @@ def _see_to_its_end(program: Program, rank_0: int) -> None:
         time.sleep(LOOK_S)
     if reason := complaints.reason_of(pid):
         os.write(2, f"{reason}\n".encode(errors="backslashreplace"))
-
-
-def _use_as_output(log: Path) -> None:
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
-        os.dup2(descriptor, standard)

@@ -69,7 +69,6 @@ class Slowness:
             pace.step, pace.busy_s, pace.core_wait_s, pace.fresh = step, busy_s, core_wait_s, True
 
     def forget(self, global_rank: int) -> None:
-        """Record that the rank has ended, so others are not compared with it any more."""
         self._paces.pop(global_rank, None)
 
     def newly_slow(self) -> list[Slow]:
@@ -96,12 +95,8 @@ class Slowness:
         if pace.named or not pace.all_equal(slow=True):
             return None
         pace.named = True
-        return Slow(
-            global_rank,
-            busy_s=_median(own_s for own_s, _, _ in pace.judged),
-            median_s=_median(usual_s for _, usual_s, _ in pace.judged),
-            steps=STEPS,
-        )
+        own, usual, _ = zip(*pace.judged, strict=True)
+        return Slow(global_rank, busy_s=_median(own), median_s=_median(usual), steps=STEPS)
 
     def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
         """Return the rank's reference time and the factor that makes it slow; None if it is the only rank."""

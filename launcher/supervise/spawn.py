@@ -38,7 +38,8 @@ _READ_ONCE = (
 
 def become_subreaper() -> None:
     """Adopt orphaned descendants, so that none can leave this process tree. Does nothing except on Linux."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def signal_of_parents_end(number: int) -> None:
@@ -46,18 +47,12 @@ def signal_of_parents_end(number: int) -> None:
 
     "Parent" means the thread that forked, so agents fork only in their main thread.
     """
-    _prctl(_PR_SET_PDEATHSIG, number)
-
-
-def _prctl(option: int, value: int) -> None:
     if _LIBC is not None:
-        _LIBC.prctl(option, value, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 @frozen
 class Program:
-    """A program to start, with its environment, log and limits."""
-
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     cwd: Path
@@ -122,7 +117,6 @@ def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) ->
 
 
 def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the variables that have the same value in all `environments`."""
     first = environments[0] if environments else {}
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in environments)}
 
@@ -136,19 +130,15 @@ def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
 
 def render_environment(environment: Mapping[str, str]) -> str:
     r"""Return one NAME=VALUE per line, sorted, with secrets masked. Newlines become \n and backslashes \\."""
-    lines = []
+    text = ""
     for name in sorted(environment):
         value = masked(name, environment[name]).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        lines.append(f"{name}={value}\n")
-    return "".join(lines)
+        text += f"{name}={value}\n"
+    return text
 
 
 def write_environment(path: Path, environment: Mapping[str, str]) -> None:
-    """Write env.log with the environment, readable only by its owner.
-
-    Raises:
-        OSError: the directory is gone, the disk is full, ...
-    """
+    """Write env.log with the environment, readable only by its owner. Raise OSError if it cannot be written."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a descriptor
         file.write(render_environment(environment))

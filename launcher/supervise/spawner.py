@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.core.events import Preloaded, Preloading, Trouble
 from launcher.core.frozen import frozen
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import DeviceAssignment, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.program.program_command import PythonCommand, parse_python
-from launcher.supervise import fork_server
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import (
+    Answer,
     ForkFailed,
-    ForkRequest,
     ForkResult,
     ForkServer,
     Ready,
+    StartRequest,
     Unusable,
     bootstrap_argv,
 )
+from launcher.supervise.port import HeldPort
 from launcher.supervise.spawn import Complaints, Program, common, overlaid, read_at_import, spawn
 
 # Exit codes of a shell that cannot start its command. If it is a wrapper of Python, ranks will fail in the same way.
@@ -29,12 +30,20 @@ NO_PYTHON = frozenset({126, 127})
 FORK_PATIENCE_S = 10.0  # after this time without a response, a fork server is stopped or stuck
 
 
-@frozen
-class StartRequest:
-    """A rank to start, with its full environment."""
+# Returns the spec of an elastic run's attempt, and the files that it needs in the run directory, by name.
+SpecifyAttempt = Callable[[DeviceAssignment, int], tuple[RunSpec, Mapping[str, str]]]
 
-    rank: RankSpec
-    environment: Mapping[str, str]
+
+@frozen
+class ServerShare:
+    """The part of a run on one server."""
+
+    spec: RunSpec
+    ranks: tuple[RankSpec, ...]  # on this server
+    inherited: Mapping[str, str]  # the environment that variables of ranks override
+    server_index: int
+    port: HeldPort  # of the first attempt
+    specify: SpecifyAttempt | None = None  # in an elastic run
 
 
 @frozen
@@ -60,7 +69,7 @@ class _Preload:
         self.forking: dict[int, StartRequest] = {}  # by global rank: pending requests
         self._event_log = event_log
         self._import_patience_s = import_patience_s
-        self._forked: dict[int, int] = {}  # pid by global rank, in this attempt
+        self.forked: dict[int, int] = {}  # pid by global rank, in this attempt
         self.status: int | None = None  # of the last fork server; None until it is reaped
         self.killed: set[int] = set()  # pids of fork servers that are not reaped yet
         self.forked_in_vain: dict[int, str] = {}  # by pid: why a forked process could not execute its program
@@ -72,36 +81,27 @@ class _Preload:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until the fork server has taken too long; None without a limit."""
-        if self.server is not None and self.forking:
+        if self.server is None:
+            return None
+        if self.forking:
             return max(0.0, FORK_PATIENCE_S - self.server.waiting_for_s)
-        if self.server is not None and not self.ready and self._import_patience_s is not None:
+        if not self.ready and self._import_patience_s is not None:
             return max(0.0, self._import_patience_s - self.server.idle_s)
         return None
 
     def begin(self, program: PythonCommand, environment: Mapping[str, str], spec: RunSpec, run_dir: RunDir) -> None:
-        """Start the fork server. Failures are recorded as an event."""
         modules = spec.supervision.preload or ()
         self.ready = self._closing = False
         self.status = None
         self.environment = environment
         try:
-            self.server = ForkServer(
-                program,
-                modules,
-                argv_shown=spec.ranks[0].argv,
-                common_environment=environment,
-                cwd=spec.cwd,
-                log=run_dir.preload_log,
-            )
+            shown = Program(spec.ranks[0].argv, environment, spec.cwd, run_dir.preload_log)
+            self.server = ForkServer(program, modules, shown)
         except OSError as error:
             self._event_log.record(Trouble(f"cannot start the fork server: {error.strerror}"))
             return
         self.pid = self.server.pid
         self._event_log.record(Preloading(self.pid, modules))
-
-    def begin_attempt(self) -> None:
-        self._forked.clear()
 
     def take(self) -> tuple[list[StartResult], tuple[str, list[StartRequest]] | None]:
         """Return new results of ranks. If the process was lost, also return the reason and the pending requests."""
@@ -114,13 +114,13 @@ class _Preload:
                     self._event_log.record(Preloaded(seconds))
                 case ForkResult(global_rank=global_rank, pid=pid):
                     self.forking.pop(global_rank, None)
-                    self._forked[global_rank] = pid
+                    self.forked[global_rank] = pid
                     results.append(news)
                 case ForkFailed(global_rank=global_rank, reason=reason):
                     if self.forking.pop(global_rank, None) is not None:
                         results.append(news)
-                    elif global_rank in self._forked:  # it already has a process, which will end
-                        self.forked_in_vain[self._forked[global_rank]] = reason
+                    elif global_rank in self.forked:  # it already has a process, which will end
+                        self.forked_in_vain[self.forked[global_rank]] = reason
                 case Unusable(reason=reason, died=died):
                     self.imitable = self.ready or not died
                     lost = reason, list(self.forking.values())
@@ -155,7 +155,7 @@ class _Preload:
         if self.server is not None and self.server.pid in statuses:
             self.server.note_reaped()
 
-    def _news(self) -> list[fork_server.Answer]:
+    def _news(self) -> list[Answer]:
         if self.server is None:
             return []
         results = self.server.take()
@@ -190,7 +190,7 @@ class Spawner:
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
-        self._event_log = event_log
+        self.event_log = event_log
         self._complaints = Complaints()
         self._waiting: deque[StartRequest] = deque()
         self._not_wanted: list[NotWanted] = []
@@ -207,7 +207,6 @@ class Spawner:
 
     @property
     def preloading(self) -> ForkServer | None:
-        """The fork server, or None. Call `take` when it is readable."""
         return self._preload.server
 
     @property
@@ -229,7 +228,7 @@ class Spawner:
 
     def ask(self, wanted: Iterable[StartRequest]) -> None:
         self._wanted = True
-        self._preload.begin_attempt()
+        self._preload.forked.clear()
         self._waiting.extend(wanted)
         environments = [one.environment for one in self._waiting]
         if self._preload.server is not None and read_at_import([self._preload.environment, *environments]):
@@ -239,7 +238,7 @@ class Spawner:
     def forget(self) -> None:
         """Cancel waiting requests. Ranks that are being forked may still appear."""
         self._wanted = False
-        self._not_wanted += [NotWanted(wanted.rank.global_rank) for wanted in self._waiting]
+        self._not_wanted += [NotWanted(wanted.global_rank) for wanted in self._waiting]
         self._waiting.clear()
 
     def take(self) -> list[StartResult]:
@@ -259,20 +258,8 @@ class Spawner:
         if server is None:
             return results + ([self._start(self._waiting.popleft())] if self._waiting else [])
         if not self._preload.end_if_idle() and self._preload.ready and self._waiting:
-            run_dir, ranks = self._run_dir, [(wanted.rank, wanted.environment) for wanted in self._waiting]
-            server.fork(
-                [
-                    ForkRequest(
-                        rank.global_rank,
-                        environment,
-                        run_dir.train_log(rank.global_rank),
-                        run_dir.device(rank.global_rank),
-                        rank.cpus,
-                    )
-                    for rank, environment in ranks
-                ]
-            )
-            self._preload.forking |= {wanted.rank.global_rank: wanted for wanted in self._waiting}
+            server.fork(self._waiting)
+            self._preload.forking |= {wanted.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
         return results
 
@@ -282,7 +269,6 @@ class Spawner:
         self._report_lost()
 
     def reason_of(self, pid: int) -> str | None:
-        """Return the error of the reaped process `pid`; None if it has executed its program."""
         return self._preload.forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
@@ -302,7 +288,7 @@ class Spawner:
             return
         if differing := ", ".join(read_at_import(environments)):
             reason = f"they have different values of {differing}, which imports read"
-            self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
+            self.event_log.record(Trouble(f"ranks start one by one: {reason}"))
         else:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
@@ -311,19 +297,17 @@ class Spawner:
         if self._untold is None or (not self._preload.imitable and self._preload.status is None):
             return
         if self._preload.imitable or self._preload.status not in NO_PYTHON:
-            self._event_log.record(Trouble(f"ranks start one by one: {self._untold}"))
+            self.event_log.record(Trouble(f"ranks start one by one: {self._untold}"))
         self._untold = None
 
     def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:
         """Start one rank without a fork server. Python programs still get the failure hook."""
-        rank = wanted.rank
-        argv = rank.argv
+        argv, global_rank = wanted.argv, wanted.global_rank
         if self._python is not None and self._preload.imitable:
-            argv = bootstrap_argv(self._python, self._run_dir.device(rank.global_rank))
-        log = self._run_dir.train_log(rank.global_rank)
-        descriptors = self._descriptors.get(rank.global_rank, ())
-        program = Program(argv, wanted.environment, self._spec.cwd, log, cpus=rank.cpus, descriptors=descriptors)
+            argv = bootstrap_argv(self._python, wanted.device_dir)
+        descriptors = self._descriptors.get(global_rank, ())
+        program = Program(argv, wanted.environment, self._spec.cwd, wanted.log, wanted.cpus, descriptors)
         try:
-            return ForkResult(rank.global_rank, spawn(program, self._complaints))
+            return ForkResult(global_rank, spawn(program, self._complaints))
         except OSError as error:
-            return ForkFailed(rank.global_rank, f"cannot create a process: {error.strerror}")
+            return ForkFailed(global_rank, f"cannot create a process: {error.strerror}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from launcher.control.messages import Stacks, TakeStacks
-from launcher.core.codec import decode, encode
+from launcher.core.codec import encode
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
 from launcher.core.run_dir import RunDir
@@ -27,19 +26,8 @@ class Located:
 
 @frozen
 class SurveyAnswer:
-    """The answer of one server to a request for stacks."""
-
     ranks: tuple[Located, ...] = ()
     trouble: str | None = None  # why there are no stacks
-
-
-def answer_from(content: Any) -> SurveyAnswer:
-    """Decode an answer of `StackCollection`.
-
-    Raises:
-        ValueError: `content` is not such an answer.
-    """
-    return decode(SurveyAnswer, content)
 
 
 class StackCollection:
@@ -55,11 +43,9 @@ class StackCollection:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until the next step; None without pending requests."""
         return min((gathering.timeout_s for _, gathering in self._open.values()), default=None)
 
     def begin(self, asked: TakeStacks, running: Mapping[int, int]) -> None:
-        """Start to collect the requested stacks. `running` has pids by global rank."""
         try:
             pids = {
                 rank: pid
@@ -80,9 +66,8 @@ class StackCollection:
                 stacks = gathering.stacks()
                 beats = {rank: read_heartbeat(self._run_dir.heartbeat(rank)) for rank in sorted(pids)}
                 steps = {rank: found.beat.step if found else None for rank, found in beats.items()}
-                answer = SurveyAnswer(
-                    tuple(Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items())
-                )
+                ranks = (Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items())
+                answer = SurveyAnswer(tuple(ranks))
             except Exception as error:  # noqa: BLE001 - see above
                 answer = SurveyAnswer(trouble=repr(error))
             del self._open[number]

@@ -26,22 +26,11 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 _FORGOTTEN_AFTER_S = 60.0  # younger groups may be in use by an agent in a container that is not visible
 
 
-class _Bystanders:
-    """Descendants of this process from before the run (`sh -c 'other & exec tlaunch'`), and their child processes.
-
-    Their orphans become children of this process, as do orphans of the run. The session distinguishes them: the agent
-    starts in a new session, and no process can join an existing one.
-    """
-
-    def __init__(self) -> None:
-        self.processes: set[tuple[int, int]] = set()
-        self.sessions: set[int] = set()
-
-    def __contains__(self, process: Stat) -> bool:
-        return (process.pid, process.started) in self.processes or process.session in self.sessions
-
-
-_bystanders = _Bystanders()  # per process, like the subreaper setting
+# Descendants of this process from before the run (`sh -c 'other & exec tlaunch'`), by pid and start time, and their
+# sessions. Their orphans become children of this process, as do orphans of the run. The session distinguishes them: the
+# agent starts in a new session, and no process can join an existing one. Per process, like the subreaper setting.
+_bystanders: set[tuple[int, int]] = set()
+_sessions: set[int] = set()
 
 
 def spare_bystanders() -> None:
@@ -49,14 +38,16 @@ def spare_bystanders() -> None:
 
     Call it before the agent is forked.
     """
+    forget_bystanders()
     before = _below()
-    _bystanders.processes = {(process.pid, process.started) for process in before}
-    _bystanders.sessions = {os.getsid(0), *(process.session for process in before)}
+    _bystanders.update((process.pid, process.started) for process in before)
+    _sessions.update((os.getsid(0), *(process.session for process in before)))
 
 
 def forget_bystanders() -> None:
     """Forget the launcher's bystanders in an agent. They are not below the agent, and their pids may be reused."""
-    _bystanders.processes, _bystanders.sessions = set(), set()
+    _bystanders.clear()
+    _sessions.clear()
 
 
 class NothingLeft(Exception):  # noqa: N818 - signals the end of a loop, not an error
@@ -66,8 +57,7 @@ class NothingLeft(Exception):  # noqa: N818 - signals the end of a loop, not an 
 def reap() -> Iterator[tuple[int, int]]:
     """Reap every child that has ended. Yield its pid, and its status as in `subprocess`. Does not block.
 
-    Raises:
-        NothingLeft: this process has no children.
+    Raises NothingLeft if this process has no children.
     """
     while True:
         try:
@@ -90,7 +80,7 @@ def something_left() -> bool:
             pass
     except NothingLeft:
         return False
-    return not PROC.is_dir() or bool(_below(_bystanders))
+    return not PROC.is_dir() or bool(_below())
 
 
 def descendants(spared: Collection[int] = ()) -> list[int]:
@@ -98,10 +88,10 @@ def descendants(spared: Collection[int] = ()) -> list[int]:
 
     Empty without /proc.
     """
-    return [process.pid for process in _below(_bystanders, spared) if process.living]
+    return [process.pid for process in _below(spared) if process.living]
 
 
-def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) -> list[Stat]:
+def _below(spared: Collection[int] = ()) -> list[Stat]:
     """Return all processes below this one, including zombies, except excluded processes and those below them."""
     try:  # Usually there is no child before a run, and a scan of all processes takes time on a large server.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -109,7 +99,8 @@ def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) 
         return []
     children: dict[int, list[Stat]] = {}
     for process in every_process():
-        if process.pid not in spared and (bystanders is None or process not in bystanders):
+        is_bystander = (process.pid, process.started) in _bystanders or process.session in _sessions
+        if not is_bystander and process.pid not in spared:
             children.setdefault(process.parent, []).append(process)
     found = children.pop(os.getpid(), [])
     for process in found:  # grows during the loop
@@ -186,7 +177,6 @@ class Ending:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `step` must be called; None before the start."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     @property
@@ -225,16 +215,17 @@ class RunGroup:
 
     def __init__(self, agent_pid: int) -> None:
         self._directory: Path | None = None
-        name, parent = _group_name(agent_pid), own_directory()
-        if parent is not None and os.access(parent / _MEMBERS, os.W_OK):
-            inside = parent.name == name  # this process is already in it
-            directory = parent if inside else parent / name
-            if not inside:
-                _remove_forgotten(parent)
-            with suppress(OSError):
-                directory.mkdir(exist_ok=True)
-                self._directory = directory
         self._let_out: set[int] = set()
+        name, parent = _group_name(agent_pid), own_directory()
+        if parent is None or not os.access(parent / _MEMBERS, os.W_OK):
+            return
+        if parent.name == name:  # this process is already in it
+            self._directory = parent
+            return
+        _remove_forgotten(parent)
+        with suppress(OSError):
+            (parent / name).mkdir(exist_ok=True)
+            self._directory = parent / name
 
     def take_in(self, pid: int) -> None:
         """Move a process into the group. Its future child processes are in the group too."""
@@ -251,7 +242,6 @@ class RunGroup:
         return True
 
     def take_back(self) -> None:
-        """Move all processes that were let out back into the group."""
         for pid in self._let_out:
             self.take_in(pid)
         self._let_out.clear()
@@ -270,10 +260,9 @@ class RunGroup:
 
 def _group_name(agent_pid: int | str) -> str:
     """Return the name of an agent's group. It is unique even among containers that see the same groups."""
-    try:
+    namespace = 0
+    with suppress(OSError):
         namespace = _PID_NAMESPACE.stat().st_ino
-    except OSError:
-        namespace = 0
     return f"{_PREFIX}{namespace}-{agent_pid}"
 
 

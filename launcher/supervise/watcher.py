@@ -48,11 +48,7 @@ class Watcher:
     """The launcher's handle of the watcher. Start it before the agent is forked, so both hold the pipe open."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        """Fork the watcher. Call it while signals are blocked; the watcher never unblocks them.
-
-        Raises:
-            OSError: the process or pipe cannot be created.
-        """
+        """Fork the watcher, or raise OSError. Call it while signals are blocked; the watcher never unblocks them."""
         reader, self._writer = os.pipe()
         try:
             self._pid = os.fork()
@@ -79,7 +75,10 @@ def _watch(reader: int, run_dir: RunDir) -> NoReturn:
         _let_go(reader)
         os.chdir("/")
         if not is_readable(reader, NAMED_AFTER_S):
-            _show_name(run_dir)
+            from launcher.preload.run_main import rename_process, show_command_line  # noqa: PLC0415 - only needed here
+
+            rename_process(NAME)
+            show_command_line([NAME, str(run_dir.root)])
         if os.read(reader, 1) != _DISMISSED:
             end_what_is_left(run_dir)
     finally:
@@ -96,13 +95,6 @@ def _let_go(kept: int) -> None:
         if number > 2 and number != kept:
             with suppress(OSError):
                 os.close(number)
-
-
-def _show_name(run_dir: RunDir) -> None:
-    from launcher.preload.run_main import rename_process, show_command_line  # noqa: PLC0415 - only the watcher needs it
-
-    rename_process(NAME)
-    show_command_line([NAME, str(run_dir.root)])
 
 
 def end_what_is_left(run_dir: RunDir) -> None:
@@ -130,15 +122,11 @@ def end_what_is_left(run_dir: RunDir) -> None:
 
 
 class _Seen:
-    """Information from the agent's events about the current attempt, as far as they are readable."""
-
     def __init__(self, run_dir: RunDir) -> None:
         self.agent_pid: int | None = None
         # Of running ranks, and of MindSpore's scheduler (None). Sessions of ended ranks may belong to others now.
         self.leaders: dict[int | None, int] = {}
-        self.marks: set[bytes] = (
-            set() if run_dir.server_index is not None else {_mark(env.TLAUNCH_RUN_DIR, run_dir.root)}
-        )
+        self.marks = {_mark(env.TLAUNCH_RUN_DIR, run_dir.root)} if run_dir.server_index is None else set[bytes]()
         for line in _read(str(run_dir.events), _MAX_EVENTS_BYTES).splitlines():
             with suppress(ValueError):
                 if (stamped := from_line(line)) is not None:
@@ -170,16 +158,12 @@ def _mark(name: str, path: Path) -> bytes:
 
 def _left(sessions: set[int], marks: set[bytes]) -> Iterator[int]:
     for process in every_process():
-        if not process.living or process.pid == os.getpid() or _name_of(process.pid) == NAME:
+        place = f"{PROC}/{process.pid}"
+        if not process.living or process.pid == os.getpid() or _read(f"{place}/comm", 64).strip() == NAME.encode():
             continue  # a run that a rank started has its own watcher
-        if process.session in sessions or not marks.isdisjoint(
-            _read(f"{PROC}/{process.pid}/environ", _MAX_ENVIRON_BYTES).split(b"\0")
-        ):
+        variables = _read(f"{place}/environ", _MAX_ENVIRON_BYTES).split(b"\0")
+        if process.session in sessions or not marks.isdisjoint(variables):
             yield process.pid
-
-
-def _name_of(pid: int) -> str:
-    return _read(f"{PROC}/{pid}/comm", 64).decode(errors="replace").strip()
 
 
 def _read(path: str, limit_bytes: int) -> bytes:

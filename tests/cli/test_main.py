@@ -65,7 +65,6 @@ json.dump(sorted(sys.modules), sys.stderr)
         {
             *HEAVY,
             "launcher.control.messages",
-            "launcher.supervise.port_holder",
             "launcher.supervise.stack_collection",
         },
     ),

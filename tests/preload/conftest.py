@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from launcher.program.program_command import parse_python
-from launcher.supervise.fork_server import ForkRequest, ForkResult, ForkServer, Ready, bootstrap_argv
+from launcher.supervise.fork_server import ForkResult, ForkServer, Ready, StartRequest, bootstrap_argv
+from launcher.supervise.spawn import Program
 
 PATIENCE_S = 240  # torch may be imported meanwhile
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended, what it wrote, and where it noted its failure."""
-
     status: int
     log: str
     device_dir: Path
@@ -50,7 +49,6 @@ class Ways:
 
     @contextmanager
     def preloaded(self, argv, env=None, modules=()):
-        """A fork server that has imported these modules, for as many ranks as the caller wants."""
         fork_server = self.fork_server(argv, env, modules)
         try:
             [ready] = listen(fork_server)
@@ -62,14 +60,13 @@ class Ways:
 
     def fork_server(self, argv, env=None, modules=()):
         command = parse_python(argv, os.environ["PATH"], self.cwd)
-        return ForkServer(
-            command, tuple(modules), argv_shown=argv, common_environment=environment(env), cwd=self.cwd,
-            log=self.preload_log,
-        )  # fmt: skip
+        shown = Program(tuple(argv), environment(env), self.cwd, self.preload_log)
+        return ForkServer(command, tuple(modules), shown)
 
     def request(self, rank=0, env=None, **fields):
         device_dir = self._fresh("forked")
-        return ForkRequest(rank, environment(env), fields.pop("log", device_dir / "train.log"), device_dir, **fields)
+        log = fields.pop("log", device_dir / "train.log")
+        return StartRequest(rank, (), environment(env), log, device_dir, **fields)
 
     def fork(self, fork_server, requests):
         fork_server.fork(requests)
@@ -99,7 +96,6 @@ def environment(changes):
 
 
 def listen(fork_server, count=1):
-    """Return the next messages, at least `count`."""
     heard = []
     deadline = time.monotonic() + PATIENCE_S
     while len(heard) < count:
@@ -123,16 +119,12 @@ def ways(tmp_path, reap):
 
 @pytest.fixture(params=["run", "preload"])
 def way(request, ways):
-    """One of our two ways."""
     return getattr(ways, request.param)
 
 
 @pytest.fixture
 def same(ways):
-    """Run a command plainly and in our two ways; assert that neither status nor output differs, and give them.
-
-    Sources are written to files of those names first.
-    """
+    """Run a command plainly and in our two ways, with these sources; assert that neither status nor output differs."""
 
     def compare(*arguments, env=None, python=sys.executable, **sources):
         for name, source in sources.items():

@@ -170,7 +170,6 @@ def test_what_a_rank_has_made_is_taken_apart(ways, ended, source):
 
 @pytest.mark.parametrize("name", ["nothing", "printed", "file of a function", "finaliser", "stdout detached"])
 def test_a_program_needs_no_module_for_a_short_end(ways, ended, name):
-    """None but those that every Python has loaded: `warnings` is not one of them."""
     (ways.cwd / "train.py").write_text(SHORT[name])
     assert not ended("train.py", modules=("json", "witness"))
 
@@ -207,7 +206,6 @@ __attribute__((destructor)) static void end(void) { FILE *file = fopen("by-the-l
 
 
 def build(library, source):
-    """Build a library that is called by no program."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")
@@ -226,7 +224,6 @@ def test_a_library_is_ended_in_any_directory(ways, ended, directory):
 
 
 def test_a_library_of_a_module_of_any_kind_is_ended(ways, ended):
-    """One that was preloaded because it was named."""
     build(ways.cwd / "libmine.so", WRITING)
     (ways.cwd / "withlib.py").write_text("import ctypes\nheld = ctypes.CDLL('./libmine.so')")
     (ways.cwd / "train.py").write_text("import withlib")
@@ -235,7 +232,6 @@ def test_a_library_of_a_module_of_any_kind_is_ended(ways, ended):
 
 @pytest.mark.parametrize("directory", ["numpy", "numpy.libs"])
 def test_a_library_of_a_known_package_is_left_as_it_is(ways, ended, directory):
-    """Though the package is imported by a link."""
     (ways.cwd / "site" / "numpy").mkdir(parents=True)
     (ways.cwd / "site" / "numpy" / "__init__.py").touch()
     (ways.cwd / "numpy").symlink_to("site/numpy")
@@ -249,7 +245,6 @@ HOLDING = "out = open('out.txt', 'a')\ndef write(text='by the rank'):\n    out.w
 
 @pytest.mark.parametrize("source", [HOLDING, HELD + "one = Held('one')\ndef write(): pass\n"])
 def test_what_a_module_of_any_kind_holds_is_finalised(ways, ended, source):
-    """One that was preloaded because it was named."""
     (ways.cwd / "any.py").write_text(source)
     (ways.cwd / "train.py").write_text("import any\nany.write()")
     assert ended("train.py", modules=(*PRELOADED, "any"))

@@ -23,12 +23,8 @@ def facts(ways):
 
     def compare(*arguments, env=None, python=sys.executable):
         expected, *ours = (_facts(run([python, *arguments], env)) for run in (ways.plain, ways.run, ways.preload))
-        return [
-            (name, value, found.get(name))
-            for found in ours
-            for name, value in expected.items()
-            if found.get(name) != value
-        ]
+        pairs = [(found, item) for found in ours for item in expected.items()]
+        return [(name, value, found.get(name)) for found, (name, value) in pairs if found.get(name) != value]
 
     return compare
 
@@ -47,7 +43,6 @@ def _facts(ended):
     ("", {"PYTHONPATH": "a:/b", "TZ": "Asia/Tokyo"}),
 ])  # fmt: skip
 def test_a_script_sees_what_it_would_see(ways, facts, options, variables):
-    """Arguments, path, globals, streams, signals, environment, descriptors: with every interpreter option."""
     (ways.cwd / "facts.py").write_text(FACTS)
     assert facts(*options.split(), "facts.py", "a", "-b", "", env=variables) == []
 
@@ -59,7 +54,6 @@ def test_a_script_sees_what_it_would_see(ways, facts, options, variables):
     ids=lambda arguments: " ".join(arguments)[:20],
 )  # fmt: skip
 def test_a_program_is_where_python_finds_it(ways, facts, arguments):
-    """sys.path[0] is its real directory, `__file__` what was typed; of code on the command line neither is a file."""
     for name in ("facts.py", "sub/there.py", "package/__main__.py", "package/tool.py"):
         (ways.cwd / name).parent.mkdir(exist_ok=True)
         (ways.cwd / name).write_text(FACTS)
@@ -71,7 +65,6 @@ def test_a_program_is_where_python_finds_it(ways, facts, arguments):
 
 
 def test_relative_imports_of_a_module(ways, same):
-    """`python -m package.run` may say `from . import helper`."""
     (ways.cwd / "package").mkdir()
     (ways.cwd / "package" / "__init__.py").write_text("print('package', __name__)")
     (ways.cwd / "package" / "helper.py").write_text("import sys; print(sys.argv); value = 3")
@@ -124,7 +117,6 @@ ENDS = {
 
 @pytest.mark.parametrize("source", ENDS.values(), ids=ENDS)
 def test_a_program_ends_as_it_would(ways, same, source):
-    """The status, and every byte of what is printed: tracebacks without a frame of ours."""
     (ways.cwd / "train.py").write_text(source, encoding="latin-1" if "latin" in source else "utf-8")
     assert "launcher/preload" not in same("train.py").log
 
@@ -151,7 +143,6 @@ def test_compiled_files(ways, same):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(same, method):
-    """Children find the program's functions, whatever way they start."""
     source = (PROGRAMS / "preload_multiprocessing.py").read_text()
     assert same("train.py", method, train=source).log.endswith("sum 285\n")
 
@@ -163,7 +154,6 @@ def test_coverage(same):
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13", "3.14"])
 def test_other_versions_of_python(ways, facts, same, version):
-    """A rank's Python need not be the launcher's, nor as new."""
     python = f"python{version}"
     if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip(f"{python} is not installed")
@@ -176,7 +166,6 @@ def test_other_versions_of_python(ways, facts, same, version):
 
 @pytest.mark.slow
 def test_a_torch_program(ways):
-    """A DataLoader with workers, torch.compile and threads give the same, right numbers in both of our ways."""
     pytest.importorskip("torch")
     argv = [sys.executable, str(PROGRAMS / "preload_torch.py")]
     bootstrapped, forked = ways.run(argv), ways.preload(argv, modules=["torch", "torch._dynamo"])

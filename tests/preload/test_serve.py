@@ -27,7 +27,6 @@ CLOCK_S = 0.001  # what is lost in sums of floating-point times
 
 @pytest.fixture
 def fork_server(ways):
-    """Start a fork server; whatever happens it is ended and reaped."""
     made = []
 
     def start(source, *modules, env=None):
@@ -44,8 +43,6 @@ def fork_server(ways):
 
 @pytest.fixture
 def printed(ways, fork_server):
-    """Give what each of some forked ranks of a source prints; all end well."""
-
     def run(source, *modules, ranks):
         started = fork_server(source, *modules)
         [ready] = listen(started)
@@ -58,10 +55,7 @@ def printed(ways, fork_server):
 
 
 def test_modules_are_imported_once_for_all_ranks(ways, printed):
-    """Every rank finds them loaded; what they print goes to the fork server's own log.
-
-    A part of a package that cannot be imported is left out: the program may handle that, or never come to it.
-    """
+    """A part of a package that cannot be imported is left out: the program may handle that, or never come to it."""
     (ways.cwd / "heavy").mkdir()
     (ways.cwd / "heavy" / "__init__.py").write_text("import os; print('imported', flush=True); who = os.getpid()")
     (ways.cwd / "heavy" / "bad.py").write_text("1 / 0")
@@ -75,10 +69,8 @@ def test_modules_are_imported_once_for_all_ranks(ways, printed):
 
 
 def test_it_forks_again(ways, fork_server):
-    """For another attempt, with another environment; the log goes on."""
-    started = fork_server(
-        "import os, time; print(os.environ['TRY'], 'GONE' in os.environ, time.tzname[0])", env={"GONE": "1"}
-    )
+    source = "import os, time; print(os.environ['TRY'], 'GONE' in os.environ, time.tzname[0])"
+    started = fork_server(source, env={"GONE": "1"})
     listen(started)
     for number, zone in (("0", "AAA"), ("1", "BBB")):
         [ended] = ways.fork(started, [ways.request(env={"TRY": number, "TZ": f"{zone}0"})])
@@ -100,7 +92,6 @@ def test_what_cannot_be_forked_is_refused(ways, fork_server, source, reason):
 
 
 def test_a_rank_is_a_process_as_if_it_had_been_started_alone(ways, fork_server):
-    """A child of the agent, in a session of its own, on its cores; what modules noted at import is its own."""
     source = (
         "import logging, os, threading, time\n"
         "record = logging.LogRecord('', 0, '', 0, '', (), None)\n"
@@ -122,7 +113,6 @@ def test_a_rank_is_a_process_as_if_it_had_been_started_alone(ways, fork_server):
     "options", ["", "-W error", "-X dev -W error -I", "-P -bb -OO -E -s", "-S"], ids=lambda options: options or "none"
 )
 def test_the_library_can_be_preloaded(ways, options):
-    """All that is ever imported ahead of it, with every option; the program notices nothing."""
     (ways.cwd / "train.py").write_text(
         f"import {', '.join(sorted(LIBRARY))}\n"
         "import gc, sys, warnings\n"
@@ -141,7 +131,6 @@ def test_the_library_can_be_preloaded(ways, options):
     ("TMPDIR", False), ("RANK", True), ("TORCHELASTIC_ERROR_FILE", True), ("CUDA_VISIBLE_DEVICES", True),
 ])  # fmt: skip
 def test_a_variable_that_imports_read_must_be_the_same_for_all_ranks(tmp_path, name, preloads):
-    """Else they would read no value of it at all; one line says which it is."""
     argv, events = (sys.executable, "-c", ""), tmp_path / "events.jsonl"
     ranks = tuple(RankSpec(rank, rank, "here", 0, rank, argv, {name: str(rank)}) for rank in range(2))
     preload = Supervision(preload=("json",))
@@ -185,26 +174,21 @@ def test_threads_that_sleep_stay(wait_until):
 
 
 def test_an_open_device_is_refused(monkeypatch):
-    """By the path of its file; a link's name would not do, so this looks at the table of names."""
     monkeypatch.setattr(fork_safety, "_DEVICES", ("/dev/null",))
     with Path(os.devnull).open():
         assert fork_safety._open_device() == "/dev/null"
 
 
 def test_random_numbers_differ_between_ranks(printed):
-    """As they do between programs that are started one by one; keys of multiprocessing too."""
     pytest.importorskip("numpy")
-    source = (
-        "import random, multiprocessing, numpy.random\n"
-        "print(random.random(), numpy.random.random(), bytes(multiprocessing.current_process().authkey))"
-    )
+    source = "import random, multiprocessing as m, numpy.random\n"
+    source += "print(random.random(), numpy.random.random(), bytes(m.current_process().authkey))"
     logs = printed(source, "random", "multiprocessing", "numpy", "numpy.random", ranks=3)
     columns = zip(*(log.split(maxsplit=2) for log in logs), strict=True)
     assert [len(set(column)) for column in columns] == [3, 3, 3]
 
 
 def test_a_log_that_cannot_be_written_is_reported(ways, fork_server, tmp_path, reap):
-    """The rank ends with 126 before its program begins."""
     started = fork_server("print()")
     listen(started)
     started.fork([ways.request(log=tmp_path / "gone" / "train.log")])
@@ -230,7 +214,6 @@ def test_ranks_live_on_when_the_preload_process_ends(ways, fork_server, tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_signals_of_a_terminal_do_not_end_it(ways, fork_server, number):
-    """And leave nothing behind in ranks, where they do what they always do."""
     started = fork_server(f"import os, time; os.kill(os.getpid(), {int(number)}); time.sleep(60)")
     listen(started)
     os.kill(started.pid, number)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,5 @@ class Ranks:
 
 @pytest.fixture
 def ranks(tmp_path):
-    made = Ranks(RunDir(tmp_path))
-    yield made
-    made.close()
+    with closing(Ranks(RunDir(tmp_path))) as made:
+        yield made

@@ -4,7 +4,7 @@ import select
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -15,10 +15,8 @@ from tests.conftest import PATIENCE_S
 
 @pytest.fixture(name="pair")
 def _pair(connected):
-    """A channel, and the naked socket at its other end."""
-    channel = Channel(connected[0])
-    yield channel, connected[1]
-    channel.close()
+    with closing(Channel(connected[0])) as channel:
+        yield channel, connected[1]
 
 
 def soon():
@@ -44,22 +42,18 @@ def tear_down(connection):
 
 
 def test_a_message_in_pieces_is_one_message(pair):
-    """However small they are; nothing is told before its last byte. Any byte is a sign of life."""
     channel, other = pair
     *first, last = to_line(Ping(7))
     for byte in first:
         before = channel.heard_at
         other.sendall(bytes([byte]))
         wait_readable(channel)
-        assert list(channel.receive()) == []
-        assert not channel.has_message
-        assert channel.heard_at > before
+        assert (list(channel.receive()), channel.has_message, channel.heard_at > before) == ([], False, True)
     other.sendall(bytes([last]))
     assert hear(channel, 1) == [Ping(7)]
 
 
 def test_messages_in_one_heap_are_told_one_by_one(pair):
-    """What a reader leaves is there the next time, though no selector would tell of it."""
     channel, other = pair
     other.sendall(to_line(BeginAttempt(0, 1)) + to_line(BeginAttempt(1, 2)) + to_line(BeginAttempt(2, 3))[:5])
     assert hear(channel, 1) == [BeginAttempt(0, 1)]
@@ -68,12 +62,10 @@ def test_messages_in_one_heap_are_told_one_by_one(pair):
     assert not channel.has_message
 
 
-@pytest.mark.parametrize(
-    ("end", "reason"),
-    [(to_line(Ping(1))[:-3], "the connection was closed"), (b"GET / HTTP/1.1\r\n", "not a valid message: b'GET")],
-)
+@pytest.mark.parametrize(("end", "reason"), [
+    (to_line(Ping(1))[:-3], "the connection was closed"), (b"GET / HTTP/1.1\r\n", "not a valid message: b'GET"),
+])  # fmt: skip
 def test_a_message_before_the_end_is_told_before_it(pair, end, reason):
-    """A last word counts; half a message does not, and what is no message closes the channel."""
     channel, other = pair
     other.sendall(to_line(Done()) + end)
     if end.startswith(b"["):
@@ -85,7 +77,6 @@ def test_a_message_before_the_end_is_told_before_it(pair, end, reason):
 
 
 def test_a_connection_that_is_torn_down_is_closed(pair):
-    """To who receives, and to who sends; the other side has no address any more."""
     channel, other = pair
     assert channel.peer == "127.0.0.1"
     tear_down(other)
@@ -97,7 +88,6 @@ def test_a_connection_that_is_torn_down_is_closed(pair):
 
 
 def test_a_line_without_an_end_costs_little(pair):
-    """Whoever sends more than may be sent is cut off, although the rest never stops coming."""
     channel, other = pair
 
     def pour():

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -14,9 +15,8 @@ from launcher.supervise.event_log import EventLog, RunRecorder
 
 @pytest.fixture(name="disk")
 def _disk(tmp_path):
-    disk = Disk(tmp_path / "events.jsonl")
-    yield disk
-    disk.close()
+    with closing(Disk(tmp_path / "events.jsonl")) as disk:
+        yield disk
 
 
 @pytest.fixture(name="stall")
@@ -52,8 +52,7 @@ def test_silence_is_counted_while_the_disk_does_not_answer(disk, stall, wait_unt
     stall.set()
     disk.wait()
     assert disk.recent_silence_s() >= 0.2  # it was over before the caller looked
-    assert disk.silent_s < 0.2
-    assert disk.recent_silence_s() < 0.2
+    assert max(disk.silent_s, disk.recent_silence_s()) < 0.2
 
 
 def test_the_launcher_hears_events_while_the_disk_does_not_answer(disk, stall, tmp_path):

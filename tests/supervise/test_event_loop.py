@@ -17,7 +17,6 @@ def selector():
 
 @pytest.fixture
 def make():
-    """Gives a function: what can be read, and what writes to it. All are closed at the end."""
     with ExitStack() as stack:
         yield lambda: tuple(map(stack.enter_context, socket.socketpair()))
 
@@ -41,7 +40,6 @@ def test_what_is_opened_in_the_place_of_what_was_closed_is_heard(selector, make)
 
 
 def test_what_is_not_wanted_any_more_is_not_heard(selector, make):
-    """Also where only the event is another one; and forgetting twice is no error."""
     listening = Listening(selector)
     end, _ = make()
     for event, expected in ((selectors.EVENT_WRITE, [end]), (selectors.EVENT_WRITE, [end]), (selectors.EVENT_READ, [])):

@@ -1,7 +1,6 @@
 """The agent's side of preloading: it must live through whatever the fork server does."""
 
 import os
-import select
 import signal
 import sys
 
@@ -10,24 +9,23 @@ import pytest
 from launcher.program.program_command import PythonCommand, parse_python
 from launcher.supervise.fork_server import (
     ForkFailed,
-    ForkRequest,
     ForkResult,
     ForkServer,
     Ready,
+    StartRequest,
     Unusable,
-    bootstrap_argv,
 )
-from tests.conftest import wait_until
+from launcher.supervise.spawn import Program
+from tests.preload.conftest import listen
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a fork server for a command; its process is ended and reaped whatever happens."""
     made = []
 
     def started(command, argv_shown=("python", "train.py")):
-        shared = {"common_environment": dict(os.environ), "cwd": tmp_path, "log": tmp_path / "preload.log"}
-        made.append(ForkServer(command, (), argv_shown=argv_shown, **shared))
+        shown = Program(tuple(argv_shown), dict(os.environ), tmp_path, tmp_path / "preload.log")
+        made.append(ForkServer(command, (), shown))
         return made[-1]
 
     yield started
@@ -57,25 +55,12 @@ def impostor(tmp_path):
     return make
 
 
-def listen(fork_server, count=1):
-    told = []
-
-    def heard():
-        select.select([fork_server], [fork_server] if fork_server.wants_write else [], [], 1)
-        fork_server.send()
-        told.extend(fork_server.take())
-        return len(told) >= count
-
-    wait_until(heard, "all that comes of the fork server")
-    return told
-
-
 def requests(tmp_path, count, **more):
     made = []
     for rank in range(count):
         device = tmp_path / f"device{rank}"
         device.mkdir(exist_ok=True)
-        made.append(ForkRequest(rank, {**os.environ, **more}, device / "train.log", device))
+        made.append(StartRequest(rank, (), {**os.environ, **more}, device / "train.log", device))
     return made
 
 
@@ -100,15 +85,13 @@ def test_a_killed_process_is_told_with_what_it_owes(start, python, suspend, tmp_
     listen(fork_server)
     suspend(fork_server.pid)
     fork_server.fork(requests(tmp_path, 2))
-    assert fork_server.take() == []
-    assert fork_server.waiting_for_s > 0
+    assert (fork_server.take(), fork_server.waiting_for_s > 0) == ([], True)
     os.kill(fork_server.pid, signal.SIGKILL)
     reason = "the fork server ended"
     assert listen(fork_server, 3) == [Unusable(reason, died=True), ForkFailed(0, reason), ForkFailed(1, reason)]
     assert fork_server.fileno() == -1
     fork_server.fork(requests(tmp_path, 1))
-    assert [type(each) for each in fork_server.take()] == [ForkFailed]
-    assert fork_server.take() == []
+    assert [type(each) for each in (*fork_server.take(), *fork_server.take())] == [ForkFailed]
 
 
 def test_a_stopped_process_can_be_given_up(start, python, suspend, tmp_path):
@@ -129,14 +112,12 @@ def test_a_stopped_process_can_be_given_up(start, python, suspend, tmp_path):
     (b'{"key": 3, "pid": 12}\n!\n', "cannot be read"), (b'{"unsafe": "it has threads"}\n', "it has threads"),
 ])  # fmt: skip
 def test_nonsense_from_the_process_is_lived_through(start, impostor, tmp_path, words, reason):
-    """It may be no Python at all, or write on our descriptor. What was understood counts; a refusal is no death."""
     fork_server = start(impostor(words))
     fork_server.fork(requests(tmp_path, 1))
     understood = [ForkResult(3, 12)] if b"12" in words else []
     *before, unusable, failed = listen(fork_server, 2 + len(understood))
-    assert before == understood
     assert reason in unusable.reason
-    assert unusable.died == (b"unsafe" not in words)
+    assert (before, unusable.died) == (understood, b"unsafe" not in words)
     assert failed == ForkFailed(0, unusable.reason)
 
 
@@ -145,15 +126,7 @@ def test_an_interpreter_that_cannot_be_started_is_told(start, tmp_path):
     assert listen(fork_server) == [Unusable(f"cannot start {tmp_path}/gone: No such file or directory", died=True)]
 
 
-def test_the_command_through_the_bootstrap_keeps_every_word(tmp_path):
-    command = PythonCommand("/usr/bin/python3", ("-u", "-W", "error"), "module", "pkg", ("-x", ""), "python3")
-    argv = bootstrap_argv(command, tmp_path)
-    assert argv[:4] == ("python3", "-u", "-W", "error")
-    assert argv[5:] == ("run", str(tmp_path), "module", "pkg", "-x", "")
-
-
 def test_requests_may_come_before_it_is_ready(start, tmp_path, reap):
-    """They wait in the socket. A rank's command line is the one that was typed, however long it is."""
     words = [sys.executable, "train.py", *("word" * 20 for _ in range(50))]
     (tmp_path / "train.py").write_text("from pathlib import Path\nprint(Path('/proc/self/cmdline').read_bytes())")
     fork_server = start(parse_python(words, os.environ["PATH"], tmp_path), argv_shown=words)

@@ -15,13 +15,12 @@ from launcher.supervise.channel import Channel, ChannelClosedError
 from launcher.supervise.disk import Disk
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link
-from launcher.supervise.link_services import LinkServices
+from launcher.supervise.remote_control import LinkServices
 from tests.conftest import PATIENCE_S, wait_until
 
 
 @pytest.fixture(name="pair")
 def _pair(connected):
-    """Gives a function: a link that receives, and the coordinator's channel."""
     links = []
 
     def make(silence_s=60.0, disk=None):
@@ -64,14 +63,12 @@ def test_a_coordinator_that_leaves_is_lost_after_its_last_message(pair):
     other.close()
     assert take(link) == [Finish(Cause.FAILED, 1)] or link.take() == [Finish(Cause.FAILED, 1)]
     take(link)
-    assert link.lost == "the connection was closed"
-    assert (link.timeout_s, link.take()) == (0.0, [])
+    assert (link.lost, link.timeout_s, link.take()) == ("the connection was closed", 0.0, [])
     link.report("line")
     link.say_farewell((), 0)
 
 
 def test_a_silent_coordinator_is_lost(pair):
-    """Once the time that was agreed has passed; until then that is what is waited for."""
     began = time.monotonic()
     link, _ = pair(0.2)
     assert take(link) == []
@@ -91,8 +88,7 @@ def test_last_messages_arrive_though_nothing_can_be_sent_any_more(pair):
     while link.lost is None:
         link.report("more\n")
         taken += link.take()
-    assert taken == [Finish(Cause.STOPPED, 143)]
-    assert link.lost == "the connection was closed"
+    assert (taken, link.lost) == ([Finish(Cause.STOPPED, 143)], "the connection was closed")
 
 
 def test_a_message_that_has_come_is_due_at_once(pair):
@@ -100,13 +96,10 @@ def test_a_message_that_has_come_is_due_at_once(pair):
     assert link.timeout_s is None
     other.send(BeginAttempt(0, 1))
     assert select.select([link], [], [], PATIENCE_S)[0]
-    assert link.timeout_s == 0.0
-    assert link.take() == [BeginAttempt(0, 1)]
-    assert link.timeout_s is None
+    assert (link.timeout_s, link.take(), link.timeout_s) == (0.0, [BeginAttempt(0, 1)], None)
 
 
 def test_pings_are_answered_while_the_loop_waits_and_say_how_long_the_disk_has_not_answered(pair, tmp_path):
-    """The loop of this test takes nothing from the link, as one that waits in the kernel."""
     answers, disk = threading.Event(), Disk(tmp_path / "events.jsonl")
     disk.do(answers.wait)
     link, other = pair(PATIENCE_S, disk)
@@ -126,7 +119,7 @@ def test_the_connection_to_a_lost_coordinator_is_closed(pair, tmp_path):
     """A coordinator that was only suspended learns at once that it was given up, whoever else keeps the link."""
     link, other = pair(silence_s=0.2)
     event_log = EventLog(tmp_path / "events.jsonl", 0)
-    services = LinkServices(link, RunDir(tmp_path), event_log)
+    services = LinkServices(link, RunDir(tmp_path), event_log, (), follows_another=False)
     wait_until(lambda: list(services.hear({})) or services.lose(), "the loss")
     with pytest.raises(ChannelClosedError):
         next(other.wait_for(time.monotonic() + PATIENCE_S))

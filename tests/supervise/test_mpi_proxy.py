@@ -71,15 +71,10 @@ def said(process):
 
 
 def test_a_member_waits_for_the_end_of_its_rank(members, start):
-    """It hands its whole environment over, odd bytes and long values too, and ends with its rank's status.
-
-    A descriptor that was closed on the way is missing: the rank will say what it misses. Signals of the engine end no
-    member: the agent answers them, and its ranks have their grace.
-    """
+    """Signals of the engine end no member: the agent answers them, and its ranks have their grace."""
     odd = {"ODD": "line\nline \udcff =é", "LONG": "x" * 100_000, "PMI_FD": "987"}
     process = start(1, **odd)
-    assert hear(members, 1) == [MemberJoined(1)]
-    assert members.missing == {0}
+    assert (hear(members, 1), members.missing) == ([MemberJoined(1)], {0})
     environment = members.environment_of(1)
     assert {name: environment[name] for name in odd} == odd
     assert members.descriptors_of(1) == ()
@@ -93,7 +88,6 @@ def test_a_member_waits_for_the_end_of_its_rank(members, start):
 
 
 def test_the_engine_is_reached_by_the_descriptor_that_was_handed_over(members, start):
-    """Under its number here, which the environment names; a rank's end shows to the engine only with the agent's."""
     engine, of_member = socket.socketpair()
     with engine, of_member:
         process = start(0, descriptors=[of_member.fileno()], PMI_FD=str(of_member.fileno()))
@@ -101,8 +95,7 @@ def test_the_engine_is_reached_by_the_descriptor_that_was_handed_over(members, s
         hear(members, 1)
         (descriptor,) = members.descriptors_of(0)
         environment = members.environment_of(0)
-        assert environment["PMI_FD"] == str(descriptor)
-        assert not os.get_inheritable(descriptor)
+        assert (environment["PMI_FD"], os.get_inheritable(descriptor)) == (str(descriptor), False)
         rank = 'import os; os.write(int(os.environ["PMI_FD"]), b"cmd=init")'
         subprocess.run([sys.executable, "-c", rank], env=environment, pass_fds=[descriptor], check=True, timeout=60)
         assert engine.recv(100) == b"cmd=init"
@@ -116,7 +109,6 @@ def test_the_engine_is_reached_by_the_descriptor_that_was_handed_over(members, s
 
 
 def test_a_killed_member_and_a_lost_agent_are_noticed(members, start):
-    """So that the agent ends its rank; what it handed over stays known. Members of a lost agent end."""
     killed, alone = start(0), start(1)
     hear(members, 2)
     killed.kill()

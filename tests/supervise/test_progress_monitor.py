@@ -33,9 +33,8 @@ class Ranks:
     def __init__(self, root, *deeds, hang_timeout_s=TIMEOUT_S):
         self.run_dir = RunDir(root)
         self.disk_stalls = False
-        self.monitor = ProgressMonitor(
-            self.run_dir, range(len(deeds)), hang_timeout_s, Layout(dp=len(deeds)), lambda: self.disk_stalls
-        )
+        layout, ranks = Layout(dp=len(deeds)), range(len(deeds))
+        self.monitor = ProgressMonitor(self.run_dir, ranks, hang_timeout_s, layout, lambda: self.disk_stalls)
         self.processes = []
         for global_rank, each in enumerate(deeds):
             self.run_dir.device(global_rank).mkdir(exist_ok=True)
@@ -45,9 +44,8 @@ class Ranks:
     def _start(self, global_rank, deeds):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **self._heartbeat_file(global_rank)}
         with self.run_dir.train_log(global_rank).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, PROGRAM, *deeds], stdout=log, env=environment, start_new_session=True
-            )
+            argv = [sys.executable, PROGRAM, *deeds]
+            process = subprocess.Popen(argv, stdout=log, env=environment, start_new_session=True)
         self.processes.append(process)
         self.monitor.started(global_rank, process.pid)
 
@@ -97,7 +95,6 @@ IDLE = ("", "print", "beat:3", "touch", "beat:1 beat:2", "beat:1 spin", "beat:1 
 
 
 def test_ranks_that_make_no_progress_hang(ranks, wait_until):
-    """Whatever they did before: after the timeout that is reported, and not earlier."""
     before, hangs = time.monotonic(), []
     watched = ranks(*IDLE)
 
@@ -111,10 +108,7 @@ def test_ranks_that_make_no_progress_hang(ranks, wait_until):
 
 
 def test_ranks_that_make_progress_do_not_hang(ranks, wait_until):
-    """They compute, print, beat, or processes that they have started do: only the last one, which sleeps, hangs.
-
-    The next look waits until each of the five has done something: on a busy machine that may take long.
-    """
+    """The next look waits until each of the five has done something: on a busy machine that may take long."""
     watched = ranks("spin", "talk", "keep-beating", "tree", "strays", "")
     beat_file, log = watched.run_dir.heartbeat(2), watched.run_dir.train_log(1)
 
@@ -156,22 +150,18 @@ def test_a_hang_is_reported_once_until_the_rank_makes_progress(ranks, wait_until
 
 
 def test_a_rank_that_has_ended_cannot_hang(ranks):
-    """Nor can one that has not started; then there is nothing to look at."""
     watched = ranks("", None)
     assert watched.looks(5) == []
     watched.monitor.ended(0)
     watched.monitor.ended(1)
-    assert watched.monitor.timeout_s is None
-    assert watched.monitor.look(time.monotonic() + 100 * TIMEOUT_S) == []
+    assert (watched.monitor.timeout_s, watched.monitor.look(time.monotonic() + 100 * TIMEOUT_S)) == (None, [])
 
 
 def test_time_in_which_ranks_make_no_progress_for_our_sake_does_not_count(ranks):
-    """A late look makes no rank hang: the ranks had no time either. Nor does a pause, however often the agent looks."""
     watched = ranks("")
     assert watched.looks(1, every_s=100 * TIMEOUT_S) == []
     watched.monitor.pause()
-    assert watched.monitor.timeout_s is None
-    assert watched.looks(50) == []
+    assert (watched.monitor.timeout_s, watched.looks(50)) == (None, [])
     time.sleep(TIMEOUT_S / 2)
     before = time.monotonic()
     watched.monitor.resume()
@@ -180,7 +170,6 @@ def test_time_in_which_ranks_make_no_progress_for_our_sake_does_not_count(ranks)
 
 
 def test_time_in_which_a_disk_does_not_answer_does_not_count(ranks):
-    """Heartbeats cannot be written then, here or by the ranks that others wait for."""
     watched = ranks("beat:1", "")
 
     def stall(look):
@@ -188,31 +177,23 @@ def test_time_in_which_a_disk_does_not_answer_does_not_count(ranks):
 
     assert watched.looks(10 * LOOKS_PER_HANG_TIMEOUT, stall) == []
     watched.disk_stalls = False
-    later = time.monotonic() + 1000
-    every_s = TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT
-    (hung,) = (
-        news for look in range(2 * LOOKS_PER_HANG_TIMEOUT) for news in watched.monitor.look(later + look * every_s)
-    )
-    assert hung.global_ranks == (0, 1)
+    later, every_s = time.monotonic() + 1000, TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT
+    looks = [watched.monitor.look(later + look * every_s) for look in range(2 * LOOKS_PER_HANG_TIMEOUT)]
+    assert [hung.global_ranks for told in looks for hung in told] == [(0, 1)]
 
 
 def test_what_an_earlier_attempt_left_is_no_sign_of_life(ranks):
-    """Nor is taking it away, and its step is none of this attempt."""
     ranks(None).beat(0, step=41)
     watched = ranks("")
     time.sleep(watched.monitor.timeout_s)
-    assert watched.monitor.look(time.monotonic()) == []
-    assert watched.monitor.steps() == {0: None}
+    assert (watched.monitor.look(time.monotonic()), watched.monitor.steps()) == ([], {0: None})
     watched.run_dir.heartbeat(0).unlink()
     assert watched.first_hang().seconds < 2 * TIMEOUT_S
     assert watched.monitor.steps() == {0: None}
 
 
 def test_steps_are_known_without_a_look_and_after_the_end(ranks):
-    """When a rank has failed, the next look is not waited for. The highest may be of any rank, and not its last.
-
-    A pipe in the place of a heartbeat does not keep the agent, and with it every rank, from ending.
-    """
+    """A pipe in the place of a heartbeat does not keep the agent, and with it every rank, from ending."""
     watched = ranks("", None, None)
     os.mkfifo(watched.run_dir.heartbeat(2))
     for global_rank, values, steps, highest in (
@@ -228,7 +209,6 @@ def test_steps_are_known_without_a_look_and_after_the_end(ranks):
 
 
 def test_a_slow_rank_is_named(ranks):
-    """Also without a hang timeout; and reading steps hides no sign of life from the next look."""
     for hang_timeout_s in (None, TIMEOUT_S):
         watched = ranks("", "", "", "", hang_timeout_s=hang_timeout_s)
 
@@ -241,12 +221,8 @@ def test_a_slow_rank_is_named(ranks):
 
 
 def worker_of(leader, wait_until):
-    """Return the process that computes in the session of a rank: the rank itself, or an orphan."""
-
     def busy():
-        return [
-            process.pid for process in every_process() if process.session == leader and stat(process.pid).ticks > 20
-        ]
+        return [one.pid for one in every_process() if one.session == leader and stat(one.pid).ticks > 20]
 
     wait_until(lambda: set(busy()) - {leader} or stat(leader).ticks > 60, "a process that computes")
     return max(busy())
@@ -282,16 +258,11 @@ def _slow_ranks(ranks, wait_until):
         hog.wait()
 
 
-@pytest.mark.parametrize(
-    ("deed", "pid"),
-    [("spin", None), ("tree", None), ("spin", "none"), ("spin", os.getpid()), ("spin", 2**31)],
-    ids=["named", "in a shell", "not named", "of another session", "of a container"],
-)
+@pytest.mark.parametrize(("deed", "pid"), [
+    ("spin", None), ("tree", None), ("spin", "none"), ("spin", os.getpid()), ("spin", 2**31),
+], ids=["named", "in a shell", "not named", "of another session", "of a container"])  # fmt: skip
 def test_a_rank_that_waits_for_a_core_is_not_slow(slow_ranks, deed, pid):
-    """It shares one with other processes, and reports as work what it waited for them. Its program may run in a shell.
-
-    The rank's own process counts where no other of its session is named: a container has other numbers.
-    """
+    """The rank's own process counts where no other of its session is named: a container has other numbers."""
     assert slow_ranks(deed, pid=pid) == []
 
 
@@ -314,5 +285,4 @@ def test_without_a_hang_timeout_looks_become_rare_until_someone_beats(ranks, mon
     rarely = watched.monitor.timeout_s
     watched.beat(0, step=1)
     watched.monitor.look(now)
-    assert rarely > 4 * often > 0
-    assert watched.monitor.timeout_s == often
+    assert (rarely > 4 * often > 0, watched.monitor.timeout_s) == (True, often)

@@ -14,14 +14,12 @@ from launcher.supervise.rank_ends import ExitOrder, OomWatch
 
 @pytest.fixture
 def order():
-    made = ExitOrder()
-    yield made
-    made.close()
+    with closing(ExitOrder()) as made:
+        yield made
 
 
 @pytest.fixture
 def pids():
-    """Those of five children that wait to be killed, in fork order."""
     made = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(5)]
     yield made
     for pid in made:
@@ -52,14 +50,12 @@ def test_children_come_in_the_order_in_which_they_ended(order, pids, happens, as
 
 
 def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, pids):
-    """And it is told of once, before it is asked for too."""
     late, other, *_ = pids
     order.watch(other)
     end(late)
     order.watch(late)
     end(other)
-    assert order.collect() == [late, other]
-    assert order.sort([other, late]) == ([late, other], True)
+    assert (order.collect(), order.sort([other, late])) == ([late, other], ([late, other], True))
     assert order.collect() == []
 
 
@@ -71,7 +67,6 @@ NOWHERE = Path("/nonexistent/kmsg")
 
 
 def kernel_log_readable():
-    """By this process, outside of containers."""
     try:
         os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
         return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC
@@ -110,10 +105,7 @@ limited_to_48_mib = pytest.mark.parametrize("memory_group", [48 << 20], indirect
 @limited_to_48_mib
 @pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
 def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, kernel_log):
-    """It is told before the rank is reaped and after it, even once its group is removed.
-
-    By the kernel's log although the rank moved into the group after its start, else by the counter of its group.
-    """
+    """By the kernel's log although the rank moved into the group after its start, else by the counter of its group."""
     with closing(OomWatch(kernel_log=kernel_log)) as watch, started() as rank:
         if kernel_log != NOWHERE:
             watch.note(rank.pid)
@@ -131,10 +123,7 @@ def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, kernel
 @limited_to_48_mib
 @pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
 def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, kernel_log):
-    """Another rank of the same group that somebody else killed is not taken for a victim, nor one that exited.
-
-    By the kernel's log not even if it is asked for first: the group's counter alone would have it both ways.
-    """
+    """By the kernel's log not even if it is asked for first: the group's counter alone would have it both ways."""
     with ExitStack() as stack:
         watch = stack.enter_context(closing(OomWatch(kernel_log=kernel_log)))
         greedy, modest, content = (stack.enter_context(started()) for _ in range(3))
@@ -148,8 +137,7 @@ def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, ker
             wait_for_end(rank)
         if kernel_log != NOWHERE:
             assert watch.killed(modest.pid) is False
-        assert watch.killed(content.pid) is False
-        assert watch.killed(greedy.pid) is True
+        assert (watch.killed(content.pid), watch.killed(greedy.pid)) == (False, True)
         assert not watch.killed(modest.pid)
 
 
@@ -171,7 +159,6 @@ class System:
         (self.proc / "vmstat").write_text(f"nr_free_pages 12\noom_kill {kills}\n")
 
     def group(self, path, kills):
-        """Set the counter of a group, made where it is missing."""
         (self.groups / path).mkdir(parents=True, exist_ok=True)
         (self.groups / path / "memory.events").write_text(f"low 0\nhigh 0\noom 9\noom_kill {kills}\n")
 
@@ -183,11 +170,9 @@ class System:
 UNUSED = range(4_200_000, 4_200_010)  # beyond the highest pid that Linux gives
 
 
-@pytest.mark.parametrize(
-    ("noted_in", "later_in", "counts"),
-    [("job", "step", ("step", 1)), ("job/rank0", "job/rank0 (deleted)", ("job", 3))],
-    ids=["moved into another group", "its group is gone: the one above counts"],
-)
+@pytest.mark.parametrize(("noted_in", "later_in", "counts"), [
+    ("job", "step", ("step", 1)), ("job/rank0", "job/rank0 (deleted)", ("job", 3)),
+], ids=["moved into another group", "its group is gone: the one above counts"])  # fmt: skip
 def test_version_2_tells_by_the_group_that_a_dead_process_still_names(tmp_path, noted_in, later_in, counts):
     system = System(tmp_path)
     system.process(UNUSED[0], noted_in)
@@ -200,7 +185,6 @@ def test_version_2_tells_by_the_group_that_a_dead_process_still_names(tmp_path, 
 
 
 def test_each_kill_is_told_once(tmp_path):
-    """Not kills before a rank started, nor those elsewhere; of three deaths and two kills the third was none."""
     system = System(tmp_path)
     watch = OomWatch(system.proc, NOWHERE)
     for pid in UNUSED[:3]:

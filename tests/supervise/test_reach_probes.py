@@ -31,7 +31,6 @@ def answer_of(reach_probes, *others):
 
 
 def test_servers_are_reached_by_any_address_and_port(two):
-    """The other server lets the connection go; one that refuses is not reached, nor one without an address."""
     asking, asked = two
     here = ("127.0.0.1",)
     with refusing_port() as refusing:
@@ -49,7 +48,6 @@ def test_servers_are_reached_by_any_address_and_port(two):
 
 
 def test_without_a_descriptor_nothing_is_known(two):
-    """Least of all that a server is not reached."""
     asking, asked = two
     free = os.dup(asked.fileno())
     os.close(free)
@@ -106,14 +104,12 @@ def test_large_packets_that_are_lost_on_a_connection_that_stands_are_noticed(pee
 
 
 def test_of_a_server_that_is_too_busy_to_answer_nothing_is_known(peer, monkeypatch):
-    """Nor if large packets were sent a moment ago, or the other end has gone."""
     assert peer(timeout_s=0.3).lossy == ()
     monkeypatch.setattr(reach_probes, "MIN_LARGE_S", PATIENCE_S)
     assert peer(b"+", timeout_s=0.3).lossy == ()
 
 
 def test_large_packets_arrive_here(two):
-    """By several addresses, of a server that also has a rank's port, on which nothing is sent."""
     asking, asked = two
     with socket.create_server(("127.0.0.1", 0)) as rank:
         ports = (asked.port, rank.getsockname()[1])

@@ -20,7 +20,6 @@ def run(slowness, *rounds, first_step=1):
 
 
 def usual(**others):
-    """Four ranks, some of which differ."""
     return {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.1} | {int(name[1:]): busy_s for name, busy_s in others.items()}
 
 
@@ -40,7 +39,6 @@ def test_a_rank_is_named_after_five_slow_steps_in_a_row_and_again_after_five_goo
 
 
 def test_the_medians_of_five_different_steps_are_given():
-    """A step that comes twice counts once: a touched file says the same again."""
     rounds = [usual(r2=0.14)] * (STEPS - 1) + [usual(r2=0.15)]
     assert run(Slowness(ALIKE), *rounds) == [Slow(2, busy_s=0.14, median_s=0.1, steps=STEPS)]
     slowness = Slowness(ALIKE)
@@ -86,7 +84,6 @@ def test_a_rank_that_has_ended_is_no_measure():
 
 @pytest.mark.parametrize("slow_rank", [0, 3])
 def test_ranks_that_are_looked_at_in_different_steps_are_compared(slow_rank):
-    """No rank is observed at every step, and fast ranks are ahead."""
     slowness, told = Slowness(ALIKE), []
     for look in range(10):
         for global_rank in range(4):

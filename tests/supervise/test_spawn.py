@@ -5,7 +5,7 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,8 @@ VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
 
 @pytest.fixture
 def complaints():
-    made = Complaints()
-    yield made
-    made.close()
+    with closing(Complaints()) as made:
+        yield made
 
 
 def run(argv, complaints, tmp_path, *, log=None, cwd=None, cpus=None):
@@ -34,12 +33,10 @@ def run(argv, complaints, tmp_path, *, log=None, cwd=None, cpus=None):
 
 
 def test_a_program_has_its_log_and_exactly_the_environment_that_was_given(complaints, tmp_path):
-    """Both streams are appended to what the file held before; nothing of this process's environment slips in."""
     (tmp_path / "train.log").write_text("before\n")
     assert run(["sh", "-c", "echo out; echo err >&2"], complaints, tmp_path) == (0, None, "before\nout\nerr\n")
     code, _, log = run(["env"], complaints, tmp_path, log=tmp_path / "env")
-    assert code == 0
-    assert set(log.splitlines()) == {f"PATH={os.environ['PATH']}", "X=1"}
+    assert (code, set(log.splitlines())) == (0, {f"PATH={os.environ['PATH']}", "X=1"})
 
 
 CORES = (100_000, 100_001, 100_007)
@@ -59,7 +56,6 @@ MISSING_CORES = ("true", "log", "", CORES, 126, "cannot use cores 100000-100001,
     ids=["missing program", "no program, nor run by a shell", "missing log directory", "missing cwd", "missing cores"],
 )
 def test_what_cannot_be_started_has_a_shell_s_code(complaints, tmp_path, *, program, log, cwd, cpus, code, reason):
-    """Errors of calls that take no path name what they were about, too."""
     (tmp_path / "noise").write_bytes(b"\x00\x01\x02\x03")
     (tmp_path / "noise").chmod(0o755)
     told = run([program.format(tmp_path)], complaints, tmp_path, log=tmp_path / log, cwd=tmp_path / cwd, cpus=cpus)
@@ -67,7 +63,6 @@ def test_what_cannot_be_started_has_a_shell_s_code(complaints, tmp_path, *, prog
 
 
 def test_several_complaints_find_their_own_process(complaints, tmp_path):
-    """The shared pipe keeps the reasons of failures apart. A very long one is cut, and not lost."""
     programs = [Program((f"missing-{index}",), {}, tmp_path, tmp_path / "train.log") for index in range(3)]
     pids = [spawn(program, complaints) for program in programs]
     for pid in pids:
@@ -117,7 +112,6 @@ def run_become(log, *argv, before=(), **options):
 
 
 def test_the_program_has_this_process_s_pid_and_the_log(tmp_path):
-    """Nothing stays in between; words and variables arrive as they are."""
     log = tmp_path / "train.log"
     log.write_text("earlier\n")
     shell = 'exec "$@" "$$"'  # its own pid is the last word
@@ -128,7 +122,6 @@ def test_the_program_has_this_process_s_pid_and_the_log(tmp_path):
 
 
 def test_without_a_log_all_is_as_the_engine_left_it():
-    """Output, for an engine that gathers it; descriptors, as PMI talks over one; signals, as Python's own changes are undone."""
     reader, writer = os.pipe()
     try:
         program = f"echo error >&2; echo through >/dev/fd/{writer}; grep SigIgn /proc/self/status; exit 7"

@@ -5,9 +5,10 @@ from contextlib import closing
 import pytest
 
 from launcher.control.messages import TakeStacks
+from launcher.core.codec import decode
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
-from launcher.supervise.stack_collection import StackCollection, answer_from
+from launcher.supervise.stack_collection import StackCollection, SurveyAnswer
 from tests.conftest import wait_until
 
 
@@ -24,14 +25,10 @@ def survey(tmp_path, sent):
 
 def answers(survey, sent, count):
     wait_until(lambda: (survey.step(), len(sent) >= count)[-1], "the answers")
-    return {told.number: answer_from(told.content) for told in sent}
+    return {told.number: decode(SurveyAnswer, told.content) for told in sent}
 
 
 def test_two_questions_at_once_are_both_answered(tmp_path, ranks, survey, sent):
-    """With process, step and place of every rank that each is about; then nothing is due any more.
-
-    A rank that ended meanwhile is named without a place.
-    """
     running = {global_rank: ranks.start("lock").pid for global_rank in (0, 1)}
     beat({"TLAUNCH_HEARTBEAT_FILE": str(RunDir(tmp_path).heartbeat(1))}, Beat(step=12))
     assert survey.timeout_s is None
@@ -53,8 +50,6 @@ def test_two_questions_at_once_are_both_answered(tmp_path, ranks, survey, sent):
 
 @pytest.mark.parametrize(("broken", "trouble"), [(None, None), ("Gathering", "strange"), ("Gathering.close", None)])
 def test_a_failure_is_answered_too_and_once(survey, sent, monkeypatch, broken, trouble):
-    """At once, if no rank runs. Ranks need their agent: what cannot be closed is lost, the answer is not."""
-
     def fail(*_given):
         raise RuntimeError("strange")
 
@@ -64,6 +59,6 @@ def test_a_failure_is_answered_too_and_once(survey, sent, monkeypatch, broken, t
     survey.step()
     survey.step()
     (told,) = sent
-    answer = answer_from(told.content)
+    answer = decode(SurveyAnswer, told.content)
     assert (told.number, answer.ranks) == (1, ())
     assert trouble in answer.trouble if trouble else not answer.trouble

@@ -60,7 +60,6 @@ def _parent():
 
 @pytest.fixture
 def member(parent):
-    """A process that starts another one when it reads a line."""
     process = subprocess.Popen(["sh", "-c", "read line; sleep 1000"], stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -77,7 +76,6 @@ def members(directory):
 
 
 def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
-    """But for what was let out. A group with members stays: no process is left without the group that can end it."""
     group = RunGroup(member.pid)
     directory = parent / group_name(member.pid)
     other = subprocess.Popen(["sleep", "1000"])
@@ -103,7 +101,6 @@ def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
 
 @pytest.mark.parametrize("age_s", [0, LONG_AGO_S])
 def test_a_forgotten_group_is_removed_by_a_later_run(parent, member, age_s):
-    """With those that ranks had made in it; not a young one, whose agent a container may hide."""
     with subprocess.Popen(["true"]) as ended:
         forgotten = parent / group_name(ended.pid)
     inside = forgotten / forgotten.name / "of a rank"

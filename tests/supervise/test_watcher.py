@@ -20,7 +20,6 @@ def run_dir(tmp_path):
 
 @pytest.fixture
 def process():
-    """Gives a function that starts one that sleeps, with these variables alone."""
     started = []
 
     def start(argv=SLEEPS, *, new_session=True, **variables):
@@ -38,7 +37,6 @@ def happened(run_dir, *events):
 
 
 def test_processes_of_the_run_are_killed_and_no_others(run_dir, process, tmp_path):
-    """By the variable that all of them inherit; or by the session of a rank that ran, whatever variables there are."""
     mine = process(TLAUNCH_RUN_DIR=str(tmp_path))
     rank, ended = process(), process()
     others = [process(TLAUNCH_RUN_DIR=f"{tmp_path}2"), process(NOTE=f"TLAUNCH_RUN_DIR={tmp_path}"), ended]
@@ -59,8 +57,7 @@ def test_of_several_servers_only_ranks_of_its_own_are_looked_for(tmp_path, proce
     started = [AttemptStarted(0, 1), RankStarted(1, 1 << 30), RankEnded(1, 1 << 30, 1), AttemptStarted(1, 1)]
     happened(run_dir, *started, RankStarted(2, 1 << 30))
     end_what_is_left(run_dir)
-    assert mine.wait() == -9
-    assert [one.poll() for one in (other, former)] == [None, None]
+    assert (mine.wait(), other.poll(), former.poll()) == (-9, None, None)
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"\xff\x00{}\n[]\nnull\n" * 10, b'{"schema": 2}\n' + b"[" * 100_000])
@@ -87,7 +84,6 @@ def test_what_is_dismissed_ends_nothing(run_dir, process, tmp_path):
 
 
 def test_it_acts_once_the_last_end_of_the_pipe_is_closed(run_dir, process, tmp_path):
-    """Launcher and agent hold one each; the pipes of the launcher's readers are held by neither."""
     mine = process(TLAUNCH_RUN_DIR=str(tmp_path))
     code = (
         "import os, sys, signal\nfrom pathlib import Path\nfrom launcher.core.run_dir import RunDir\n"

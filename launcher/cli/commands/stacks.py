@@ -23,7 +23,8 @@ from launcher.core.verdict import StackGroup
 from launcher.logs.terminal import printable
 from launcher.runs.owner import is_of_owner
 from launcher.runs.status import RunState, look
-from launcher.supervise.diagnosis.rank_stacks import RankStack, Target, gather, group, sentence
+from launcher.supervise.diagnosis.rank_stacks import Target, gather, group, sentence
+from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.stack_collection import SurveyAnswer
 
 EPILOG = """\b

@@ -48,7 +48,7 @@ from launcher.logs.terminal import escaped
 from launcher.preload.masking import masked_argv
 from launcher.runs.registry import register
 from launcher.runs.store import last_agent
-from launcher.supervise.port_holder import reason_of
+from launcher.supervise.port import reason_of
 
 LOOK_S = 0.2  # polling interval for a process
 

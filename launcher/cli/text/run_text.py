@@ -17,8 +17,9 @@ from launcher.runs.progress import State
 from launcher.runs.rank_figures import RankFigures
 from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
+from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import read_failure
-from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
+from launcher.supervise.diagnosis.root_cause import judge
 
 HOW_LOST = {
     Cause.HEAD_LOST: "its launcher was killed, so its agent stopped the ranks",

@@ -61,9 +61,12 @@ def child_error(
         return _of_command(message, traceback, above)
     if _QUOTED.search(message):
         return _quoted(kind, message, traceback)
-    remote = [found for text in _REMOTE.findall(traceback or "") if (found := find_traceback(text))]
-    raised = next((one for one in remote if _is_same(one, name, message)), None)
-    return None if raised is None else ChildError(_shown(raised, traceback))
+    raised = (name, message.strip().partition("\n")[0])
+    for text in _REMOTE.findall(traceback or ""):
+        found = find_traceback(text)
+        if found and (found.type.rpartition(".")[2], found.message.strip().partition("\n")[0]) == raised:
+            return ChildError(_shown(found, traceback))
+    return None
 
 
 def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None:
@@ -79,22 +82,22 @@ def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None
 
 
 def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the error of a command, from its captured output or the last traceback above in the log."""
-    captured = (traceback or "").rpartition(CAPTURED)
+    _, is_captured, captured = (traceback or "").rpartition(CAPTURED)
     status = _STATUS.search(message)
     if status is None:  # a signal ended it
         return None
-    if captured[1]:
-        found = find_traceback(captured[2])
+    if is_captured:
+        found = find_traceback(captured)
         if found is None:
-            said = next((line for line in reversed(captured[2].splitlines()) if line.strip()), "").strip()
-            found = FoundTraceback("CalledProcessError", f"{message}: {said}" if said else message, None, "")
-            return ChildError(replace(found, text=traceback or ""))
-        return ChildError(replace(found, text=traceback or ""), _ended_by(found, int(status["status"])))
-    found = above[-1] if above else None
-    if found is None or found.lines_after > LAST_WORDS_LINES:
+            said = next((line for line in reversed(captured.splitlines()) if line.strip()), "").strip()
+            words = f"{message}: {said}" if said else message
+            return ChildError(FoundTraceback("CalledProcessError", words, None, traceback or ""))
+        shown = replace(found, text=traceback or "")
+    elif above and above[-1].lines_after <= LAST_WORDS_LINES:
+        shown = _shown(above[-1], traceback)
+    else:
         return None
-    return ChildError(_shown(found, traceback), _ended_by(found, int(status["status"])))
+    return ChildError(shown, int(status["status"]) == UNCAUGHT and shown.lines_after == 0)
 
 
 def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
@@ -103,8 +106,7 @@ def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTrace
     if first is None:
         return None
     words, status = dedent(f"  {first['words']}"), int(first["status"])
-    recorded = find_traceback(words)
-    if recorded is not None:
+    if recorded := find_traceback(words):
         return ChildError(_shown(recorded, traceback))
     if status < 0:  # "Signal 9 (SIGKILL) received by PID 4711"
         return ChildError(FoundTraceback("ChildFailedError", words.partition("\n")[0], "", traceback or ""))
@@ -114,15 +116,6 @@ def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTrace
         said = f"a process of torchrun ended with exit code {status}"
         return ChildError(FoundTraceback("ChildFailedError", said, "", traceback or ""))
     return ChildError(_shown((own or near)[-1], traceback), status == UNCAUGHT)
-
-
-def _ended_by(found: FoundTraceback, status: int) -> bool:
-    return status == UNCAUGHT and found.lines_after == 0
-
-
-def _is_same(found: FoundTraceback, name: str, message: str) -> bool:
-    first, second = (text.strip().partition("\n")[0] for text in (found.message, message))
-    return found.type.rpartition(".")[2] == name and first == second
 
 
 def _shown(found: FoundTraceback, traceback: str | None) -> FoundTraceback:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from launcher.core.events import Event, Trouble
+from launcher.core.events import Trouble
 from launcher.core.machine.proc import is_full
-from launcher.core.run_dir import RunDir
 from launcher.core.run_report import RankExit
-from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.child_errors import is_of_child
 from launcher.supervise.diagnosis.evidence import RankEvidence
-from launcher.supervise.diagnosis.failure_files import (
-    FailureRecord,
-    last_traceback,
-    log_tail,
-    read_failure,
-    tracebacks_of_children,
-)
+from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure, tracebacks_of_children
 from launcher.supervise.diagnosis.missing_rank import joins
 from launcher.supervise.diagnosis.rank_stacks import Gathering, Target
 from launcher.supervise.diagnosis.servers import Evidence
@@ -35,22 +28,14 @@ TAIL_BYTES = 16 << 10
 class EvidenceCollector:
     """A non-blocking collector of evidence. Call `step` after each `timeout_s` until `done`, then `evidence`."""
 
-    def __init__(
-        self, run_dir: RunDir, rank_group: RankGroup, record: Callable[[Event], object], hung: Collection[int] = ()
-    ) -> None:
-        self._run_dir = run_dir
-        self._rank_group = rank_group
-        self._record = record
+    def __init__(self, rank_group: RankGroup, hung: Collection[int] = ()) -> None:
+        self._rank_group, self._run_dir = rank_group, rank_group.run_dir
+        self._record = rank_group.event_log.record
         self.done = False  # the evidence is complete, or collecting more has failed
         self._hung = hung
         self._settled_s = time.monotonic() + SETTLE_S
-        self._gathering = Gathering(
-            {
-                global_rank: Target(pid, run_dir.stacks_log(global_rank))
-                for global_rank, pid in rank_group.running.items()
-            },
-            LIMIT_S,
-        )
+        targets = {rank: Target(pid, self._run_dir.stacks_log(rank)) for rank, pid in rank_group.running.items()}
+        self._gathering = Gathering(targets, LIMIT_S)
 
     @property
     def timeout_s(self) -> float:
@@ -70,7 +55,6 @@ class EvidenceCollector:
             self.done = True
 
     def close(self) -> None:
-        """Stop collecting, and release its resources."""
         self._gathering.close()
 
     def evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
@@ -79,47 +63,29 @@ class EvidenceCollector:
         `steps` holds the last step of every rank that reports steps, `highest_step` the maximum over all ranks.
         """
         try:
-            return self._evidence(steps, highest_step)
+            group, stacks = self._rank_group, self._gathering.stacks()
+            found = [self._of_ended(ended, index) for index, ended in enumerate(group.exits)]
+            found += [self._of_living(rank, pid, stacks.get(rank)) for rank, pid in group.running.items()]
+            ranks = tuple(replace(one, step=steps.get(one.global_rank)) for one in found)
+            return Evidence(ranks, tuple(self._hung), highest_step)
         except Exception as error:  # noqa: BLE001 - as in `step`
             self._record(Trouble(f"cannot read the evidence: {error!r}"))
             return Evidence(())
 
-    def _evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
-        stacks = self._gathering.stacks()
-        ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(self._rank_group.exits)]
-        living = [
-            self._of_living(global_rank, pid, stacks.get(global_rank), steps.get(global_rank))
-            for global_rank, pid in self._rank_group.running.items()
-        ]
-        return Evidence((*ended, *living), tuple(self._hung), highest_step)
-
-    def _of_living(self, global_rank: int, pid: int, stack: RankStack | None, step: int | None) -> RankEvidence:
-        log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
+    def _of_living(self, global_rank: int, pid: int, stack: RankStack | None) -> RankEvidence:
         failure = read_failure(self._run_dir.failure(global_rank), pid)
         if failure is not None and failure.time_ns is None:  # not written by tlaunch's hook
             failure = None
-        is_leaving = failure is not None  # if it called sys.exit, its log may contain the reason
-        logged = last_traceback(log, offset) if is_leaving else None
+        found = RankEvidence(global_rank, None, None, None, failure=failure, stack=stack)
+        if failure is not None:  # if it called sys.exit, its log may contain the reason
+            return self._with_log(found)
         retries = bool(self._hung) and joins(stack)  # its log may show why it cannot connect
-        return RankEvidence(
-            global_rank=global_rank,
-            status=None,
-            ended_ns=None,
-            ended_index=None,
-            failure=failure,
-            logged=logged,
-            above=tracebacks_of_children(log, offset) if _is_of_child(failure, logged) else (),
-            log_tail=log_tail(log, offset, TAIL_BYTES) if is_leaving or retries else "",
-            stack=stack,
-            step=step,
-        )
+        return replace(found, log_tail=self._log_tail(global_rank)) if retries else found
 
-    def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
+    def _of_ended(self, ended: RankExit, index: int) -> RankEvidence:
         global_rank = ended.global_rank
-        log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
         failure = read_failure(self._run_dir.failure(global_rank), ended.pid)
-        logged = last_traceback(log, offset) if ended.failed else None
-        return RankEvidence(
+        found = RankEvidence(
             global_rank=global_rank,
             status=ended.status,
             ended_ns=ended.ended_ns,
@@ -127,19 +93,24 @@ class EvidenceCollector:
             order_known=ended.order_known,
             late_s=max(LATE_S, ended.late_s),
             failure=failure,
-            logged=logged,
-            above=tracebacks_of_children(log, offset) if _is_of_child(failure, logged) else (),
-            log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
             oom=global_rank in self._rank_group.oom_killed,
             forwarded=tuple(sorted(self._rank_group.forwarded)),
             open_mpi=global_rank in self._rank_group.open_mpi,
             meets_scheduler=self._rank_group.meets_scheduler,
             disk_full=ended.failed and failure is None and is_full(self._run_dir.device(global_rank)),
-            step=steps.get(global_rank),
             exit_reason=ended.reason,
         )
+        return self._with_log(found) if ended.failed else found
 
+    def _with_log(self, rank: RankEvidence) -> RankEvidence:
+        log, offset = self._run_dir.train_log(rank.global_rank), self._rank_group.log_offsets[rank.global_rank]
+        logged = last_traceback(log, offset)
+        types = (one.type for one in (rank.failure, logged) if one is not None)
+        # If it failed because of a child process, the log may show the child's error above its own.
+        is_of_a_child = any(kind is not None and is_of_child(kind) for kind in types)
+        above = tracebacks_of_children(log, offset) if is_of_a_child else ()
+        return replace(rank, logged=logged, above=above, log_tail=self._log_tail(rank.global_rank))
 
-def _is_of_child(failure: FailureRecord | None, logged: FoundTraceback | None) -> bool:
-    """Return True if a rank failed because of a child process. The log may show the child's error above its own."""
-    return any(one is not None and one.type is not None and is_of_child(one.type) for one in (failure, logged))
+    def _log_tail(self, global_rank: int) -> str:
+        offset = self._rank_group.log_offsets[global_rank]
+        return log_tail(self._run_dir.train_log(global_rank), offset, TAIL_BYTES)

@@ -69,12 +69,10 @@ _NAMING = (
     (Kind.TIMEOUT, r"has not received the Notify record from remote rank \[(?P<named>\d+)\]"),  # HCCL EI0002
 )  # fmt: skip
 
+# Of transport/tcp and unbound_buffer.cc; the third after a network failure.
 _GLOO = (
-    # transport/tcp
     (Kind.PEER_CLOSED, r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)"),
-    # unbound_buffer.cc
     (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)"),
-    # transport/tcp, after a network failure
     (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)"),
     (Kind.RENDEZVOUS, r"[Gg]loo connectFullMesh failed|gloo/.{0,300}(?:[Cc]onnect timeout|Timed out.{0,300}connect)"),
     (Kind.PEER_CLOSED, r"received errors while waiting for send/recv from rank \d+"),  # ProcessGroupGloo
@@ -154,8 +152,7 @@ _RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
     """Return the symptom of an exception. In doubtful cases the `traceback` decides."""
     text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
-    found = _first((*_OWN, *_FRAMEWORKS), text)
-    if found:
+    if found := _first((*_OWN, *_FRAMEWORKS), text):
         return found
     doubtful = _first(_GENERAL, text)
     if doubtful is None:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import re
 import signal
+from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence
-from launcher.logs.message_sections import SECTION
-from launcher.logs.tracebacks import FoundTraceback, may_be_uncaught
+from launcher.logs.message_sections import CALL_STACK, NET_CODE, SECTION, sections_in
+from launcher.logs.tracebacks import FoundTraceback, find_traceback, may_be_uncaught
+from launcher.preload.frames import is_of_program
 from launcher.supervise.diagnosis.child_errors import LAST_WORDS_LINES, UNCAUGHT, child_error
 from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.mindspore_errors import explained
 from launcher.supervise.diagnosis.stack_parser import RankStack, crash_place
-from launcher.supervise.rank_ends import LATE_S
+from launcher.supervise.rank_ends import FROM_OUTSIDE, LATE_S
 
 # The exit code when Open MPI exits a rank after losing a peer. No Python hook runs in this case.
 OPEN_MPI_LOST_A_PEER = 14
 LAST_ERROR_LINES = 5  # a program's error message and a hint or two after it
 _SAYS_WHY = re.compile(r"(?:\S+: )?(?:fatal |usage )?(?:error|fatal): \S", re.IGNORECASE)
 NEVER_NS = 1 << 63
-# Signals sent by other processes, which give no information about the program.
-FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 SHELL_SIGNALLED = 128  # a shell exits with 128 + N if signal N ended its command
 _ENDS_COMMANDS = FROM_OUTSIDE | {
     signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS,
@@ -65,7 +65,6 @@ class RankEvidence:
 
     @property
     def seen(self) -> RankStack | None:
-        """The stack if the rank is known to be running."""
         return self.stack if self.alive else None
 
 
@@ -134,31 +133,27 @@ def summarize(evidence: RankEvidence) -> FailureSummary:
         return _of_exception(evidence, kind, failure.message, failure.where, failure.traceback)
     if failure is None and evidence.status is not None and evidence.status < 0:
         return _of_signal(evidence, -evidence.status)
-    if logged is None or logged.thread or logged.lines_after > LAST_WORDS_LINES or _says_more(evidence, logged):
+    if logged is None or logged.thread or logged.lines_after > LAST_WORDS_LINES:
         return _of_exit_code(evidence)
-    return _of_logged(evidence, logged)
+    if failure is not None and failure.message:
+        says_more = failure.message.strip() != logged.message.strip()  # the message of `sys.exit`
+    else:
+        says_more = _signal_below_shell(evidence) is not None
+    return _of_exit_code(evidence) if says_more else _of_logged(evidence, logged)
 
 
 def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary:
-    """Summarize a failure from the last traceback in the log."""
     failure, status = evidence.failure, _status(evidence)
     found = _of_exception(evidence, logged.type, logged.message, logged.where, logged.text)
     if failure is not None and failure.type == logged.type:  # the program exited while handling it
         return found
-    if logged.lines_after and (failure is not None or status != UNCAUGHT):
-        return replace(
-            found, what=f"exit code {status}, after {found.what}", at_most=Confidence.UNSURE, doubt=_MAY_BE_HANDLED
-        )
-    if logged.lines_after or failure is not None or status != UNCAUGHT or not may_be_uncaught(logged):
+    by_itself = failure is not None or status != UNCAUGHT
+    if logged.lines_after and by_itself:
+        what = f"exit code {status}, after {found.what}"
+        return replace(found, what=what, at_most=Confidence.UNSURE, doubt=_MAY_BE_HANDLED)
+    if logged.lines_after or by_itself or not may_be_uncaught(logged):
         return replace(found, at_most=Confidence.LIKELY, doubt=_MAY_BE_HANDLED)
     return found
-
-
-def _says_more(evidence: RankEvidence, logged: FoundTraceback) -> bool:
-    """Return True if a `sys.exit` message or a signal below a shell says more than the logged traceback."""
-    if evidence.failure is None or not evidence.failure.message:
-        return _signal_below_shell(evidence) is not None
-    return evidence.failure.message.strip() != logged.message.strip()
 
 
 def _signal_below_shell(evidence: RankEvidence) -> int | None:
@@ -185,8 +180,8 @@ def _of_exception(
     symptom = _own_if_named(evidence, of_exception(kind, message, traceback or ""))
     what = f"{kind}: {_one_line(message)}"
     if SECTION.search(message):  # of MindSpore
-        told = explained(kind, message, traceback)
-        what, where, traceback = told.what, told.where or where, told.traceback
+        what, place, traceback = explained(kind, message, traceback)
+        where = place or where
     short_kind = what.partition(": ")[0].rpartition(".")[2]
     summary = FailureSummary(evidence, symptom, _one_line(what), _signature(short_kind, where), where, traceback)
     if child is None or child.is_sure:
@@ -228,7 +223,9 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     status = _status(evidence)
     what = f"exit code {status}" if status >= 0 else f"{_name_of_signal(-status)} (signal {-status})"
     what += "; the disk of its run directory is full" if evidence.disk_full else ""
-    said = (failure.message if failure else None) or _last_error(evidence.log_tail)
+    lines = [line.strip() for line in evidence.log_tail.splitlines() if line.strip()][-LAST_ERROR_LINES:]
+    last_error = next((line for line in reversed(lines) if _SAYS_WHY.match(line)), "")  # of argparse or click
+    said = (failure.message if failure else None) or last_error
     shown = f"{what}: {_one_line(said)}" if said else what
     where = failure.where if failure else None
     # Without an exception the traceback only leads to the exit call, and the log is more useful.
@@ -236,17 +233,10 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     return FailureSummary(evidence, symptom, shown, _signature(what, where), where, handled, tells_why=bool(said))
 
 
-def _last_error(log_tail: str) -> str:
-    """Return the last line that starts like an error message of argparse or click, or an empty string."""
-    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
-    return next((line for line in reversed(lines[-LAST_ERROR_LINES:]) if _SAYS_WHY.match(line)), "")
-
-
 def _name_of_signal(number: int) -> str:
-    try:
+    with suppress(ValueError):
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+    return f"signal {number}"  # a real-time signal
 
 
 def _own_if_named(evidence: RankEvidence, symptom: Symptom) -> Symptom:
@@ -262,3 +252,43 @@ def _signature(what: str, where: str | None) -> str:
 def _one_line(text: str) -> str:
     line = text.strip().partition("\n")[0].strip().removesuffix(":")
     return line if len(line) <= SHOWN_CHARS else f"{line[: SHOWN_CHARS - 3]}..."
+
+
+# --- MindSpore ---
+
+# The first line of a message may only refer to one of the sections below it, each with a title between two lines of
+# dashes: "Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message'." The message of a kernel
+# that could not be launched has no first line; it starts with a section.
+_REFERS = re.compile(r"(?:Refer to|check) '(?P<section>[^'\n]{1,80})'")
+_LEVEL = re.compile(r"^\[[A-Z]+\] ?")
+_FRAME = re.compile(
+    r"^# (?:\d+ )?In file (?P<file>[^\n]+?):(?P<line>\d+)\b.*\n?(?:[ \t]+(?!\(See file )[^\n]*\n?)*", re.MULTILINE
+)
+
+
+def explained(kind: str, message: str, traceback: str | None) -> tuple[str, str | None, str | None]:
+    """Return the cause of an exception of class `kind`: a dataset exception, a line of the network, or itself.
+
+    The values are what happened ("KeyError: 'label of image 40'"); the line in the program's code, if it is not a frame
+    of the exception; and the frames that lead there with the exception.
+    """
+    before, sections = sections_in(message)
+    raised = find_traceback(sections.get(CALL_STACK, ""))
+    if raised is not None:
+        return f"{raised.type}: {raised.message}", raised.where, raised.text
+    first = next(iter(sections.values()), "").strip()  # a kernel that failed has no text before it
+    line = (before or first).partition("\n")[0]
+    refers = _REFERS.search(line)
+    section = sections.get(refers["section"], "").strip() if refers else ""
+    said = _LEVEL.sub("", section.partition("\n")[0]) or line
+    what = f"{kind}: {said}"
+    frames = [frame for frame in _FRAME.finditer(sections.get(NET_CODE, "")) if is_of_program(frame["file"])]
+    if frames:
+        of_lines = [list(same)[-1] for _, same in groupby(frames, lambda frame: frame.group("file", "line"))]
+        where = f"{frames[-1]['file'].rpartition('/')[2]}:{frames[-1]['line']}"
+        return what, where, "\n".join([*(frame[0].rstrip() for frame in of_lines), what])
+    shown = f"{kind}: {before}"
+    frames_before, found, _ = (traceback or "").rpartition(shown)
+    if found and sections and not section:
+        traceback = f"{frames_before}{shown if before else what}"
+    return what, None, traceback

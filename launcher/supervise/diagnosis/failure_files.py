@@ -6,6 +6,7 @@ time and memory are bounded. Secrets are masked, because everyone with access to
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,10 @@ class FailureRecord:
 
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
     """Return the record, or None if the file is missing or invalid, or if a process other than `pid` wrote it."""
-    try:
+    record = None
+    with suppress(OSError, ValueError):
         fields = read_json(path, RECORD_BYTES)
         record = _record(fields) if isinstance(fields, dict) else None
-    except (OSError, ValueError):
-        return None
     return None if record is None or pid not in {None, record.pid} else record
 
 
@@ -72,10 +72,9 @@ def _masked(found: FoundTraceback) -> FoundTraceback:
 
 
 def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
-    try:
+    with suppress(OSError):
         return tail(log, offset, limit_bytes)
-    except OSError:
-        return b""
+    return b""
 
 
 def _record(fields: dict[str, Any]) -> FailureRecord | None:

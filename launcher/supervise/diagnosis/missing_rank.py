@@ -73,7 +73,6 @@ def leaves(rank: RankEvidence) -> bool:
 
 
 def joins(stack: RankStack | None) -> bool:
-    """Return True if a rank is joining the process group."""
     return stack is not None and stack.doing.startswith(_JOINING)
 
 
@@ -102,11 +101,10 @@ class _Rules:
         """
         others = [rank for rank in self._healthy if rank.alive and not stopped(rank) and not _waits(rank)]
         wait = len(others) >= MIN_ALIKE and len({_place(rank) for rank in others}) == 1
-        meanwhile = (
-            _meanwhile(self._waiting + len(others)) if wait else _meanwhile(self._waiting, at_least=bool(others))
-        )
-        what, reason = "does not take part", f"stopped (SIGSTOP){meanwhile}"
-        return [MissingRank(rank, what, reason, Confidence.CERTAIN) for rank in self._healthy if stopped(rank)]
+        waiting = self._waiting + len(others) if wait else self._waiting
+        reason = f"stopped (SIGSTOP){_meanwhile(waiting, at_least=bool(others) and not wait)}"
+        found = [rank for rank in self._healthy if stopped(rank)]
+        return [MissingRank(rank, "does not take part", reason, Confidence.CERTAIN) for rank in found]
 
     def leaving(self) -> list[MissingRank]:
         closes = "this closes connections that other ranks need"
@@ -124,14 +122,12 @@ class _Rules:
         found, others = [one for one in told if one[1]], [rank for rank, words in told if not words]
         if len(others) == 1 < len(found):
             first, words = found[0]
-            who = f"the log of rank {first.global_rank}"
-            reason = f"{counted(len(found), 'other rank')} cannot connect; {who} says: {words}"
+            says = f"the log of rank {first.global_rank} says: {words}"
+            reason = f"{counted(len(found), 'other rank')} cannot connect; {says}"
             return [MissingRank(others[0], "cannot be reached", reason)]
-        of_servers = {rank.server_index: (rank, words) for rank, words in reversed(found)}
-        return [
-            MissingRank(rank, "does not join", f"its log says: {words}{_meanwhile(len(others))}")
-            for rank, words in of_servers.values()
-        ]
+        of_servers = {rank.server_index: (rank, words) for rank, words in reversed(found)}.values()
+        meanwhile = _meanwhile(len(others))
+        return [MissingRank(rank, "does not join", f"its log says: {words}{meanwhile}") for rank, words in of_servers]
 
     def only_hung(self) -> list[MissingRank]:
         """Return the only rank without progress, unless it is known to wait for the others."""
@@ -150,11 +146,8 @@ class _Rules:
         if self._waiting not in {0, len(self._evidence)} or times < MIN_ALIKE or [each[1] for each in others] != [1]:
             return []
         elsewhere = f"while {len(living) - 1} other ranks are {usual or 'in an unknown state'}"
-        return [
-            MissingRank(rank, "does not take part", f"{_doing(rank)}, {elsewhere}", signature=hang_at(rank))
-            for rank in living
-            if _place(rank) != usual
-        ]
+        rank = next(rank for rank in living if _place(rank) != usual)
+        return [MissingRank(rank, "does not take part", f"{_doing(rank)}, {elsewhere}", signature=hang_at(rank))]
 
     def busy(self) -> list[MissingRank]:
         """Return living ranks that are known to do something other than waiting for other ranks.
@@ -184,19 +177,15 @@ class _Rules:
         Returns none if all ranks except the failed one did. Then the failed rank is the exception.
         """
         first_ns = self._summaries[0].time_ns if self._summaries else None
-        ended = [
-            rank
-            for rank in self._healthy
-            if rank.status == 0
-            and (first_ns is None or rank.ended_ns is None or rank.ended_ns - rank.late_s * 1e9 <= first_ns)
-        ]
+        ended = [rank for rank in self._healthy if rank.status == 0]
+        if first_ns is not None:
+            ended = [rank for rank in ended if rank.ended_ns is None or rank.ended_ns - rank.late_s * 1e9 <= first_ns]
         if len(ended) > 1 and len(self._summaries) == 1 and len(ended) + 1 == len(self._evidence):
             return []
         reason = f"it exited successfully, but {counted(self._waiting, 'other rank')} still waited for it"
         return [MissingRank(rank, "ended too early", reason) for rank in ended]
 
     def named(self) -> list[MissingRank]:
-        """Return the ranks that are named in a failure's message."""
         witnesses = {rank: one for one in reversed(self._summaries) for rank in one.symptom.named}
         return [
             MissingRank(rank, "does not take part", f"rank {witness.global_rank} says: {witness.symptom.evidence}")
@@ -205,7 +194,6 @@ class _Rules:
         ]
 
     def silent(self) -> list[MissingRank]:
-        """Return the living rank without a Python stack, while all others wait."""
         if self._waiting != len(self._evidence) - 1:
             return []
         return [
@@ -215,7 +203,6 @@ class _Rules:
         ]
 
     def lagging(self) -> list[MissingRank]:
-        """Return the living ranks that have completed fewer steps than others."""
         ahead = max((rank.step for rank in self._evidence if rank.step is not None), default=0)
         others = f"while others are at step {ahead}"
         return [

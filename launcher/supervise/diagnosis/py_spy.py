@@ -43,11 +43,7 @@ def seen_from_outside(found: Stat) -> RankStack:
         return RankStack("uninterruptible", f"stuck inside the kernel{f', in {where}' if where else ''} (state D)")
     last, awaited = waited_for(found), ""
     if last.pid != found.pid:
-        try:
-            name = (PROC / str(last.pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            name = "a process that has ended"
-        awaited = f" for {name}, which is {_waits(last)}"
+        awaited = f" for {_read(last.pid, 'comm') or 'a process that has ended'}, which is {_waits(last)}"
     return RankStack("silent", f"no Python stack, {_waits(found)}{awaited}")
 
 
@@ -56,11 +52,8 @@ def waited_for(found: Stat) -> Stat:
     for _ in range(DEEPEST):
         if _system_call(found.pid) not in _CALLS_FOR_CHILDREN:
             break
-        try:
-            text = (PROC / str(found.pid) / "task" / str(found.pid) / "children").read_text(encoding="ascii")
-        except OSError:
-            break
-        living = [child for child in map(stat, map(int, text.split())) if child is not None and child.living]
+        pids = map(int, _read(found.pid, f"task/{found.pid}/children").split())
+        living = [child for child in map(stat, pids) if child is not None and child.living]
         if not living:
             break
         found = max(living, key=lambda child: child.started)
@@ -68,11 +61,9 @@ def waited_for(found: Stat) -> Stat:
 
 
 def working_directory(pid: int) -> str:
-    """Return the working directory of a process, or an empty string if it is unknown."""
-    try:
+    with suppress(OSError):
         return os.readlink(f"{PROC}/{pid}/cwd")  # noqa: PTH115
-    except OSError:
-        return ""
+    return ""
 
 
 class PySpy:
@@ -90,27 +81,18 @@ class PySpy:
         if not program.startswith("python") or shutil.which("py-spy") is None:
             return False
         # With ptrace_scope other than 0, only root may inspect processes that are not its children.
-        restricted = "0"
-        with suppress(OSError):
-            restricted = (PROC / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
-        return os.geteuid() == 0 or restricted == "0"
+        return os.geteuid() == 0 or _read("sys", "kernel/yama/ptrace_scope") in {"", "0"}
 
     def __init__(self, pid: int, sources: Sources) -> None:
-        """Start py-spy.
-
-        Raises:
-            BlockingIOError: too many are running; try again later.
-            OSError: it cannot be started.
-        """
+        """Start py-spy. Raise BlockingIOError while too many are running, and OSError if it cannot be started."""
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid
         self._sources = sources
         self._text = bytearray()
         argv = ["py-spy", "dump", "--json", "--nonblocking", "--pid", str(pid)]
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        nowhere = subprocess.DEVNULL
+        self._process = subprocess.Popen(argv, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
         assert self._process.stdout is not None
         self._output = self._process.stdout
         os.set_blocking(self._output.fileno(), False)
@@ -118,18 +100,15 @@ class PySpy:
         PySpy._running += 1
 
     def step(self, found: Stat) -> RankStack | None:
-        """Return the stack once py-spy has finished, or None."""
         with suppress(BlockingIOError):
             while piece := os.read(self._output.fileno(), PIECE_BYTES):
                 self._text += piece
             dump = parse_py_spy(bytes(self._text), self._pid)
-            if dump is None:
-                return seen_from_outside(found)
-            return understood(dump, self._sources, working_directory(self._pid))
+            cwd = working_directory(self._pid)
+            return understood(dump, self._sources, cwd) if dump else seen_from_outside(found)
         return None
 
     def close(self) -> None:
-        """Kill py-spy if it is still running, and wait for its end. May be called again."""
         if self._open:
             self._open = False
             PySpy._running -= 1
@@ -146,15 +125,17 @@ def _waits(found: Stat) -> str:
 
 
 def _system_call(pid: int) -> str | None:
-    with suppress(OSError, ValueError, IndexError):
-        number = int((PROC / str(pid) / "syscall").read_text(encoding="ascii").split()[0])
-        return _CALLS.get(platform.machine(), {}).get(number)
-    return None
+    number, _, _ = _read(pid, "syscall").partition(" ")
+    return _CALLS.get(platform.machine(), {}).get(int(number)) if number.isdecimal() else None
 
 
 def _kernel_function(pid: int) -> str | None:
-    """Return the kernel function in which a process waits, or None if it is unknown."""
+    name = _read(pid, "wchan")
+    return name if name not in {"", "0"} else None
+
+
+def _read(process: int | str, name: str) -> str:
+    """Return the text of a file in /proc; empty if it cannot be read."""
     with suppress(OSError):
-        name = (PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
-        return name if name not in {"", "0"} else None
-    return None
+        return (PROC / str(process) / name).read_text(encoding="utf-8", errors="replace").strip()
+    return ""

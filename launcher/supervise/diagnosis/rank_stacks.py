@@ -22,8 +22,6 @@ from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PySpy, seen_from_outside, waited_for, working_directory
 from launcher.supervise.diagnosis.stack_parser import RankStack, Sources, parse_faulthandler, understood
 
-__all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "sentence"]
-
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/preload has the same
 LIMIT_S = 1.5
 DUMP_LOOK_EVERY_S = 0.01  # polling interval; a dump that has not grown since the last poll may be complete
@@ -33,7 +31,7 @@ MAX_AWAY = 4  # number of times that a delay extends the limit
 MAX_DUMP_BYTES = 4 << 20
 NETWORK_S = 0.5  # for source lines on network file systems, when a user waits for the result
 MAX_GROUPS = 4  # in a sentence
-_LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # another process holds the lock, or no descriptor is free
+_LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # too many py-spies are running, or no descriptor is free
 
 
 @frozen
@@ -66,11 +64,9 @@ class Gathering:
 
     @property
     def timeout_s(self) -> float:
-        """The seconds until the next `step`; 0 if it is overdue or everything is done."""
         return max(0.0, self._next - time.monotonic()) if self._open else 0.0
 
     def step(self) -> None:
-        """Poll every rank that has not answered."""
         now = time.monotonic()
         late_s = now - self._next
         if late_s > AWAY_S and self._away < MAX_AWAY:
@@ -135,17 +131,15 @@ def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
     `whole` means that the groups contain all ranks.
     """
     ordered = sorted(groups, key=lambda each: -len(each.global_ranks))
-    count = sum(len(each.global_ranks) for each in ordered) if whole else None
-    parts = [_clause(each, count) for each in ordered[:MAX_GROUPS]]
+    parts = [_clause(each, is_all=whole and len(ordered) == 1) for each in ordered[:MAX_GROUPS]]
     left = sum(len(each.global_ranks) for each in ordered[MAX_GROUPS:])
     return "; ".join([*parts, f"{left} elsewhere"] if left else parts)
 
 
-def _clause(group: StackGroup, count: int | None) -> str:
-    """Describe a group. `count` is the number of all ranks, or None if there are more ranks than in the groups."""
+def _clause(group: StackGroup, *, is_all: bool) -> str:
     number = len(group.global_ranks)
     one = number == 1
-    who = f"rank {group.global_ranks[0]}" if one else f"{'all ' if number == count else ''}{number} ranks"
+    who = f"rank {group.global_ranks[0]}" if one else f"{'all ' if is_all else ''}{number} ranks"
     if group.doing.startswith("in "):
         return f"{who} {'waits' if one else 'wait'} {group.doing.partition(', called ')[0]}"
     if group.doing.startswith("no "):
@@ -154,8 +148,6 @@ def _clause(group: StackGroup, count: int | None) -> str:
 
 
 class _Question:
-    """A request for the stack of one rank."""
-
     def __init__(self, target: Target, sources: Sources) -> None:
         self._sources = sources
         self._pid = target.pid
@@ -189,11 +181,10 @@ class _Question:
             return seen_from_outside(found)
         if self._log is None:
             return RankStack("silent", "silent: other processes were asking for its stack")
-        blocked = _busy_with_signal(self._pid)
-        return RankStack("silent", f"silent: {'it blocks the signal for stacks' if blocked else 'it did not answer'}")
+        why = "it blocks the signal for stacks" if _busy_with_signal(self._pid) else "it did not answer"
+        return RankStack("silent", f"silent: {why}")
 
     def close(self) -> None:
-        """Release the lock and py-spy. May be called repeatedly."""
         if self._log is not None:
             os.close(self._log)
             self._log = None
@@ -207,9 +198,17 @@ class _Question:
                 program = waited_for(found).pid  # perhaps a child of a shell
                 self._spy = PySpy(program, self._sources) if PySpy.useful(program) else None
                 return None if self._spy else seen_from_outside(found)
-            log = _opened(self._path, locked=patient)
+            log = open_regular(self._path)
         except OSError as error:
             return None if error.errno in _LATER else seen_from_outside(found)
+        try:
+            if patient:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process holds the lock
+            os.close(log)
+            return None
+        except OSError:  # a file system without locks
+            pass
         if not has_open(self._pid, log):  # its handler would write the dump to another file
             os.close(log)
             return seen_from_outside(found)
@@ -237,20 +236,6 @@ class _Question:
             return None
         dump = parse_faulthandler(os.pread(self._log, MAX_DUMP_BYTES, self._start))
         return None if dump is None else understood(dump, self._sources, working_directory(self._pid))
-
-
-def _opened(path: Path, *, locked: bool) -> int:
-    """Open a log and, if `locked`, lock it. Raises BlockingIOError if another process holds the lock."""
-    log = open_regular(path)
-    try:
-        if locked:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(log)
-        raise
-    except OSError:  # a file system without locks
-        pass
-    return log
 
 
 def _busy_with_signal(pid: int) -> bool:

@@ -43,18 +43,15 @@ exit.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from launcher.core.text import counted
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
+from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence, failed, summarize
 from launcher.supervise.diagnosis.missing_rank import MissingRank, find_missing_rank, hang_at, stopped
-from launcher.supervise.diagnosis.verdicts import at_most
-from launcher.supervise.rank_ends import LATE_S
-
-__all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
+from launcher.supervise.rank_ends import ALIKE_S, FROM_OUTSIDE, LATE_S
 
 MIN_S = 0.0001  # a shorter time between two failures is not significant
-ALIKE_S = 5.0  # a bug in every rank makes all ranks fail within this time, because they start at different times
 
 
 def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
@@ -65,13 +62,11 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
     """
     summaries = summaries_of(evidence)
     cause = first_by_itself(summaries)
-    if cause is not None and cause.forwarded:
-        return _blame_signal(cause, summaries)
     if cause is not None:
-        return _blame_failure(cause, summaries, evidence)
+        return _blame_signal(cause, summaries) if cause.forwarded else _blame_failure(cause, summaries, evidence)
     missing = find_missing_rank(evidence, summaries, hung)
     if missing is None and not summaries and hung and len(evidence) == 1:
-        missing = _lonely(evidence[0])
+        missing = _only_rank(evidence[0])
     if missing is not None:
         return _blame_missing_rank(missing, summaries)
     if summaries:
@@ -83,6 +78,14 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
 def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:
     """Return all failures in order of time."""
     return sorted((summarize(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
+
+
+def at_most(confidence: Confidence, limit: Confidence) -> Confidence:
+    return max(confidence, limit, key=list(Confidence).index)
+
+
+def at_most_likely(verdict: Verdict) -> Confidence:
+    return at_most(verdict.confidence, Confidence.LIKELY)
 
 
 # --- a rank failed by itself ---
@@ -127,7 +130,6 @@ def _blame_failure(
     reason = _why_cause(cause, others, alike)
     if cause.doubt is not None:
         reason = f"{reason}; {cause.doubt}"
-    followers = [_follower(one, cause) for one in others if one not in alike]
     return Verdict(
         culprit=cause.global_rank,
         confidence=_confidence(cause, others, alike, evidence),
@@ -135,7 +137,7 @@ def _blame_failure(
         failures=(
             _failure(cause, Role.CAUSE, reason),
             *(_failure(one, Role.CAUSE, f"it failed in the same way, {_relative(one, cause)}") for one in alike),
-            *followers,
+            *(_follower(one, cause) for one in others if one not in alike),
         ),
         signature=cause.signature,
     )
@@ -144,18 +146,10 @@ def _blame_failure(
 def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
     """Return a verdict without a culprit, since every rank received the signal that ended the first."""
     ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
-    reason = f"{cause.what}, ended {counted(len(ended), 'rank')}, rank {cause.global_rank} first"
     others = [one for one in summaries if one not in ended]
-    return Verdict(
-        culprit=None,
-        confidence=Confidence.CERTAIN,
-        reason=reason,
-        failures=(
-            *(_failure(one, Role.CAUSE, "") for one in ended),
-            *(_follower(one, cause) for one in others),
-        ),
-        signature=cause.signature,
-    )
+    failures = (*(_failure(one, Role.CAUSE, "") for one in ended), *(_follower(one, cause) for one in others))
+    reason = f"{cause.what}, ended {counted(len(ended), 'rank')}, rank {cause.global_rank} first"
+    return Verdict(None, Confidence.CERTAIN, reason, failures, signature=cause.signature)
 
 
 def _confidence(
@@ -197,7 +191,6 @@ def _surely_before(cause: FailureSummary, other: FailureSummary) -> bool:
 
 
 def _clock_error_ns(one: FailureSummary, other: FailureSummary) -> int:
-    """Return the maximum remaining error between the clocks of two servers."""
     if one.evidence.server_index == other.evidence.server_index:
         return 0
     return one.evidence.clock_error_ns + other.evidence.clock_error_ns
@@ -233,10 +226,8 @@ def _why_cause(cause: FailureSummary, others: Sequence[FailureSummary], alike: S
 
 def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary]) -> Verdict:
     rank = missing.evidence
-    where = rank.stack.place or None if rank.stack else None
-    cause = Failure(
-        rank.global_rank, Role.CAUSE, missing.what, missing.reason, rank.ended_ns, where, status=rank.status
-    )
+    where = (rank.stack and rank.stack.place) or None
+    cause = Failure(rank.global_rank, Role.CAUSE, missing.what, missing.reason, rank.ended_ns, where, rank.status)
     return Verdict(
         culprit=rank.global_rank,
         confidence=missing.confidence,
@@ -261,22 +252,29 @@ def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
     )
 
 
-def _lonely(rank: RankEvidence) -> MissingRank:
+def _only_rank(rank: RankEvidence) -> MissingRank:
     """Return the only rank with evidence as the missing rank. The state of ranks on other servers is unknown."""
-    waits = rank.stack is not None and rank.stack.in_collective
     doing = rank.stack.doing if rank.stack else "its state is unknown"
-    confidence = Confidence.UNSURE if waits else Confidence.LIKELY
+    confidence = Confidence.UNSURE if rank.stack and rank.stack.in_collective else Confidence.LIKELY
     return MissingRank(rank, "makes no progress", doing, confidence, hang_at(rank))
 
 
 # --- words ---
 
 
+def with_remark(verdict: Verdict, remark: str) -> Verdict:
+    """Return `verdict` with the remark added to its reason and to the reason of the culprit's failure."""
+    failures = (
+        replace(one, reason=f"{one.reason}; {remark}") if one.global_rank == verdict.culprit else one
+        for one in verdict.failures
+    )
+    return replace(verdict, reason=f"{verdict.reason}; {remark}", failures=tuple(failures))
+
+
 def _follower(one: FailureSummary, cause: FailureSummary) -> Failure:
-    later = _relative(one, cause)
-    if one.symptom.consequence:
-        return _failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}, {later}")
-    return _failure(one, Role.CONSEQUENCE, f"it failed {later}, possibly by itself")
+    later, symptom = _relative(one, cause), one.symptom
+    reason = f"it {symptom.kind.value}, {later}" if symptom.consequence else f"it failed {later}, possibly by itself"
+    return _failure(one, Role.CONSEQUENCE, reason)
 
 
 def _failure(one: FailureSummary, role: Role, reason: str) -> Failure:

@@ -27,8 +27,8 @@ from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.error_patterns import of_log
 from launcher.supervise.diagnosis.evidence import RankEvidence, summarize
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
-from launcher.supervise.diagnosis.root_cause import ALIKE_S, judge
-from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
+from launcher.supervise.diagnosis.root_cause import at_most_likely, judge, with_remark
+from launcher.supervise.rank_ends import ALIKE_S
 
 TAIL_BYTES = 16 << 10
 PATIENT_S = 10.0  # a scheduler that fails sooner did not wait for ranks; its port may be in use
@@ -63,26 +63,22 @@ def read_scheduler_failure(
 
     `reason` is the reason why it could not be started.
     """
-    as_of_rank = RankEvidence(
-        _NO_RANK,
-        status,
-        ended_ns,
-        None,
-        logged=last_traceback(log, log_offset),
-        log_tail=log_tail(log, log_offset, TAIL_BYTES),
-        exit_reason=reason,
+    tail, logged = log_tail(log, log_offset, TAIL_BYTES), last_traceback(log, log_offset)
+    summary = summarize(
+        RankEvidence(_NO_RANK, status, ended_ns, None, logged=logged, log_tail=tail, exit_reason=reason)
     )
-    summary = summarize(as_of_rank)
-    missed = of_log(as_of_rank.log_tail).named if status > 0 else ()
+    missed = of_log(tail).named if status > 0 else ()
     return SchedulerFailure(
         summary.what, status, ended_ns, lived_s, summary.signature, missed, is_command, summary.tells_why
     )
 
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
-    """Return the verdict on ranks and scheduler, given the `verdict` on the ranks only."""
     cause = _cause_of(verdict)
-    if cause is not None and verdict.confidence is not Confidence.UNSURE and _says_the_same(cause, failure):
+    at_one_time = cause is not None and abs((cause.time_ns or 0) - failure.ended_ns) <= ALIKE_S * 1e9
+    # For example, both may have failed in `import mindspore`.
+    says_the_same = cause is not None and failure.tells_why and cause.what == failure.what and at_one_time
+    if says_the_same and verdict.confidence is not Confidence.UNSURE:
         return with_remark(verdict, _ALIKE)
     if failure.status > 0 and failure.lived_s >= PATIENT_S:
         missed = judge(ranks, hung=[rank.global_rank for rank in ranks if rank.status is None])
@@ -96,7 +92,8 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
         return verdict
     by_itself = cause if cause is not None and cause.status else None
     before_they_met = failure.is_command and failure.status > 0 and failure.lived_s < PATIENT_S
-    if before_they_met and by_itself and _same_failure(by_itself, verdict, failure):
+    is_alike = by_itself is not None and (by_itself.status, verdict.signature) == (failure.status, failure.signature)
+    if before_they_met and is_alike and at_one_time:
         return with_remark(replace(verdict, confidence=at_most_likely(verdict)), _ALIKE_BY_COMMAND)
     return Verdict(
         culprit=None,
@@ -107,20 +104,6 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
         scheduler=failure.what,
         signature=None if failure.signature is None else f"scheduler: {failure.signature}",
     )
-
-
-def _says_the_same(cause: Failure, failure: SchedulerFailure) -> bool:
-    """Return True if a rank and the scheduler failed with the same error, for example in `import mindspore`."""
-    return failure.tells_why and cause.what == failure.what and _at_one_time(cause, failure)
-
-
-def _same_failure(cause: Failure, verdict: Verdict, failure: SchedulerFailure) -> bool:
-    is_alike = cause.status == failure.status and verdict.signature == failure.signature
-    return is_alike and _at_one_time(cause, failure)
-
-
-def _at_one_time(cause: Failure, failure: SchedulerFailure) -> bool:
-    return abs((cause.time_ns or 0) - failure.ended_ns) <= ALIKE_S * 1e9
 
 
 def _blame_lost_rank(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:

@@ -33,9 +33,15 @@ from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
 from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, leaves, stopped
 from launcher.supervise.diagnosis.rank_stacks import group
-from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful, judge, summaries_of
+from launcher.supervise.diagnosis.root_cause import (
+    at_most_likely,
+    first_by_itself,
+    is_doubtful,
+    judge,
+    summaries_of,
+    with_remark,
+)
 from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, weigh_scheduler
-from launcher.supervise.diagnosis.verdicts import at_most_likely
 
 # Time after which a rank that failed by itself has very likely exited, and its server has reported it.
 ENDED_S = 5.0
@@ -53,7 +59,6 @@ class Evidence:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on this evidence."""
         # The stack of a rank that has raised gives no further information.
         stacks = {rank.global_rank: rank.stack for rank in self.ranks if rank.stack and not rank.failure}
         steps = {rank.global_rank: rank.step for rank in self.ranks}
@@ -61,13 +66,14 @@ class Evidence:
         return verdict if self.scheduler is None else weigh_scheduler(verdict, self.ranks, self.scheduler)
 
 
-def judged(evidence: Evidence, record: Callable[[Event], object]) -> Verdict:
+def judged(evidence: Evidence, record: Callable[[Event], object], remark: str | None = None) -> Verdict:
     """Return the verdict on `evidence`. Never raises, since ranks must be terminated even if the system is failing."""
     try:
-        return evidence.verdict
+        verdict = evidence.verdict
     except Exception as error:  # noqa: BLE001 - see above
         record(Trouble(f"cannot diagnose the failure: {error!r}"))
-        return Verdict(None, Confidence.UNSURE, "the evidence is unreadable")
+        verdict = Verdict(None, Confidence.UNSURE, "the evidence is unreadable")
+    return with_remark(verdict, remark) if remark else verdict
 
 
 def merge_evidence(
@@ -83,22 +89,18 @@ def merge_evidence(
     known only if enough time is between them.
     """
     errors_ns = error_ns or {}
-    ranks = [
-        _on_one_clock(rank, server_index, ahead_ns.get(server_index, 0), errors_ns.get(server_index, 0))
-        for server_index, evidence in sorted(reports.items())
-        for rank in evidence.ranks
-    ]
-    scheduler_failures = (
-        replace(one.scheduler, ended_ns=one.scheduler.ended_ns - ahead_ns.get(server_index, 0))
-        for server_index, one in reports.items()
-        if one.scheduler is not None
-    )
+    ranks, scheduler = [], None
+    for server_index, evidence in sorted(reports.items()):
+        ahead = ahead_ns.get(server_index, 0)
+        ranks += [_on_one_clock(rank, server_index, ahead, errors_ns.get(server_index, 0)) for rank in evidence.ranks]
+        if evidence.scheduler is not None:
+            scheduler = replace(evidence.scheduler, ended_ns=evidence.scheduler.ended_ns - ahead)
     silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
     return Evidence(
         ranks=tuple(sorted((*_with_order_of_ends(ranks), *silent), key=lambda rank: rank.global_rank)),
         hung=tuple(sorted({rank for one in reports.values() for rank in one.hung})),
         highest_step=max((one.highest_step for one in reports.values() if one.highest_step is not None), default=None),
-        scheduler=next(scheduler_failures, None),
+        scheduler=scheduler,
     )
 
 
@@ -118,14 +120,9 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
     )
     places = {rank.global_rank: place for place, rank in enumerate(ended)}
     spans = [
-        (
-            rank.server_index,
-            ended_ns - rank.late_s * 1e9 - rank.clock_error_ns,
-            ended_ns + rank.clock_error_ns,
-            rank.global_rank,
-        )
-        for rank in ended
-        if rank.status and (ended_ns := rank.ended_ns) is not None
+        (one.server_index, ns - one.late_s * 1e9 - one.clock_error_ns, ns + one.clock_error_ns, one.global_rank)
+        for one in ended
+        if one.status and (ns := one.ended_ns) is not None
     ]
     backwards = [(server, -until, -since, global_rank) for server, since, until, global_rank in reversed(spans)]
     doubtful = _overlapping(spans) | _overlapping(backwards)
@@ -166,18 +163,16 @@ class Loss:
 
 @frozen
 class LossEffect:
-    """The effect of lost servers on a verdict."""
-
     loss: Loss | None  # the loss to blame; None: the verdict is unchanged
     confidence: Confidence
     why: str = ""  # reason for a lower confidence
     together: tuple[Loss, ...] = ()  # other losses at about the same time
 
 
-def has_own_fault(summaries: Sequence[FailureSummary]) -> bool:
-    """Return True if a rank is known to have failed by itself."""
+def own_fault(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
+    """Return the cause if a rank is known to have failed by itself."""
     cause = first_by_itself(summaries)
-    return cause is not None and not is_doubtful(cause)
+    return None if cause is None or is_doubtful(cause) else cause
 
 
 def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> LossEffect:
@@ -190,8 +185,7 @@ def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_
         names = verdict.culprit is not None and verdict.confidence is not Confidence.UNSURE
         return LossEffect(None, verdict.confidence) if names else LossEffect(losses[0], Confidence.LIKELY)
     summaries = summaries_of(evidence.ranks)
-    cause = first_by_itself(summaries)
-    if cause is not None and not is_doubtful(cause):
+    if cause := own_fault(summaries):
         return _loss_with_own_fault(verdict, cause, summaries, silent)
     return _loss_with_missing_rank(verdict, evidence, summaries, silent, stalled_ns)
 
@@ -217,7 +211,6 @@ def _loss_with_missing_rank(
     silent: Sequence[Loss],
     stalled_ns: int | None,
 ) -> LossEffect:
-    """Decide between a loss and a missing rank, if no rank failed by itself."""
     since_ns = min(loss.since_ns for loss in silent)
     missed_ns = [one.latest_ns for one in summaries] + ([] if stalled_ns is None else [stalled_ns])
     doubt = ""
@@ -228,14 +221,11 @@ def _loss_with_missing_rank(
     elif verdict.culprit is not None:
         # A failure caused by a dead peer proves the loss, unless another rank has succeeded or is leaving.
         left = any(rank.status == 0 or leaves(rank) for rank in evidence.ranks)
-        perhaps = [
-            one.global_rank
-            for one in summaries
-            if one.earliest_ns <= silent[0].until_ns
-            and (left or one.symptom.kind not in NEED_A_DEAD_PEER or is_doubtful(one))
-        ]
+        perhaps = [one for one in summaries if one.earliest_ns <= silent[0].until_ns]
+        if not left:
+            perhaps = [one for one in perhaps if one.symptom.kind not in NEED_A_DEAD_PEER or is_doubtful(one)]
         if perhaps:
-            doubt = f"rank {perhaps[0]} failed too, possibly before"
+            doubt = f"rank {perhaps[0].global_rank} failed too, possibly before"
         elif stalled_ns is not None and all(one.global_rank != verdict.culprit for one in summaries):
             doubt = f"rank {verdict.culprit} may have been missing before"
     return _blame_loss(silent, doubt)

@@ -18,6 +18,7 @@ import re
 import stat
 import threading
 import time
+from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any, Literal
 
@@ -78,7 +79,6 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """True if the frame is in the user's code."""
         return bool(_BUNDLED.match(self.file)) or (is_of_program(self.file) and not _FOREIGN.search(self.file))
 
     @property
@@ -102,8 +102,6 @@ class Dump:
 
 @frozen
 class RankStack:
-    """The stack of one rank at the time of the request."""
-
     state: State
     doing: str  # "in all_reduce, called at train.py:40 in step", "at data.py:88 in load: time.sleep(30)"
     place: str = ""  # the innermost frame in the user's code: "data.py:88 in load"; empty without Python frames
@@ -177,14 +175,12 @@ def _frame(match: re.Match[str]) -> Frame:
 
 
 def _py_spy_frames(thread: dict[str, Any]) -> Frames:
-    return tuple(
-        Frame(
-            str(frame["filename"]),
-            line if type(line := frame["line"]) is int and 0 < line < _MAX_LINES else None,
-            str(frame["name"]),
-        )
-        for frame in thread["frames"]
-    )
+    frames = []
+    for frame in thread["frames"]:
+        line = frame["line"]
+        known = type(line) is int and 0 < line < _MAX_LINES
+        frames.append(Frame(str(frame["filename"]), line if known else None, str(frame["name"])))
+    return tuple(frames)
 
 
 def _unescaped(text: str) -> str:
@@ -201,9 +197,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
     """Return the name of the function in which the user's code waits for other ranks; None if it does not wait."""
     below = list(takewhile(lambda frame: not frame.own, frames))
     inside = [frame for frame in below if frame.collective]
-    if any(
-        frame.function == "<module>" for frame in below
-    ):  # it is importing a library, perhaps a communication library
+    if any(frame.function == "<module>" for frame in below):  # it is importing a library, perhaps for communication
         return None
     if inside:
         named = [frame.function for frame in inside if _COLLECTIVE_NAME.fullmatch(frame.function)]
@@ -288,12 +282,10 @@ def is_local(path: str, known: dict[str, str]) -> bool:
 
 
 def _line(path: str, number: int) -> str | None:
-    try:
+    with suppress(OSError, ValueError):
         found = os.stat(path)  # noqa: PTH116
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-            return None
-        with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
-            text = next(islice(lines, number - 1, None), "")
-    except (OSError, ValueError):
-        return None
-    return "".join(char for char in text.strip() if char.isprintable()) or None
+        if stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES:
+            with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+                text = next(islice(lines, number - 1, None), "")
+            return "".join(char for char in text.strip() if char.isprintable()) or None
+    return None

@@ -81,18 +81,15 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "message", "above", "traceback", "expected", "sure"), CASES)
 def test_the_error_of_the_process(name, message, above, traceback, expected, sure):  # noqa: PLR0917
-    """With its own words and place; not sure where the process may have handled it."""
     log = f"step 1\n{above}{OF_RANK}{name}: {message}\n"
     error = child_error(name, message, traceback or OF_RANK, tracebacks_above(log.encode()))
     if expected[0] is None:
         assert error is None
         return
-    assert (f"{error.found.type}: {error.found.message}", error.found.where) == expected
-    assert error.is_sure == sure
+    assert (f"{error.found.type}: {error.found.message}", error.found.where, error.is_sure) == (*expected, sure)
 
 
 def test_a_table_of_torchrun_is_part_of_its_message():
-    """Nothing of it counts as written after the exception."""
     found = find_traceback(f"{OF_RANK}a.ChildFailedError: {table((1, RECORDED), (-15, NOTHING_RECORDED))}")
     assert (found.type, found.lines_after) == ("a.ChildFailedError", 0)
     assert "Root Cause" in found.message
@@ -114,7 +111,6 @@ def of_pool():
 
 @pytest.mark.parametrize("call", [of_executor, of_pool])
 def test_the_line_of_a_pool_s_worker_is_named(call):
-    """The exception itself comes back, the worker's frames only as the text of its cause."""
     with pytest.raises(ValueError, match="no shard 7") as caught:
         call()
     traceback = frames.text(caught.value, frames.places(caught.value.__traceback__))

@@ -48,7 +48,6 @@ def symptom_of(log):
 @pytest.mark.distributed
 @pytest.mark.parametrize("job", JOBS)
 def test_ranks_that_lose_another_say_so_in_words_of_gloo_or_the_store_or_shared_memory(gloo_logs, job):
-    """Every innocent rank of a real job prints a certain consequence, and the log alone tells the same."""
     culprit = 0 if job in BY_RANK_0 else 1
     for rank in {0, 1, 2} - {culprit}:
         symptom = symptom_of(gloo_logs / f"{job}.{rank}")
@@ -59,7 +58,6 @@ def test_ranks_that_lose_another_say_so_in_words_of_gloo_or_the_store_or_shared_
 
 @pytest.mark.distributed
 def test_the_culprit_of_a_job_says_nothing_of_the_kind(gloo_logs):
-    """Its exception is its own; a timeout towards its own server is doubtful at most. A barrier names who missed it."""
     assert symptom_of(gloo_logs / "raises.1").kind is Kind.OWN_FAULT
     symptom = symptom_of(gloo_logs / "user-timeout.1")
     assert (symptom.kind, symptom.certain) == (Kind.TIMEOUT, False)
@@ -68,7 +66,6 @@ def test_the_culprit_of_a_job_says_nothing_of_the_kind(gloo_logs):
 
 @pytest.mark.distributed
 def test_ranks_that_share_memory_name_the_one_that_they_lost(gloo_logs):
-    """The one whose connection is closed, be it killed or done, and the one that has not come in time."""
     for job in ("killed", "raises", "returns"):
         for rank in (0, 2):
             last = log_tail(gloo_logs / f"shared-{job}.{rank}", 0).splitlines()[-1]
@@ -120,7 +117,6 @@ BELOW_TORCH = '  File "/v/site-packages/torch/distributed/run.py", line 9, in ma
     ("RuntimeError", "\n----\n- Kernel error:\n----\nLaunch kernel failed: Default/Cholesky-op0\n", "", Kind.OWN_FAULT, True),
 ])  # fmt: skip
 def test_exceptions_are_sorted_by_their_words_and_their_place(type_name, message, traceback, kind, certain):
-    """General errors are consequences for certain only if a communication library raised them."""
     symptom = of_exception(type_name, message, traceback)
     assert (symptom.kind, symptom.certain) == (kind, certain)
 
@@ -155,7 +151,6 @@ NOTIFY_TIMEOUT = (
     ("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", Kind.TIMEOUT, (1, 2)),
 ])  # fmt: skip
 def test_logs_of_programs_that_abort_are_sorted_by_their_words(tail, kind, named):
-    """Some messages name the ranks that they hold responsible. General words in a log say nothing."""
     symptom = of_log(tail)
     assert (symptom.kind, symptom.named) == (kind, named)
 
@@ -169,7 +164,6 @@ def test_only_the_beginning_of_a_message_is_searched():
 
 
 def test_a_dead_network_under_gloo_is_no_rank_s_own_fault():
-    """Nor where only its log tells: whoever looks for the reason has to look at the network."""
     for reason in ("Connection timed out", "No route to host", "Network is unreachable"):
         words = f"[/build/gloo/transport/tcp/pair.cc:537] Read error [10.77.0.2]:45733: {reason}. This is typically"
         for symptom in (of_exception("RuntimeError", words), of_log(words)):

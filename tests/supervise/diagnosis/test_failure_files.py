@@ -19,11 +19,8 @@ def path(tmp_path):
 
 
 def test_a_record_is_read_as_it_was_written(path):
-    """Unknown keys do no harm. One of another process is none of this rank: a child, or an earlier attempt, left it."""
     path.write_text(json.dumps({"schema": 1, "later": [], **asdict(RECORD)}))
-    assert read_failure(path) == RECORD
-    assert read_failure(path, pid=77) == RECORD
-    assert read_failure(path, pid=78) is None
+    assert [read_failure(path, pid) for pid in (None, 77, 78)] == [RECORD, RECORD, None]
 
 
 @pytest.mark.parametrize("content", [
@@ -36,7 +33,6 @@ def test_rubbish_is_no_record(path, content):
 
 
 def test_fields_of_a_wrong_type_are_left_out(path):
-    """Time and pid are all that a record needs; and without a time that can be, the rest is true all the same."""
     path.write_text('{"time_ns": 1, "pid": 2, "type": 3, "message": null, "status": "x", "traceback": {}}')
     assert read_failure(path) == FailureRecord(1, 2, "exception")
     for time_ns in ("1e400", "-1e400", "NaN", "1" + "0" * 400, "-1", "1e19", "9223372036854775808"):
@@ -54,7 +50,6 @@ SIMPLE = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in 
 
 
 def test_only_what_was_written_after_the_offset_counts(tmp_path):
-    """An earlier attempt's traceback lies before it; a log that was cut off since is read whole."""
     log = tmp_path / "train.log"
     log.write_text(f"{SIMPLE}--- attempt 1 ---\n")
     assert last_traceback(log, log.stat().st_size) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.logs.tracebacks import find_traceback
-from launcher.supervise.diagnosis.mindspore_errors import explained
+from launcher.supervise.diagnosis.evidence import explained
 from tests.mindspore_messages import DATASET, ITEM, KERNEL, MAP, NETWORK, SHAPES, TRACEBACK
 
 USERS_FRAMES = """# 1 In file /home/me/net.py:47, 23~29
@@ -30,18 +30,17 @@ LAST = NETWORK.partition("# 4")[0] + " (See file 'analyze_fail.ir' for more deta
     ("", "RuntimeError: ", None),
 ])  # fmt: skip
 def test_the_section_that_says_it_is_found(message, what, where):
-    told = explained("RuntimeError", message, None)
-    assert (told.what, told.where) == (what, where)
+    assert explained("RuntimeError", message, None)[:2] == (what, where)
 
 
 @pytest.mark.parametrize("message", [NETWORK, LAST])
 def test_of_a_network_the_programs_own_lines_are_shown_and_the_error(message):
-    assert explained("ValueError", message, TRACEBACK).traceback == f"{USERS_FRAMES}ValueError: {SHAPES}"
+    assert explained("ValueError", message, TRACEBACK)[2] == f"{USERS_FRAMES}ValueError: {SHAPES}"
 
 
 def test_of_a_dataset_the_exception_of_the_programs_own_code_is_shown():
     stack = ITEM[ITEM.index("Traceback") : ITEM.index("KeyError: '")]
-    assert explained("RuntimeError", ITEM, TRACEBACK).traceback == f"{stack}KeyError: 'label of image 40'"
+    assert explained("RuntimeError", ITEM, TRACEBACK)[2] == f"{stack}KeyError: 'label of image 40'"
 
 
 @pytest.mark.parametrize(("kind", "message", "shown"), [
@@ -49,12 +48,9 @@ def test_of_a_dataset_the_exception_of_the_programs_own_code_is_shown():
     ("ValueError", "no such word\n  and more", "no such word\n  and more"),
 ])  # fmt: skip
 def test_other_tracebacks_are_shown_without_sections_to_which_nothing_refers(kind, message, shown):
-    """An exception that it was raised from is still shown."""
     before = f"{TRACEBACK}{kind}: {NETWORK}\nThe above exception was the direct cause of the following exception:\n\n{TRACEBACK}"
-    assert (
-        explained(kind, message, f"{before}{kind}: {message}\n").traceback.rstrip()
-        == f"{before}{kind}: {shown}".rstrip()
-    )
+    found = explained(kind, message, f"{before}{kind}: {message}\n")[2]
+    assert found.rstrip() == f"{before}{kind}: {shown}".rstrip()
 
 
 @pytest.mark.parametrize(
@@ -65,5 +61,6 @@ def test_a_log_tells_as_much_as_the_exception(kind, message, where):
     """Where a shell has started the program, its traceback in the log is all there is."""
     printed = f"{TRACEBACK}{kind}: {message}"
     found = find_traceback(f"{printed}[INFO] DISTRIBUTED(7,7f,python):2026-11-27-23:38:44.088.396 [a.cc:1]\n")
-    logged, told = explained(found.type, found.message, found.text), explained(kind, message, printed)
-    assert (logged.what, logged.where or found.where, logged.traceback) == (told.what, where, told.traceback)
+    what, place, traceback = explained(found.type, found.message, found.text)
+    told = explained(kind, message, printed)
+    assert (what, place or found.where, traceback) == (told[0], where, told[2])

@@ -54,7 +54,6 @@ def record(milliseconds, type_name="ValueError", message="no such word", **field
 
 
 def raised(rank, milliseconds, *what, end_ms=None, **fields):
-    """A rank whose hook noted an exception, and that has ended a while after."""
     ended_ms = milliseconds + 50 if end_ms is None else end_ms
     return RankEvidence(rank, 1, at(ended_ms), int(ended_ms * 10), failure=record(milliseconds, *what, **fields))
 
@@ -64,7 +63,6 @@ def lost(rank, milliseconds, message=CLOSED, **fields):
 
 
 def ended(rank, milliseconds, status, **fields):
-    """A rank of which only the end is known."""
     return RankEvidence(rank, status, at(milliseconds), int(milliseconds * 10), **fields)
 
 
@@ -300,7 +298,6 @@ CAUSES = [
 
 @pytest.mark.parametrize(("evidence", "options", "culprit", "confidence"), CAUSES)
 def test_the_rank_to_blame(evidence, options, culprit, confidence, snapshot):
-    """Whatever the order in which ranks testify; and the verdict can be written down and read again."""
     verdict = judge(evidence, **options)
     assert (verdict.culprit, verdict.confidence) == (culprit, confidence)
     assert shown(verdict) == snapshot
@@ -318,7 +315,6 @@ ODD_TEXTS = (
 
 
 def odd_record(source):
-    """Most of its fields are as they should be, or no failure would be read."""
     fields = {"pid": "1", "time_ns": str(START_NS), "status": "1", "kind": '"exception"', "type": '"ValueError"'}
     for name in source.sample(["time_ns", "status"], source.randint(0, 2)):
         fields[name] = source.choice(ODD_NUMBERS)
@@ -329,7 +325,6 @@ def odd_record(source):
 
 
 def test_no_record_can_keep_the_verdict_from_being_told(tmp_path):
-    """Whatever programs wrote of their failures, somebody is judged, and it can be written down."""
     source, path = random.Random(3), tmp_path / "failure.json"
     read = 0
     for _ in range(120):
@@ -347,11 +342,8 @@ def test_no_record_can_keep_the_verdict_from_being_told(tmp_path):
 
 
 def test_a_program_that_exits_by_itself_is_told_by_its_own_words():
-    """argparse, click and many others write their error last, perhaps with a hint; other last lines say nothing of it."""
     said = summarize(ended(0, 5, 2, log_tail="usage: ddp.py [--lr LR]\nddp.py: error: no --lrr\n\n"))
     assert said.what == "exit code 2: ddp.py: error: no --lrr"
-    assert (
-        summarize(ended(0, 5, 2, log_tail="Error: no such file\nhint: look\n")).what
-        == "exit code 2: Error: no such file"
-    )
+    said = summarize(ended(0, 5, 2, log_tail="Error: no such file\nhint: look\n"))
+    assert said.what == "exit code 2: Error: no such file"
     assert summarize(ended(0, 5, 2, log_tail="error: long ago\n" + "step\n" * 5)).what == "exit code 2"

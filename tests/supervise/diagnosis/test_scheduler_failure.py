@@ -8,6 +8,7 @@ from launcher.supervise.diagnosis.root_cause import RankEvidence
 from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, read_scheduler_failure
 from launcher.supervise.diagnosis.servers import Evidence, merge_evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
+from launcher.supervise.scheduler import patience_s
 
 SECOND = 10**9
 AT = 1000 * SECOND
@@ -19,7 +20,6 @@ def raised(rank, at_ns):
 
 
 def terminated(rank):
-    """By MindSpore, which misses another one."""
     return RankEvidence(rank, -15, AT - SECOND, rank, meets_scheduler=True)
 
 
@@ -52,11 +52,8 @@ def test_whoever_failed_first_by_itself_is_to_blame(ranks, status, lived_s, culp
 
 
 def test_a_rank_that_it_says_to_have_missed_is_to_blame(tmp_path):
-    """Where nothing else is known of that; the words are those of MindSpore 2.10."""
     log = tmp_path / "scheduler.log"
-    words = (
-        "The total number of timed out node is 1. Timed out node list is: [const vector]{1}, worker 1 is the first one"
-    )
+    words = "The total number of timed out node is 1. Timed out node list is: [const vector]{1}, worker 1 is the first"
     log.write_text(f"RuntimeError: {words}\n")
     failure = read_scheduler_failure(1, AT, log, 0, lived_s=40)
     verdict = Evidence((living(0), living(1), living(2)), scheduler=failure).verdict
@@ -77,10 +74,7 @@ NO_DIRECTORY = "train.sh: line 3: cd: /data/imagenet: No such file or directory\
 def test_a_command_that_fails_before_its_program_is_the_ranks_fault(
     tmp_path, of_rank, of_scheduler, culprit, confidence
 ):
-    """It is started once more as its own scheduler, which fails of the same, and may be the first.
-
-    `of_rank`: exit code, seconds after the scheduler's end. `of_scheduler`: whether it is that command, seconds that it lived.
-    """
+    """`of_rank`: exit code, seconds after the scheduler's end. `of_scheduler`: if it is that command, and its seconds."""
     (status, after_s), (is_command, lived_s) = of_rank, of_scheduler
     log = tmp_path / "scheduler.log"
     log.write_text(NO_DIRECTORY)
@@ -101,11 +95,7 @@ IMPORT = f'Traceback (most recent call last):\n  File "<string>", line 1, in <mo
     (1, None, 0.1, None), (-4, None, 0.1, 0), (-9, None, 0.1, None),
 ])  # fmt: skip
 def test_a_fault_of_the_ranks_that_the_scheduler_shares_is_the_ranks(tmp_path, status, message, after_s, culprit):
-    """As of a broken environment. It is no less certain, and the verdict says that the scheduler has failed of it, too.
-
-    Only where both failed at one time, however long they had lived. `message`: of the rank's exception, if there are
-    exceptions.
-    """
+    """Only where both failed at one time, however long they had lived. `message`: of the exceptions, if any."""
     log = tmp_path / "scheduler.log"
     log.write_text(IMPORT if message else "")
     failure = read_scheduler_failure(status, AT, log, 0, lived_s=900)
@@ -126,13 +116,15 @@ def test_the_clock_of_its_server_is_taken_into_account():
 
 
 def test_its_log_tells_of_what_it_failed(tmp_path):
-    """From the present attempt's part on."""
     log = tmp_path / "scheduler.log"
     before = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOSError: old\n'
     log.write_text(before + before.replace("OSError: old", "RuntimeError: new"))
     assert read_scheduler_failure(1, AT, log, len(before), lived_s=40).what == "RuntimeError: new"
     assert read_scheduler_failure(-9, AT, log, 0, lived_s=40).what == "SIGKILL (signal 9)"
-    assert (
-        read_scheduler_failure(126, AT, tmp_path / "none", 0, lived_s=0, reason="no such file").what
-        == "could not be started: no such file"
-    )
+    not_started = read_scheduler_failure(126, AT, tmp_path / "none", 0, lived_s=0, reason="no such file")
+    assert not_started.what == "could not be started: no such file"
+
+
+@pytest.mark.parametrize(("lived_s", "waits_s"), [(0.1, 2), (3.5, 3.5), (900, 5)])
+def test_ranks_get_as_long_as_the_scheduler_had_to_fail_of_the_same(lived_s, waits_s):
+    assert patience_s(lived_s) == waits_s

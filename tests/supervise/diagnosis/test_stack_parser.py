@@ -52,7 +52,6 @@ Current thread's C stack trace (most recent call first):
 
 
 def frames(*triples):
-    """A dump of one thread, innermost first."""
     lines = (f'  File "{file}", line {line} in {function}\n' for file, line, function in triples)
     return f"Current thread 0x0001 (most recent call first):\n{''.join(lines)}".encode()
 
@@ -61,9 +60,7 @@ def stack_of(*triples, cwd=""):
     return understood(parse_faulthandler(frames(*triples)), Sources(), cwd)
 
 
-SINGLE = (
-    b'<Cannot show all threads while the GIL is disabled>\nStack (most recent call first):\n  File "a", line 1 in f\n'
-)
+SINGLE = b'<Cannot show all threads without the GIL>\nStack (most recent call first):\n  File "a", line 1 in f\n'
 ESCAPED = (
     rb"Stack (most recent call first):" + b'\n  File "/home/caf\\xe9/\\u4e2d\\x1b.py", line 3 in \\xe4hm\n'
     b"  File ???, line ??? in ???\n"
@@ -84,14 +81,12 @@ ESCAPED = (
     ids=["the main thread is last", "names and C stacks", "no number", "the last of two dumps", "escapes, unknowns"],
 )  # fmt: skip
 def test_the_frames_of_a_dump(text, main, others):
-    """What a terminal should not get stays escaped. The end of somebody else's dump may stand before ours."""
     dump = parse_faulthandler(text)
     assert list(dump.main) == main
     assert [thread[0].function for thread in dump.others] == others
 
 
 def test_a_main_thread_behind_100_others_is_not_guessed():
-    """Then the dump does not show it, and no other thread is taken for it."""
     stack = understood(parse_faulthandler(PLAIN + b"\n...\n"), Sources())
     assert (stack.state, stack.doing) == ("running", "running; it has too many threads to show the main thread")
     assert (stack.place, stack.frames, len(stack.others)) == ("", (), 2)
@@ -107,8 +102,6 @@ def test_a_dump_cut_off_anywhere_never_tells_a_wrong_frame(text):
 
 
 def test_py_spy_names_the_main_thread_by_its_number():
-    """Wherever it stands. A line that cannot be is unknown."""
-
     def thread(number, name):
         found = {"name": name, "filename": "/home/me/train.py", "line": 40, "short_filename": "train.py"}
         return {"pid": 7, "os_thread_id": number, "thread_name": None, "frames": [found]}
@@ -130,7 +123,6 @@ def test_py_spy_names_the_main_thread_by_its_number():
     (b'step 1\n  File "train.py", line 2 in f\n', None), (b"Current thread 0x1\n  <no Python frame>\n", None), (b"", None),
 ])  # fmt: skip
 def test_a_crash_is_placed_in_the_user_s_own_code(log, place):
-    """Of the thread that crashed; in a library only where nothing else is known."""
     assert crash_place(log.decode()) == place
 
 
@@ -210,7 +202,6 @@ def test_libraries_written_in_c_are_known_by_the_line_that_calls_them(tmp_path, 
 
 
 def test_the_source_line_of_a_call(tmp_path):
-    """It is one short line, found from the rank's working directory; above other frames it calls nothing in C."""
     program = tmp_path / "train.py"
     program.write_text(f"worker.wait()\n{'x' * 200}\n    load(\tnext)\x1b[2J  \n")
     assert not stack_of(("/usr/lib/python3.11/subprocess.py", 1, "wait"), (program, 1, "<module>")).in_collective
@@ -223,7 +214,6 @@ def test_the_source_line_of_a_call(tmp_path):
 
 
 def test_sources_are_read_once_and_others_left_out(tmp_path):
-    """Missing files, directories, pipes, relative names, lines beyond the end, files that are no sources, odd names."""
     (tmp_path / "short.py").write_text("x\n")
     (tmp_path / "large.py").write_bytes(b"x\n" * (MAX_BYTES // 2 + 1))
     os.mkfifo(tmp_path / "pipe")
@@ -237,7 +227,6 @@ def test_sources_are_read_once_and_others_left_out(tmp_path):
 
 
 def test_only_disks_and_memory_are_local():
-    """Neither networks nor kinds of file systems that nobody has heard of, nor what is mounted below them."""
     known = {"/": "nfs4", "/data": "nfs4", "/data/disk": "ext4", "/disk": "xfs", "/fuse": "fuse.sshfs",
              "/unheard": "newfs", "/proc": "proc"}  # fmt: skip
     assert all(is_local(path, known) for path in ("/home/me/train.py", "/database/train.py", "/disk/train.py"))
@@ -246,7 +235,6 @@ def test_only_disks_and_memory_are_local():
 
 
 def test_links_are_followed_before_anything_is_touched(tmp_path):
-    """One that leads to a network is not local, however many links and parents are on the way; a circle is nothing."""
     local, network = tmp_path / "local", tmp_path / "network"
     local.mkdir()
     network.mkdir()
@@ -264,10 +252,7 @@ def test_links_are_followed_before_anything_is_touched(tmp_path):
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="needs Linux's leases")
 def test_a_network_that_does_not_answer_is_left_alone(tmp_path):
-    """A file that cannot be opened before somebody lets go of it: its lines are given up, and all others at once.
-
-    Nor is one asked by an agent, which allows no time: all its ranks would wait with it.
-    """
+    """Its lines are given up, and all others at once. An agent allows no time: all its ranks would wait with it."""
 
     def line(network_s, *numbers):
         """As if the temporary directory were a network's: none is mounted here."""

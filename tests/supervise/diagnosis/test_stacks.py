@@ -15,7 +15,8 @@ import pytest
 from launcher.core.machine.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PY_SPIES_AT_ONCE
-from launcher.supervise.diagnosis.rank_stacks import Gathering, RankStack, gather, group, sentence
+from launcher.supervise.diagnosis.rank_stacks import Gathering, gather, group, sentence
+from launcher.supervise.diagnosis.stack_parser import RankStack
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
@@ -74,8 +75,7 @@ def test_a_program_without_the_handler_never_gets_the_signal(ranks):
         seen = "no Python stack, waiting in wait4 for sleep, which is waiting in "
         wait_until(lambda: gather(ranks.targets, SHORT_S)[1].doing.startswith(seen), seen)
         stack = gather(ranks.targets, LONG_S)[0]
-        assert stack.state == "silent"
-        assert stack.doing.startswith("no Python stack, ")
+        assert (stack.state, stack.doing.split(", ")[0]) == ("silent", "no Python stack")
         assert "nanosleep" in stack.doing
         assert process.poll() is None
     finally:
@@ -133,19 +133,16 @@ def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
 
 
 def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
-    """The first step is due at once, and nothing when all is done. Closed, it keeps its answers, and locks nothing."""
     in_state(ranks.start("block-signal"), "S")
     ranks.start("sleep")
     gathering = Gathering(ranks.targets, LONG_S)
     assert gathering.timeout_s == 0
     gathering.step()
-    assert not gathering.done
-    assert 0 <= gathering.timeout_s <= 0.01
+    assert (gathering.done, 0 <= gathering.timeout_s <= 0.01) == (False, True)
     wait_until(lambda: (gathering.step(), 1 in gathering.stacks())[-1], "the other's answer")
     gathering.close()
     gathering.close()
-    assert gathering.done
-    assert gathering.timeout_s == 0
+    assert (gathering.done, gathering.timeout_s) == (True, 0)
     stacks = gathering.stacks()
     assert stacks[0] == RankStack("silent", "silent: it blocks the signal for stacks")
     assert stacks[1].state == "running"
@@ -157,7 +154,6 @@ def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
 
 @pytest.mark.parametrize("looks_before", [0, 1])
 def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_before):
-    """Before it asked, or while it did: ranks have their time after that; but not for ever."""
     away_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + away_s, sleep=time.sleep)
     monkeypatch.setattr("launcher.supervise.diagnosis.rank_stacks.time", clock)
@@ -169,8 +165,7 @@ def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_befor
     away_s += 2 * LONG_S
     gathering.step()
     wait_until(lambda: (gathering.step(), 0 in gathering.stacks())[-1], "an answer")
-    assert gathering.stacks()[0].state == "running"
-    assert not gathering.done
+    assert (gathering.stacks()[0].state, gathering.done) == ("running", False)
     for _ in range(9):
         away_s += 2 * LONG_S
         gathering.step()
@@ -178,10 +173,7 @@ def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_befor
 
 
 def test_a_dump_that_makes_pauses_is_waited_for(ranks):
-    """No part of it is taken for the whole, and askers at the same time take turns: each gets a whole one.
-
-    The rank has little of its processor, and writes for some tenths of a second on its 1,000 frames.
-    """
+    """The rank has little of its processor, and writes for some tenths of a second on its 1,000 frames."""
     process, one = ranks.start("deep-threads"), {min(os.sched_getaffinity(0))}
 
     def last_words():
@@ -205,7 +197,6 @@ def test_a_dump_that_makes_pauses_is_waited_for(ranks):
 
 
 def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
-    """It may have been stopped: its lock is waited for, but not for the whole time."""
     monkeypatch.setattr("launcher.supervise.diagnosis.rank_stacks.LOCK_SHARE", 0.2 / LONG_S)
     in_state(ranks.start("sleep"), "S")
     with ranks.targets[0].stacks_log.open() as log:
@@ -227,7 +218,6 @@ def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
 
 
 def test_py_spy_is_used_for_python_without_the_handler(ranks, install, tmp_path):
-    """It is asked not to pause the process. The limit is on how many run, not on how many may be asked."""
     answer = json.dumps([{"os_thread_id": 1, "frames": [{"name": "load", "filename": "/home/me/data.py", "line": 88}]}])
     install("py-spy", f"echo \"$@\" >> {tmp_path}/asked; /bin/sleep 0.02; printf '%s' '{answer}'")
     for _ in range(PY_SPIES_AT_ONCE + 1):
@@ -251,7 +241,6 @@ LOADING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py
 
 
 def test_the_outlier_stands_first_and_the_sentence_says_it_last():
-    """Of two groups of one size the one that waits for nobody is first, whatever the order of their ranks is."""
     groups = group({rank: LOADING if rank == 3 else WAITING for rank in range(8)}, dict.fromkeys(range(8), 12))
     assert groups == (
         StackGroup((3,), "at data.py:88 in load: time.sleep(30)", ("c",)),
@@ -276,5 +265,4 @@ AT_SEVEN_PLACES = [RankStack("running", f"at train.py:{min(rank, 6)} in f") for 
      "rank 1 is at train.py:1 in f; rank 2 is at train.py:2 in f; 3 elsewhere")),
 ])  # fmt: skip
 def test_the_sentence_of_groups(stacks, steps, words):
-    """Only ranks that wait are parted by steps; each group has the verb that fits, and four are named."""
     assert sentence(group(dict(enumerate(stacks)), dict(enumerate(steps)))) == words

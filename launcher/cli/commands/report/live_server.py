@@ -22,7 +22,7 @@ from launcher.cli.commands.report.live import LiveView
 from launcher.core.errors import UsageError
 from launcher.core.resources import data_dir
 from launcher.logs.log_file import Place
-from launcher.supervise.port_holder import reason_of
+from launcher.supervise.port import reason_of
 
 LOOPBACK = "127.0.0.1"
 LOOK_S, UNWATCHED_LOOK_S = 1.0, 5.0  # between two updates: with an open page, and without
