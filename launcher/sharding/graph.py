@@ -74,5 +74,4 @@ class Graph:
 
 
 def bytes_of(tensor: Leaf | Operator) -> int:
-    """Return the bytes of the whole tensor."""
     return prod(tensor.shape) * tensor.item_bytes

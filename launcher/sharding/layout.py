@@ -68,7 +68,6 @@ class TensorLayout:
         return Box(tuple(starts), tuple(sizes))
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of each rank's part."""
         return tuple(length // cut for length, cut in zip(shape, self.cuts, strict=True))
 
 

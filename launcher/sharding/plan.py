@@ -208,7 +208,6 @@ def step_collectives(graph: Graph, operator: Operator, number: int, steps: Seque
 
 
 def parameters_of(plan: ShardingPlan) -> Iterator[tuple[Leaf, TensorLayout]]:
-    """Yield the parameters with their stored layouts."""
     for leaf in plan.graph.leaves:
         if leaf.is_parameter:
             yield leaf, plan.leaves[leaf.name]

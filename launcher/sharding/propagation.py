@@ -20,7 +20,6 @@ from collections.abc import Mapping
 
 from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.graph import Graph, Operator
-from launcher.sharding.layout import TensorLayout
 from launcher.sharding.plan import Collective, step_collectives
 from launcher.sharding.redistribution import steps_between
 
@@ -33,7 +32,10 @@ def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict
     known = dict(given)
     if not known:
         first = graph.operators[0]
-        known[first.name] = _data_parallel(first, ranks)
+        batch = first.expression.inputs[0][0] if first.expression.inputs[0] else None
+        ways = cuttings(first.expression, ranks)  # those into more parts come first
+        only_batch = (each for each in ways if all(parts == 1 or index == batch for index, parts in each.cuts))
+        known[first.name] = next(only_batch)
     waiting = deque(operator for operator in graph.operators if operator.name in known)
     seen = set(known)
     while waiting:
@@ -49,13 +51,6 @@ def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict
             waiting.extend(rest[:1])
             seen.update(each.name for each in rest[:1])
     return {operator.name: known[operator.name] for operator in graph.operators}
-
-
-def _data_parallel(operator: Operator, ranks: int) -> Partition:
-    """Return an operator's partition of only its first input's first dim, into as many parts as possible."""
-    batch = operator.expression.inputs[0][0] if operator.expression.inputs[0] else None
-    ways = cuttings(operator.expression, ranks)
-    return next(each for each in ways if all(parts == 1 or index == batch for index, parts in each.cuts))
 
 
 def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
@@ -82,7 +77,13 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known:
     """Return the bytes per rank for redistributions between an operator with this partition and decided operators."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
-        source = known[name].output if name in known else _held(graph, operator, name, known)
+        # A leaf has the layout that another operator has decided.
+        others = (
+            known[other.name].inputs[its_number]
+            for other, its_number in graph.consumers[name]
+            if other.name in known and other.name != operator.name
+        )
+        source = known[name].output if name in known else next(others, None)
         if source is not None:
             moved.extend(step_collectives(graph, operator, number, steps_between(source, way.inputs[number])))
     for consumer, number in graph.consumers[operator.name]:
@@ -90,14 +91,6 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known:
             steps = steps_between(way.output, known[consumer.name].inputs[number])
             moved.extend(step_collectives(graph, consumer, number, steps))
     return sum(each.bytes for each in moved if each.kind != "slice" and each.phase == "forward")
-
-
-def _held(graph: Graph, operator: Operator, name: str, known: Mapping[str, Partition]) -> TensorLayout | None:
-    """Return a leaf's layout as decided by another operator; None if only this one uses it."""
-    for consumer, number in graph.consumers[name]:
-        if consumer.name in known and consumer.name != operator.name:
-            return known[consumer.name].inputs[number]
-    return None
 
 
 def _changed(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:

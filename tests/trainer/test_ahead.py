@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from launcher.trainer.parallel.waiting import Timer
 from launcher.trainer.programs.resnet50 import ahead
+from launcher.trainer.telemetry.step_time import Timer
 
 
 def threads_of_ahead():

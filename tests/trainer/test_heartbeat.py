@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(name="file")
 def _file(tmp_path, monkeypatch):
     monkeypatch.setenv(TLAUNCH_HEARTBEAT_FILE, str(tmp_path / "heartbeat"))
-    monkeypatch.setattr(heart_module, "getting_on", heart_module._Touches().touch)
+    monkeypatch.setattr(heart_module, "_next_touch_s", 0.0)
     return tmp_path / "heartbeat"
 
 

@@ -13,7 +13,7 @@ from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.transformer.memory import rank_bytes
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.plan import apply_plan, copied
 from launcher.trainer.session import meta_model, pipeline_stages, rule_of
@@ -45,11 +45,11 @@ def optimizer_of(settings, layout, rank):
     stages = pipeline_stages(settings, layout.pp)[place.pp :: layout.pp]
     dtype = getattr(torch, settings.train.precision)
     placed = apply_plan(model, stages, mp, seed=1, device=torch.device("cpu"), dtype=dtype, parallel=parallel)
-    shards = Shards(parallel.optimizer_shard, parallel.gradient_accumulation_shard)
+    shards = {"shards_state": parallel.optimizer_shard, "shards_gradients": parallel.gradient_accumulation_shard}
     groups = parallel.gradient_groups
     named = {name: parameter for name, parameter in model.named_parameters() if name not in copied(stages)}
     return ShardedOptimizer(
-        named, placed, rule_of(settings.train), gradient_groups=groups, shards=shards, dp=dp, mp=mp, pp=pp
+        named, placed, rule_of(settings.train), gradient_groups=groups, **shards, dp=dp, mp=mp, pp=pp
     )
 
 

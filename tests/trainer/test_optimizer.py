@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from launcher.mesh.boxes import Box, full_box
-from launcher.trainer.optimizer import adamw, momentum
+from launcher.trainer.optimizer import update_rules
 from launcher.trainer.optimizer.flat import ALIGNMENT, arrange
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
-from launcher.trainer.optimizer.update_rules import Tensors
+from launcher.trainer.optimizer.update_rules import AdamW, Momentum, Step, Tensors
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.programs.transformer import learning_rate_at
@@ -74,10 +74,9 @@ def trained_beside(optimizer, ours, reference, theirs, clip_norm):
 
 @pytest.fixture(params=["fused", "plain"])
 def kernel(request, monkeypatch):
-    for module in (adamw, momentum):
-        assert module.has_fused_kernel(torch.device("cpu"), torch.float64)
-        if request.param == "plain":
-            monkeypatch.setattr(module, "has_fused_kernel", lambda *_: False)
+    assert all(update_rules.has_fused_kernel(kind, torch.device("cpu"), torch.float64) for kind in ("adamw", "sgd"))
+    if request.param == "plain":
+        monkeypatch.setattr(update_rules, "has_fused_kernel", lambda *_: False)
 
 
 @pytest.mark.parametrize("clip_norm", [0, 0.5])
@@ -98,7 +97,7 @@ def test_steps_are_those_of_torch(clip_norm):
 def test_momentum_is_that_of_torch(clip_norm, decay):
     """Weights and moments follow torch.optim.SGD with momentum."""
     ours, theirs = model_of(), model_of()
-    rule = momentum.Momentum(0.9, weight_decay=decay)
+    rule = Momentum(0.9, weight_decay=decay)
     optimizer = owner_of(ours, rule=rule, clip_norm=clip_norm, gradient_groups=3)
     reference = reference_of(theirs, torch.optim.SGD, decay, momentum=0.9)
     trained_beside(optimizer, ours, reference, theirs, clip_norm)
@@ -197,9 +196,8 @@ def test_steps_below_the_rounding_of_bfloat16_add_up():
             model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum().backward()
             (model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum() / 512).backward()
         assert optimizer.step(5e-4) == pytest.approx(math.sqrt(2) * 2 * (1 + 1 / 512), rel=1e-6)
-        step = adamw.AdamWStep(5e-4, *BETAS, EPSILON, number)
         tensors = Tensors([alone], [torch.ones_like(alone)], (moments[:1], moments[1:]))
-        adamw.adamw_(tensors, step, weight_decay=0)
+        AdamW(*BETAS, EPSILON, weight_decay=0).update(tensors, Step(number, 5e-4), decays=True)
     assert float(alone) == 1
     assert model.weight.item() == pytest.approx(0.99, abs=0.002)
 
@@ -208,7 +206,7 @@ def test_momentum_in_bfloat16_keeps_its_weights_in_float32():
     """Steps below the rounding of a weight add up, as AdamW's do."""
     model = nn.Linear(1, 1).bfloat16()
     nn.init.ones_(model.weight)
-    optimizer = owner_of(model, rule=momentum.Momentum(0.0), clip_norm=0)
+    optimizer = owner_of(model, rule=Momentum(0.0), clip_norm=0)
     for _ in range(STEPS):
         optimizer.zero_gradients()
         model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum().backward()
@@ -223,7 +221,7 @@ def test_a_part_that_some_ranks_hold_is_counted_once_in_the_norm():
         name: Placement(torch.Size((4, 4)), Box((2, 0), (2, 2)), copies=copies)
         for name, copies in zip(parameters, (1, 2, 4), strict=True)
     }
-    rule = momentum.Momentum(0.9)
+    rule = Momentum(0.9)
     optimizer = ShardedOptimizer(parameters, placed, rule, dp=ALONE, mp=ALONE, pp=ALONE)
     optimizer.zero_gradients()
     for parameter in parameters.values():

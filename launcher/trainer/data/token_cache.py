@@ -69,10 +69,9 @@ class Text:
 
 
 def text_at(path: Path) -> Text:
-    """Return the text at `path` with its digest. The digest is cached while the file is unchanged.
+    """Return the text at `path` with its digest, which is cached while the file is unchanged.
 
-    Raises:
-        UnreadableError: it is missing or cannot be read.
+    Raise an UnreadableError if it cannot be read.
     """
     text = _as_it_is(path)
     name = f"digest-{_key(text.path)}.json"
@@ -89,7 +88,6 @@ def text_at(path: Path) -> Text:
 
 
 def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) -> str:
-    """Return the name of the cache directory for the text with that digest."""
     form = ("normalised",) if normalise else ()
     return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest(), *form)}"
 
@@ -207,8 +205,6 @@ class _FilledPairs:
 
 
 class _Progress:
-    """Prints progress lines while a text is encoded, if it takes long."""
-
     def __init__(self, text: Text) -> None:
         self._text = text
         self._began_s = time.monotonic()
