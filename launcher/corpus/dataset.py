@@ -124,22 +124,13 @@ def is_empty(pair: tuple[str, str]) -> bool:
     return not (pair[0].strip() and pair[1].strip())
 
 
-def content_digest(paths: Iterable[Path]) -> str:
-    """Return one SHA-256 (hexadecimal) of the bytes of all files in the given order; file names do not count.
-
-    Each file is digested separately first, so that moving bytes from one file to the next changes the result.
-
-    Raises:
-        UnreadableError: a file is missing or unreadable.
-    """
-    whole = hashlib.sha256()
-    for path in paths:
-        digest = hashlib.sha256()
-        try:
-            with path.open("rb") as file:
-                while block := file.read(BLOCK_BYTES):
-                    digest.update(block)
-        except OSError as error:
-            raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-        whole.update(digest.digest())
-    return whole.hexdigest()
+def content_digest(path: Path) -> str:
+    """Return the SHA-256 (hexadecimal) of the SHA-256 of a file's bytes. Raise an UnreadableError if it is unreadable."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
+    return hashlib.sha256(digest.digest()).hexdigest()

@@ -184,7 +184,7 @@ def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective
     if number is None:
         return False
     tensor = graph.by_name[operator.inputs[number]]
-    return isinstance(tensor, Leaf) and tensor.is_parameter and len(graph.consumers[tensor.name]) == 1
+    return tensor.is_parameter and len(graph.consumers[tensor.name]) == 1
 
 
 def ranks_that_sum(collective: Collective) -> TensorLayout:

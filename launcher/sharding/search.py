@@ -2,7 +2,7 @@
 
 A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore
 operators can be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very
-many partitions, only some are considered (`tables.MAX_WAYS`). Two costs are not such sums:
+many partitions, only some are considered (`cost_tables.MAX_WAYS`). Two costs are not such sums:
 
     messages    gradients summed by the same ranks share one message and its fixed time. The cheapest choice is found without
                     these times. If a cheaper one is possible, the search branches: once with the message paid for, and once

@@ -12,7 +12,7 @@
         "what": "output"}, ...]}
 
 It contains what MindSpore's tutorials read from its graphs (step_parallel_begin_*.ir, execute_*.ir). It is derived from a
-sharding plan (`plan_report.py`), or recorded during a training step (launcher/trainer/telemetry/recording.py).
+sharding plan (`plan.py`), or recorded during a training step (launcher/trainer/telemetry/recording.py).
 """
 
 from __future__ import annotations

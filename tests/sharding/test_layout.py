@@ -68,7 +68,6 @@ def test_a_refined_layout_gives_every_rank_the_same_box(one, other, data):
 
 @given(layouts(), layouts())
 def test_layouts_are_the_same_once_simplified_if_ranks_hold_the_same(one, other):
-    """And a layout's own simpler one gives every rank the same box."""
     shape = (one.cuts[0] * other.cuts[0], one.cuts[1] * other.cuts[1])
     ranks = _count(one.devices)
     boxes = [one.box_of(rank, shape) for rank in range(ranks)]

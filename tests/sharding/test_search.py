@@ -119,7 +119,6 @@ SLOW_SUMS = Costs(
 @example(TWO_MATMULS, 4, SLOW_SUMS)
 @given(st.just(TWO_MATMULS) | networks(), st.sampled_from([2, 4]), machines())
 def test_with_a_limit_of_memory_it_is_the_fastest_corner_that_fits(graph, ranks, costs):
-    """Whatever corner of the hull the limit is at, or between it and the next."""
     every = [cost_of(plan_of(graph, each, ranks), costs) for each in assignments(graph, ranks)]
     found = corners(every)
     for corner, following in pairwise([*found, Cost(0.0, 2 * found[-1].bytes)]):
@@ -177,7 +176,6 @@ def test_a_given_strategy_that_leaves_ranks_over_stays():
 
 @pytest.mark.parametrize(("network", "ranks"), [(resnet50, 8), (attention, 8)])
 def test_large_networks_are_searched_and_cost_no_more_than_data_parallelism(network, ranks):
-    """ResNet-50, whose residuals make loops, and twelve layers of attention."""
     graph, costs = network(), Costs()
     found = searched(graph, {}, ranks, costs)
     least = cost_of(plan_of(graph, found, ranks), costs).seconds

@@ -17,6 +17,7 @@ from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.plan import apply_plan, copied
 from launcher.trainer.session import meta_model, pipeline_stages, rule_of
+from tests.programs.held_bytes import bytes_held
 
 from .transformers import session_of, transformer_settings
 
@@ -59,7 +60,7 @@ def test_weights_gradients_and_state_take_the_bytes_that_formulas_say(switches, 
     """Within 2 %, on every rank: what aligns parameters, and a row of the vocabulary, are not counted in them."""
     settings = transformer_settings(*SIZES, *switches)
     for rank in range(layout.world_size):
-        held = optimizer_of(settings, layout, rank).bytes_held()
+        held = bytes_held(optimizer_of(settings, layout, rank))
         expected = rank_bytes(settings, layout, coordinate_of(rank, layout).pp, "gloo")
         for kind in ("weights", "gradients", "state"):
             assert held[kind] == pytest.approx(getattr(expected, kind), rel=0.02), (rank, kind)

@@ -31,7 +31,6 @@ PATIENCE_S = 120
 
 
 def under(directory, attempt=0):
-    """The environment that a rank of a run has."""
     return {TLAUNCH_RUN_DIR: str(directory), TLAUNCH_ATTEMPT: str(attempt)}
 
 
@@ -57,7 +56,6 @@ def _no_rest(monkeypatch):
 
 
 def test_every_long_step_has_its_line(tmp_path, no_rest):
-    """With what was measured, this process's memory, and the number of the attempt."""
     before_ns = time.time_ns()
     metrics = Metrics(under(tmp_path, 3), CPU)
     for number in range(1, 4):
@@ -78,7 +76,6 @@ def test_every_long_step_has_its_line(tmp_path, no_rest):
 
 
 def test_short_steps_cost_few_lines(tmp_path):
-    """A thousand steps in no time: the first, the last, hardly any between; means are of all steps between."""
     metrics, started_s = Metrics(under(tmp_path), CPU), time.monotonic()
     step(metrics, 1, loss=9.0)
     for number in range(2, 1001):
@@ -94,7 +91,6 @@ def test_short_steps_cost_few_lines(tmp_path):
 
 
 def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
-    """What their time went into, padding and FLOPs; of the time and the peak of both ranks follows the utilisation."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
     monkeypatch.setattr(
         metrics_module, "peak_flops_per_s", lambda _device, dtype, _product: {torch.float64: 5e6}[dtype]
@@ -111,7 +107,6 @@ def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
 
 
 def test_what_a_rank_can_do_is_measured_on_cpus_alone():
-    """No product is faster than it, and no accelerator is asked."""
     matrix = torch.ones(256, 256)
     began_s = time.process_time()
     for _ in range(20):

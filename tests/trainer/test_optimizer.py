@@ -278,7 +278,6 @@ def test_the_learning_rate_warms_up_and_falls():
     ("cosine", [0.1, 0.4, 0.25 + 0.15 * math.cos(math.pi / 4), 0.25, 0.1]),
 ])  # fmt: skip
 def test_the_learning_rate_falls_to_the_last_step(schedule, expected):
-    """After the warm-up of each schedule, down to the minimum."""
     found = rates([1, 4, 28, 52, 100], f"train.schedule={schedule}", "train.minimum_rate=0.1")
     assert found == pytest.approx(expected)
     assert rates([1, 2], f"train.schedule={schedule}", "train.warmup_steps=8", last_step=2) == [0.05, 0.1]

@@ -77,22 +77,17 @@ def restore(
         try:
             index = _index_of_all(path, world)
             files = _good_files(path, index, world)
+            _check_same(path, index, training, state.kinds, buffers)
+            theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
+            if theirs != ours and None not in {theirs, ours} and world.is_first:
+                words = f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state"
+                print(words, flush=True)
+            world.while_others_wait(partial(_read, path, index, files, state, buffers))
+            try:
+                world.while_others_wait(partial(check_finite, state, str(path)))
+            except TlaunchError as error:  # raised on every rank
+                raise DamagedError(error.message) from None
         except DamagedError as error:
-            damage = error.message
-            if world.is_first:
-                print(f"{damage}; {path.name} is not used", flush=True)
-            continue
-        _check_same(path, index, training, state.kinds, buffers)
-        theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
-        if theirs != ours and None not in {theirs, ours} and world.is_first:
-            print(
-                f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state",
-                flush=True,
-            )
-        world.while_others_wait(partial(_read, path, index, files, state, buffers))
-        try:
-            world.while_others_wait(partial(check_finite, state, str(path)))
-        except TlaunchError as error:  # raised on every rank
             damage = error.message
             if world.is_first:
                 print(f"{damage}; {path.name} is not used", flush=True)

@@ -80,7 +80,7 @@ def text_at(path: Path) -> Text:
             stamp = decode(Text, read_json(directory / name))
             if stamp.digest and replace(stamp, digest="") == text:
                 return stamp
-    digested = replace(text, digest=content_digest([path]))
+    digested = replace(text, digest=content_digest(path))
     if time.time_ns() - text.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == text:
         with suppress(OSError):  # computed again the next time
             write_text(writable_dir(path.parent) / name, json.dumps(encode(digested)))

@@ -91,10 +91,6 @@ class GradientShards:
     def of(self, part: OwnPart) -> list[GradientPiece]:
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
-    def bytes_held(self) -> int:
-        """Return the size of this rank's gradients in bytes, between backward passes."""
-        return self._own.nbytes + sum(tensor.nbytes for tensor in self._full.values())
-
     def _passed(self, name: str, parameter: Tensor) -> None:
         """Take a parameter's gradient after a backward pass, and sum the groups that are complete now."""
         if not self._expected:

@@ -72,10 +72,6 @@ class SeparateGradients:
                 pieces.append((slice(start, start + len(elements)), gradient.view(-1)))
         return pieces
 
-    def bytes_held(self) -> int:
-        """Return the size of this rank's gradients in bytes."""
-        return sum(parameter.grad.nbytes for parameter in self._parameters.values() if parameter.grad is not None)
-
 
 class Gradients:
     """The storage of the gradients of `parameters`, in `dtype` on `device`.
@@ -162,11 +158,6 @@ class Gradients:
     def of(self, part: OwnPart) -> list[GradientPiece]:
         """Return the reduced gradient of `part`, which this rank owns, as one piece."""
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
-
-    def bytes_held(self) -> int:
-        """Return the size in bytes of this rank's gradients and of the buffers for their sums."""
-        buffers = {tensor.data_ptr(): tensor for tensor in (self.flat, self._own, self._received) if tensor is not None}
-        return sum(tensor.nbytes for tensor in buffers.values())
 
     def add_awaited(self, gradient: Tensor) -> None:
         """Add another stage's part to the gradient of the `awaited` parameter."""

@@ -182,15 +182,6 @@ class ShardedOptimizer:
                 self._gather(values)
         self._publish()
 
-    def bytes_held(self) -> dict[str, int]:
-        """Return the size in bytes of weights (in memory that ranks may share), gradients with buffers, and state."""
-        kept = (*self._state, *([] if self._master is None else [self._master]))
-        return {
-            "weights": self._parameters.nbytes,
-            "gradients": self._gradients.bytes_held(),
-            "state": sum(values.nbytes for values in kept),
-        }
-
     def not_finite(self) -> list[str]:
         """Return the parameters with a non-finite gradient norm in this rank's slices, after the last step."""
         found = set()

@@ -124,11 +124,8 @@ def _computed(
     weight_gradient_WD = torch.empty_like(weight_WD, dtype=exact)
     torch.add(weight_gradient_DW.t(), evenly_D, out=weight_gradient_WD)
     weight_gradient_WD.index_add_(0, local_N, (hidden_ND * sure_N1).to(exact), alpha=-scale)
-    return [
-        loss * scale,
-        all_reduce(hidden_gradient_ND, group, what="gradient of input 0"),
-        weight_gradient_WD.to(weight_WD.dtype),
-    ]
+    all_reduce(hidden_gradient_ND, group, what="gradient of input 0")
+    return [loss * scale, hidden_gradient_ND, weight_gradient_WD.to(weight_WD.dtype)]
 
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from launcher.mesh.boxes import full_box
 from launcher.sharding.cost import Costs
-from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
-from launcher.sharding.plan_report import plan_report
+from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of, plan_report
 from launcher.sharding.strategy_report import StrategyReport
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.update_rules import Rule
