@@ -20,7 +20,6 @@ def test_gzip_is_recognised_by_content_whatever_the_name(tmp_path):
 
 
 def test_only_newlines_end_lines(tmp_path):
-    """Other characters that Unicode calls line ends stay inside their line; CRLF and a byte order mark go."""
     file = tmp_path / "odd"
     file.write_bytes("\ufeffa\u2028b\x85c\x0bd\r\nlast".encode())
     assert list(read_lines(file)) == ["a\u2028b\x85c\x0bd", "last"]
@@ -68,7 +67,6 @@ def test_what_is_cut_off_or_missing_is_an_error(tmp_path, size, reason):
     ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),  # a joiner within a word has a meaning
 ])  # fmt: skip
 def test_normalised(raw, clean):
-    """Text is composed, every kind of blank or control character becomes one blank, and what shows nothing is dropped."""
     assert normalised(raw) == clean
 
 

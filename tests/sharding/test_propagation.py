@@ -19,7 +19,6 @@ def given_to(name, strategy, ranks):
 
 
 def test_the_listing_of_the_tutorial():
-    """The matmul with ((2, 4), (4, 1)) gives relu ((2, 4)) and matmul2 ((2, 4), (4, 1)); an all-reduce over ranks 0 to 3, then a slice."""
     found = propagated(GRAPH, given_to("matmul", ((2, 4), (4, 1)), 8), 8)
     assert {name: found[name].strategy for name in ("matmul", "relu", "matmul2")} == {
         "matmul": ((2, 4), (4, 1)),

@@ -20,7 +20,6 @@ def test_items_come_in_order(depth):
 
 
 def test_no_more_are_made_than_have_a_place(wait_until):
-    """While the first is used, `depth` of them; each further use makes room for one."""
     made = []
     items = ahead((made.append(number) or number for number in range(50)), 3)
     next(items)

@@ -417,7 +417,6 @@ def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory,
 
 @pytest.mark.parametrize("normalise", ["true", "false"])
 def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normalise):
-    """By either setting, if the tokenizer is the same: the text had nothing to normalise, or is left as it was."""
     settings, world = settings_of(f"data.normalise={normalise}"), alone()
     older = Path(shutil.copytree(directory / name_of(6), tmp_path / name_of(6)))
     index = read_index(older)
@@ -488,7 +487,6 @@ def unwritable(directory):
 
 
 def test_where_nothing_can_be_written_a_training_that_has_saved_some_goes_on():
-    """Each save that fails is told; without any checkpoint it is an error that names the directory."""
     settings, told = settings_of(), []
     with tempfile.TemporaryDirectory(dir="/tmp") as parent:  # above which another user can read, too
         Path(parent).chmod(0o755)

@@ -107,7 +107,6 @@ def test_no_other_cut_of_a_global_batch_has_a_cheaper_largest_part(count, dp, mi
 
 @given(count=st.integers(1, 300), dp=st.integers(1, 5), micro_batches=st.integers(1, 4))
 def test_all_parts_of_a_global_batch_cost_about_the_same(count, dp, micro_batches):
-    """Each pair is in one part, under its number in the global batch. With pairs enough the parts' costs are alike."""
     batch = numbered(count)
     parts = micro_batches_of_all(batch, Layout(dp=dp, micro_batches=micro_batches))
     real = [part for part in parts if (part.labels_BT != PAD).any()]
@@ -156,7 +155,6 @@ def numbers_of(batch):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_epoch_visits_every_pair_once_in_its_own_order(mode, pools):
-    """Nothing is left out, but for what fills no last batch of a number of pairs. All epochs have as many steps."""
     batches = list(global_batches(numbered(300), train_settings(MODES[mode], "epochs=2")))
     first, second = (
         [number for batch in batches if batch.epoch == epoch for number in numbers_of(batch)] for epoch in (1, 2)
@@ -268,7 +266,6 @@ def test_the_unigram_model_is_the_formula():
 
 @pytest.mark.parametrize(("steps", "count"), [(0, 6), (5, 5), (8, 8)])
 def test_batches_run_through_the_epochs_or_the_steps(steps, count):
-    """Ten pairs in batches of three give three steps an epoch; a number of steps overrides the number of epochs."""
     config = transformer_settings("train.batch_size=3", "train.epochs=2", f"train.steps={steps}").train
     batches = list(global_batches(examples(10), config))
     assert [batch.step for batch in batches] == list(range(1, count + 1))

@@ -128,38 +128,36 @@ def test_the_largest_are_those_of_topk(width, count):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_a_sentence_is_translated_as_training_saw_it():
-    """However its characters are composed and its blanks are written; what shows nothing has an empty translation."""
-    sentences = ["où est l'été", "il aime le café"]
+def translator_of(sentences, dtype, **data):
     tokenizer = Tokenizer(train_tokenizer(sentences, 290))
     settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
-    weights = {name: initial_weight(name, torch.Size(shape), 1) for name, shape in model_shapes(settings).items()}
+    shapes = model_shapes(settings)
+    weights = {name: initial_weight(name, torch.Size(shape), 1).to(dtype) for name, shape in shapes.items()}
     weights["head.weight"] *= 60
+    model = single_device_model(settings, weights, torch.device("cpu"))
+    return Translator(model, tokenizer, dataclasses.replace(settings.data, **data))
 
-    def translated(texts, data):
-        model = single_device_model(settings, weights, torch.device("cpu"))
-        return [each.text for each in Translator(model, tokenizer, data).translate(texts, Search(2))]
+
+def test_a_sentence_is_translated_as_training_saw_it():
+    sentences = ["où est l'été", "il aime le café"]
+
+    def translated(texts, **data):
+        return [each.text for each in translator_of(sentences, torch.float32, **data).translate(texts, Search(2))]
 
     plain = sentences[0]
     decomposed = unicodedata.normalize("NFD", plain)
     forms = [plain, decomposed, plain.replace(" ", " \t  "), f"\ufeff {plain}\u00a0", plain.replace(" ", "\u200b ")]
-    first, *others = translated([*forms, "\u200b", "\u200d \u3000"], settings.data)
+    first, *others = translated([*forms, "\u200b", "\u200d \u3000"])
     assert first
     assert others == [first] * 4 + ["", ""]
-    as_it_is = dataclasses.replace(settings.data, normalise=False)
-    raw = translated([plain, decomposed], as_it_is)
+    raw = translated([plain, decomposed], normalise=False)
     assert raw[0] == first
     assert raw[1] != first
 
 
 def test_sentences_are_cut_batched_and_given_back_in_order():
     sentences = ["le chat noir dort", "the black cat sleeps", "un chat", "a b c d e f g h i j k l m n o p q r s t u v"]
-    tokenizer = Tokenizer(train_tokenizer(sentences, 290))
-    settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
-    shapes = model_shapes(settings)
-    weights = {name: initial_weight(name, torch.Size(shape), 1).double() for name, shape in shapes.items()}
-    weights["head.weight"] *= 60
-    translator = Translator(single_device_model(settings, weights, torch.device("cpu")), tokenizer, settings.data)
+    translator = translator_of(sentences, torch.float64)
     together = translator.translate(sentences, Search(3))
     by_twos = translator.translate(sentences, Search(3), batch_tokens=20)
     assert [each.text for each in by_twos] == [each.text for each in together]

@@ -124,7 +124,6 @@ def test_what_a_rank_can_do_is_measured_on_cpus_alone():
 
 
 def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
-    """A long validation keeps nothing back."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
     metrics = Metrics(under(tmp_path), CPU)
     for number in range(1, 4):
@@ -187,7 +186,6 @@ def test_on_an_accelerator_its_memory_is_written(tmp_path, monkeypatch):
 
 
 def test_only_one_rank_of_a_run_writes_of_steps(tmp_path, monkeypatch):
-    """Another one may say what it has saved; a training without a launcher leaves no file."""
     monkeypatch.chdir(tmp_path)
     alone, other = Metrics({}, CPU), Metrics(under(tmp_path), CPU, writes=False)
     for metrics in (alone, other):
@@ -200,7 +198,6 @@ def test_only_one_rank_of_a_run_writes_of_steps(tmp_path, monkeypatch):
 
 
 def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
-    """Each number under its tag, at its step and its time; what JSON does not have too."""
     metrics = Metrics(under(tmp_path), CPU)
     for number in range(1, 4):
         step(metrics, number, loss=4.0 / number, learning_rate=number / 10)
@@ -261,7 +258,6 @@ def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, shown, capfd):
 
 @pytest.mark.parametrize("steps_before", [0, 1])
 def test_a_removed_run_directory_costs_one_line_of_the_log(tmp_path, no_rest, capfd, steps_before):
-    """It is not made again, and the training goes on."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     metrics = Metrics(under(run_dir), CPU)
@@ -290,7 +286,6 @@ def test_tensorboard_that_fails_is_left_alone(tmp_path, no_rest, capfd):
 
 
 def test_without_tensorboard_there_are_lines_all_the_same(tmp_path, no_rest, capfd, monkeypatch):
-    """It is an extra; nobody is told that it is missing."""
     monkeypatch.setattr(sys, "path", [])
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
         monkeypatch.delitem(sys.modules, name)
@@ -324,7 +319,6 @@ def _train(tmp_path_factory):
 
 @pytest.mark.distributed
 def test_the_step_whose_gradient_is_no_number_is_recorded(tmp_path, train):
-    """And all before it, though the training ends there."""
     output, _ = train(tmp_path, settings=["train.learning_rate=1e38"]).communicate(timeout=PATIENCE_S)
     failed = int(re.search(r"step (\d+): the norm of the gradient is", output)[1])
     last = read_metrics(RunDir(tmp_path / "runs" / "latest").metrics).steps[-1]

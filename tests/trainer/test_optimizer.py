@@ -82,7 +82,6 @@ def kernel(request, monkeypatch):
 @pytest.mark.parametrize("clip_norm", [0, 0.5])
 @pytest.mark.usefixtures("kernel")
 def test_steps_are_those_of_torch(clip_norm):
-    """Weights follow torch.optim.AdamW."""
     ours, theirs = model_of(), model_of()
     optimizer = owner_of(ours, weight_decay=DECAY, clip_norm=clip_norm, gradient_groups=3)
     reference = reference_of(theirs, torch.optim.AdamW, DECAY, betas=BETAS, eps=EPSILON)
@@ -95,7 +94,6 @@ def test_steps_are_those_of_torch(clip_norm):
 @pytest.mark.parametrize("clip_norm", [0, 0.5])
 @pytest.mark.usefixtures("kernel")
 def test_momentum_is_that_of_torch(clip_norm, decay):
-    """Weights and moments follow torch.optim.SGD with momentum."""
     ours, theirs = model_of(), model_of()
     rule = Momentum(0.9, weight_decay=decay)
     optimizer = owner_of(ours, rule=rule, clip_norm=clip_norm, gradient_groups=3)
@@ -148,7 +146,6 @@ def test_single_precision_is_clipped_within_the_kernel():
 
 
 def test_votes_are_asked_for_when_the_gradient_is_there():
-    """They change nothing of the step."""
     norms = []
     for votes in (None, (1.0, 0.0)):
         model = model_of()
@@ -162,7 +159,6 @@ def test_votes_are_asked_for_when_the_gradient_is_there():
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing():
-    """Neither weights nor moments nor the number of steps: the next step is as if there had been none in between."""
     found = []
     for poison in (None, math.nan, math.inf, 1e200):  # whose square is infinite
         model = model_of()
@@ -203,7 +199,6 @@ def test_steps_below_the_rounding_of_bfloat16_add_up():
 
 
 def test_momentum_in_bfloat16_keeps_its_weights_in_float32():
-    """Steps below the rounding of a weight add up, as AdamW's do."""
     model = nn.Linear(1, 1).bfloat16()
     nn.init.ones_(model.weight)
     optimizer = owner_of(model, rule=Momentum(0.0), clip_norm=0)
@@ -236,7 +231,6 @@ SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple
 
 @given(SHAPES, st.integers(1, 5), st.integers(1, 6), st.data())
 def test_ranks_own_every_element_once(shapes, dp, groups, data):
-    """Groups follow each other from the last parameter to the first; all that a rank owns is in its state once."""
     placed = {
         str(index): Placement(shape, full_box(shape), copies=data.draw(st.sampled_from((1, 2, 4))))
         for index, shape in enumerate(map(torch.Size, shapes))

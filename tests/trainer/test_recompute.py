@@ -47,7 +47,6 @@ def waiting():
 
 
 def test_a_layer_keeps_what_it_was_called_with_until_backward(layer):
-    """No activation between forward and backward, no graph before the layer, and nothing at all afterwards."""
     kept = []
     before = torch.ones(2, 3, 16, requires_grad=True) * 2
     gc.collect()

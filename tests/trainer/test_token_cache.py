@@ -243,7 +243,6 @@ def test_empty_and_long_pairs_are_told(path):
 
 
 def test_without_a_split_the_last_pairs_are_held_out(path):
-    """They count neither for the tokenizer nor for the frequencies of words, and are shown as they stand in the text."""
     write_text(path, [*PAIRS, ("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")])
     corpus = corpus_of(path, "data.target_length=2")
     assert (len(corpus.train), len(corpus.valid)) == (len(PAIRS), 3)
@@ -263,7 +262,6 @@ def test_too_little_text_is_refused(path, pairs, settings, message):
 
 
 def test_the_tokenizer_of_a_huge_text_is_trained_on_a_part(path, monkeypatch, capsys):
-    """On every n-th pair, so that the same text always gives the same tokenizer; that is said."""
     monkeypatch.setattr("launcher.trainer.data.corpus.MAX_TOKENIZER_PAIRS", 25)
     assert list(training_sentences(path, holds_out=True)) == [side for pair in PAIRS[:57:3] for side in pair]
     assert "one pair in 3 of the 57" in capsys.readouterr().out
