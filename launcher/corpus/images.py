@@ -74,7 +74,16 @@ def find_images(path: Path) -> ImageFiles:
             hint = f"these are the files of CIFAR-100: {_GET_THEM}"
         raise UnreadableError(f"{directory}: missing {missing[0]}{others}", hint=hint)
     *train, test = (_checked(directory / name) for name in (*TRAIN_FILES, TEST_FILE))
-    return ImageFiles(tuple(train), test, _class_names(directory / META_FILE))
+    meta = directory / META_FILE
+    try:
+        classes = tuple(meta.read_text(encoding="utf-8").split())
+    except OSError as error:
+        raise UnreadableError(f"{meta}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{meta}: byte {error.start} is not UTF-8", hint=_UNPACK_AGAIN) from error
+    if len(classes) != CLASSES:
+        raise UnreadableError(f"{meta}: {len(classes)} names, but there are {CLASSES} classes", hint=_UNPACK_AGAIN)
+    return ImageFiles(tuple(train), test, classes)
 
 
 def _directory(path: Path) -> Path:
@@ -111,15 +120,3 @@ def _checked(path: Path) -> ImageFile:
             hint=f"is it in CIFAR-10's binary format? If so, {_UNPACK_AGAIN}",
         )
     return ImageFile(path, count)
-
-
-def _class_names(path: Path) -> tuple[str, ...]:
-    try:
-        names = tuple(path.read_text(encoding="utf-8").split())
-    except OSError as error:
-        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UnreadableError(f"{path}: byte {error.start} is not UTF-8", hint=_UNPACK_AGAIN) from error
-    if len(names) != CLASSES:
-        raise UnreadableError(f"{path}: {len(names)} names, but there are {CLASSES} classes", hint=_UNPACK_AGAIN)
-    return names

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 
 from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.graph import Graph, Operator
@@ -41,7 +42,8 @@ def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict
     while waiting:
         operator = waiting.popleft()
         if operator.name not in known:
-            known[operator.name] = _chosen(graph, operator, known, ranks)
+            preference = partial(_preference, graph, operator, known)
+            known[operator.name] = min(cuttings(operator.expression, ranks), key=preference)
         for neighbour in _neighbours(graph, operator):
             if neighbour.name not in seen:
                 seen.add(neighbour.name)
@@ -65,12 +67,11 @@ def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
     return found
 
 
-def _chosen(graph: Graph, operator: Operator, known: Mapping[str, Partition], ranks: int) -> Partition:
-    def preference(way: Partition) -> tuple[int, int, int, tuple[int, ...]]:
-        parts = tuple(count for _, count in way.cuts)
-        return redistributed_bytes(graph, operator, way, known), -way.used, _changed(graph, operator, way, known), parts
-
-    return min(cuttings(operator.expression, ranks), key=preference)
+def _preference(
+    graph: Graph, operator: Operator, known: Mapping[str, Partition], way: Partition
+) -> tuple[int, int, int, tuple[int, ...]]:
+    parts = tuple(count for _, count in way.cuts)
+    return redistributed_bytes(graph, operator, way, known), -way.used, _changed(graph, operator, way, known), parts
 
 
 def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:

@@ -239,19 +239,17 @@ def _locked(directory: Path, name: str) -> Iterator[bool]:
             except OSError:
                 yield False
                 return
-            if not _is_at(path, file.fileno()):  # the previous holder has removed the file
+            try:
+                is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
+            except FileNotFoundError:
+                is_there = False
+            if not is_there:  # the previous holder has removed the file
                 continue
             try:
                 yield True
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    return False
 
 
 def _as_it_is(path: Path) -> Text:

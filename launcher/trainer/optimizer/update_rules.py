@@ -141,8 +141,9 @@ class Momentum:
             torch._foreach_add_(moments, gradients)
             torch._foreach_add_(weights, moments, alpha=-step.learning_rate)
             return
-        numbers = {"weight_decay": decay, "momentum": self.momentum, "lr": step.learning_rate}
-        torch._fused_sgd_(weights, gradients, moments, **numbers, **_SGD)
+        torch._fused_sgd_(
+            weights, gradients, moments, weight_decay=decay, momentum=self.momentum, lr=step.learning_rate, **_SGD
+        )
 
 
 Rule = AdamW | Momentum
