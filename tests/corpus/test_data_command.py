@@ -81,6 +81,12 @@ def test_wrong_options_end_with_2(tmp_path, texts, wrong):
     assert tlaunch_data("preprocess", *texts, *output, *wrong).exit_code == 2
 
 
+@pytest.mark.parametrize("command", ["preprocess", "sample"])
+def test_help_has_an_example_whose_lines_are_kept(command):
+    shown = tlaunch_data(command, "--help").stdout
+    assert f"Example:\n    tlaunch data {command} " in shown
+
+
 def test_the_default_limit_is_that_of_the_library():
     limit = next(option for option in data.commands["preprocess"].params if option.name == "max_words")
     assert limit.default == preprocess.DEFAULT_MAX_WORDS
