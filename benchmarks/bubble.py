@@ -5,7 +5,7 @@
 Two, four and eight processes run the trainer's pipeline engine, with messages over gloo. A stage sleeps instead of
 computing: one unit of time forward, two backward. Eight stages are thus independent even on one core. Chunks of
 layers sleep for their part of that time. Busy time is measured as in every training, without waiting for messages
-(`launcher/trainer/parallel/waiting.py`). The idle share is the rest of all stages' time. The fastest round counts,
+(`launcher/trainer/telemetry/step_time.py`). The idle share is the rest of all stages' time. The fastest round counts,
 because other load on the machine adds waiting. The table also has the largest number of micro batches whose
 activations the first stage holds, and the formula for it.
 Exits with 1 if an idle share differs from its formula by more than 0.03, or a count differs at all.
@@ -27,8 +27,8 @@ from training.layouts import in_ranks
 from launcher.mesh.schedules import GPIPE, INTERLEAVED, KINDS, ONE_FORWARD_ONE_BACKWARD, schedule_of
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.pipeline import Pipeline
-from launcher.trainer.parallel.waiting import Stopwatch
 from launcher.trainer.parallel.world import World, linked_around
+from launcher.trainer.telemetry.step_time import Stopwatch
 
 FORWARD_S, BACKWARD_S = 0.1, 0.2  # of all layers of a stage; much longer than it takes to wake a process
 STAGES, ROUNDS, CHUNKS = (2, 4, 8), 3, 2

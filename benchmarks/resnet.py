@@ -34,9 +34,9 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.resnet50.resnet50_recipe import Resnet50Settings
 from launcher.trainer.data.images import ImageOrder, ImageSet, ImageShape, Shard, TrainingBatch, training_batches
 from launcher.trainer.model.resnet import resnet50, set_initial_weights
-from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.resnet50 import Resnet50
+from launcher.trainer.telemetry.step_time import loading
 from launcher.trainer.training_files import Files
 
 SIZES = {"32": (32, 32, 4), "224": (224, 8, 1)}  # pixels on a side, images a rank, steps of a round

@@ -1,5 +1,6 @@
 """Small sets of images in CIFAR-10's binary format."""
 
+import hashlib
 from random import Random
 
 from launcher.corpus.images import CLASSES, META_FILE, RECORD_BYTES, TEST_FILE, TRAIN_FILES
@@ -17,3 +18,8 @@ def write_images(directory, counts=COUNTS):
         records += own
     (directory / META_FILE).write_text("".join(f"class-{label}\n" for label in range(CLASSES)))
     return records
+
+
+def digest_of(paths):
+    """Return one SHA-256 of the bytes of all files, in this order."""
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()

@@ -28,8 +28,8 @@ from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.place import place_from_environment, this_place
 from launcher.trainer.parallel.styles import part_bounds
-from launcher.trainer.parallel.waiting import Stopwatch
 from launcher.trainer.parallel.world import Transport, World, open_world
+from launcher.trainer.telemetry.step_time import Stopwatch
 from training.batches import M30K, TOKENS, Batches, rounds_of, settings_of
 from training.before import steps_before
 from training.one_process import trainer_step

@@ -39,11 +39,7 @@ def write_pairs(pairs: Iterable[tuple[str, str]], french_english: TextIO, englis
 
 
 def refuse_overwriting(paths: Iterable[Path]) -> None:
-    """Raise if any of the files exists.
-
-    Raises:
-        UsageError: one of `paths` exists.
-    """
+    """Raise a UsageError if any of the files exists."""
     if existing := [path for path in paths if path.exists()]:
         others = f", and {len(existing) - 1} more" if len(existing) > 1 else ""
         raise UsageError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.text import some_of
 from launcher.corpus.corpus_files import DIRECTIONS, SPLITS, Direction, pair_file_name
 from launcher.corpus.text_files import normalised, read_lines
 
@@ -54,7 +55,7 @@ def find_splits(path: Path, direction: str) -> Splits:
         except OSError as error:
             held = f"nothing that can be listed ({error.strerror})"
         else:
-            held = (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            held = some_of(names, 5) or "nothing"
         missing = pair_file_name(chosen, "train")
         raise UnreadableError(f"{path}: this directory has no {missing}; it contains {held}", hint=MAKE_ONE)
     return Splits(train, valid, test)
@@ -113,7 +114,6 @@ def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) ->
 
 
 def no_filled_pairs(path: Path | str) -> UnreadableError:
-    """Return the error for a file without a pair that has text on both sides."""
     return UnreadableError(
         f"{path}: no sentence pairs: the file is empty, or each pair has an empty side", hint=MAKE_ONE
     )
@@ -124,22 +124,13 @@ def is_empty(pair: tuple[str, str]) -> bool:
     return not (pair[0].strip() and pair[1].strip())
 
 
-def content_digest(paths: Iterable[Path]) -> str:
-    """Return one SHA-256 (hexadecimal) of the bytes of all files in the given order; file names do not count.
-
-    Each file is digested separately first, so that moving bytes from one file to the next changes the result.
-
-    Raises:
-        UnreadableError: a file is missing or unreadable.
-    """
-    whole = hashlib.sha256()
-    for path in paths:
-        digest = hashlib.sha256()
-        try:
-            with path.open("rb") as file:
-                while block := file.read(BLOCK_BYTES):
-                    digest.update(block)
-        except OSError as error:
-            raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-        whole.update(digest.digest())
-    return whole.hexdigest()
+def content_digest(path: Path) -> str:
+    """Return the SHA-256 (hexadecimal) of the SHA-256 of a file's bytes. Raise an UnreadableError if it is unreadable."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
+    return hashlib.sha256(digest.digest()).hexdigest()

@@ -12,12 +12,11 @@ model that does not see textures, such as a linear one, is right on at most half
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from colorsys import hsv_to_rgb
 from pathlib import Path
 from random import Random
 
-from launcher.core.frozen import frozen
 from launcher.corpus.corpus_files import asides_together
 from launcher.corpus.images import CHANNELS, CLASSES, META_FILE, SIDE, TEST_FILE, TRAIN_FILES
 
@@ -49,16 +48,8 @@ TEXTURES: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-@frozen
-class _Kind:
-    """The traits shared by all images of a class."""
-
-    hue: int
-    texture: str
-    figure: str
-
-
-KINDS = tuple(_Kind(label % 5, tuple(TEXTURES)[label // 2], tuple(FIGURES)[label % 5]) for label in range(CLASSES))
+# Hue, figure and texture of each class
+KINDS = tuple((label % 5, tuple(FIGURES)[label % 5], tuple(TEXTURES)[label // 2]) for label in range(CLASSES))
 
 
 def write_image_sample(directory: Path) -> tuple[Path, ...]:
@@ -77,7 +68,7 @@ def write_image_sample(directory: Path) -> tuple[Path, ...]:
         for number, (aside, count) in enumerate(zip(records, counts, strict=True)):
             random = Random(number)
             aside.write_bytes(b"".join(_record(place % CLASSES, random) for place in range(count)))
-        names = (f"{HUES[kind.hue]}-{kind.figure}-{kind.texture}\n" for kind in KINDS)
+        names = (f"{HUES[hue]}-{figure}-{texture}\n" for hue, figure, texture in KINDS)
         meta.write_text("".join(names), encoding="utf-8")
     return paths
 
@@ -89,9 +80,9 @@ def image_sample_files(directory: Path) -> tuple[Path, ...]:
 
 def _record(label: int, random: Random) -> bytes:
     """Return the label and the pixels of one image."""
-    kind = KINDS[label]
-    figure, light = _masks(kind, random)
-    hue = kind.hue / len(HUES) + random.uniform(-HUE_SPREAD, HUE_SPREAD)
+    number, shape, texture = KINDS[label]
+    figure, light = _masks(shape, texture, random)
+    hue = number / len(HUES) + random.uniform(-HUE_SPREAD, HUE_SPREAD)
     saturation, value = random.uniform(0.6, 1.0), random.uniform(0.7, 1.0)
     light_colour = hsv_to_rgb(hue % 1, saturation, value)
     dark_colour = hsv_to_rgb(hue % 1, saturation, 0.2 * value)
@@ -99,13 +90,20 @@ def _record(label: int, random: Random) -> bytes:
         light_colour, dark_colour = dark_colour, light_colour
     background_colour = hsv_to_rgb(random.random(), random.uniform(0.0, 0.4), random.random())
     layers = ((light_colour, light), (dark_colour, figure & ~light), (background_colour, ALL & ~figure))
-    planes = [_plane([(colour[channel], mask) for colour, mask in layers], random) for channel in range(CHANNELS)]
-    return bytes([label]) + b"".join(planes)
+    record = bytes([label])
+    for channel in range(CHANNELS):
+        noise, plane = random.randbytes(PIXELS), 0
+        for colour, mask in layers:  # its share of 255 inside the mask, plus uniform noise
+            level = 255 * colour[channel]
+            table = bytes(min(255, max(0, round(level + NOISE * (drawn / 127.5 - 1)))) for drawn in range(256))
+            plane |= int.from_bytes(noise.translate(table), "little") & mask
+        record += plane.to_bytes(PIXELS, "little")
+    return record
 
 
-def _masks(kind: _Kind, random: Random) -> tuple[Mask, Mask]:
+def _masks(shape: str, texture: str, random: Random) -> tuple[Mask, Mask]:
     """Return the mask of an image's figure, and the mask of its light pixels."""
-    in_figure, is_light = FIGURES[kind.figure], TEXTURES[kind.texture]
+    in_figure, is_light = FIGURES[shape], TEXTURES[texture]
     radius = random.uniform(8, 12)
     middle_x, middle_y = (SIDE / 2 + random.uniform(-4, 4) for _ in range(2))
     phase_x, phase_y = (int(random.random() * PERIOD) for _ in range(2))
@@ -116,13 +114,3 @@ def _masks(kind: _Kind, random: Random) -> tuple[Mask, Mask]:
             figure[pixel] = 255
             light[pixel] = 255 * is_light(x + phase_x, y + phase_y)
     return int.from_bytes(figure, "little"), int.from_bytes(light, "little")
-
-
-def _plane(layers: Sequence[tuple[float, Mask]], random: Random) -> bytes:
-    """Return the pixels of one channel: each layer's share of 255 inside its mask, plus uniform noise."""
-    noise = random.randbytes(PIXELS)
-    plane = 0
-    for share, mask in layers:
-        table = bytes(min(255, max(0, round(255 * share + NOISE * (drawn / 127.5 - 1)))) for drawn in range(256))
-        plane |= int.from_bytes(noise.translate(table), "little") & mask
-    return plane.to_bytes(PIXELS, "little")

@@ -67,9 +67,23 @@ def find_images(path: Path) -> ImageFiles:
     names = (*TRAIN_FILES, TEST_FILE, META_FILE)
     if missing := [name for name in names if not (directory / name).is_file()]:
         others = f" and {len(missing) - 1} more of the {len(names)} files" if len(missing) > 1 else ""
-        raise UnreadableError(f"{directory}: missing {missing[0]}{others}", hint=_hint(directory))
+        hint = _GET_THEM
+        if any((directory / name).exists() for name in ("data_batch_1", "data_batch_1.mat", "train")):
+            hint = f"these files are in the Python or MATLAB format, which is not supported: {_GET_THEM}"
+        elif (directory / "train.bin").exists():
+            hint = f"these are the files of CIFAR-100: {_GET_THEM}"
+        raise UnreadableError(f"{directory}: missing {missing[0]}{others}", hint=hint)
     *train, test = (_checked(directory / name) for name in (*TRAIN_FILES, TEST_FILE))
-    return ImageFiles(tuple(train), test, _class_names(directory / META_FILE))
+    meta = directory / META_FILE
+    try:
+        classes = tuple(meta.read_text(encoding="utf-8").split())
+    except OSError as error:
+        raise UnreadableError(f"{meta}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{meta}: byte {error.start} is not UTF-8", hint=_UNPACK_AGAIN) from error
+    if len(classes) != CLASSES:
+        raise UnreadableError(f"{meta}: {len(classes)} names, but there are {CLASSES} classes", hint=_UNPACK_AGAIN)
+    return ImageFiles(tuple(train), test, classes)
 
 
 def _directory(path: Path) -> Path:
@@ -81,15 +95,6 @@ def _directory(path: Path) -> Path:
         )
     below = path / DIRECTORY
     return below if below.is_dir() and not (path / TRAIN_FILES[0]).exists() else path
-
-
-def _hint(directory: Path) -> str:
-    """Return a hint about missing files: CIFAR-10 comes in two more formats, and next to a larger set."""
-    if any((directory / name).exists() for name in ("data_batch_1", "data_batch_1.mat", "train")):
-        return f"these files are in the Python or MATLAB format, which is not supported: {_GET_THEM}"
-    if (directory / "train.bin").exists():
-        return f"these are the files of CIFAR-100: {_GET_THEM}"
-    return _GET_THEM
 
 
 def _checked(path: Path) -> ImageFile:
@@ -115,15 +120,3 @@ def _checked(path: Path) -> ImageFile:
             hint=f"is it in CIFAR-10's binary format? If so, {_UNPACK_AGAIN}",
         )
     return ImageFile(path, count)
-
-
-def _class_names(path: Path) -> tuple[str, ...]:
-    try:
-        names = tuple(path.read_text(encoding="utf-8").split())
-    except OSError as error:
-        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UnreadableError(f"{path}: byte {error.start} is not UTF-8", hint=_UNPACK_AGAIN) from error
-    if len(names) != CLASSES:
-        raise UnreadableError(f"{path}: {len(names)} names, but there are {CLASSES} classes", hint=_UNPACK_AGAIN)
-    return names

@@ -74,75 +74,67 @@ def preprocess(
     written = pair_files(output, split)
     if not force:
         refuse_overwriting(written)
-    source = _SgmPair(read_sgm(fr), read_sgm(en)) if _is_sgm(fr) else _TextPair(fr, en)
+    missing: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    if _is_sgm(fr):
+        sgm_files = read_sgm(fr), read_sgm(en)
+        pairs, missing, warnings = _sgm_pairs(*sgm_files), _missing(*sgm_files), _warnings(*sgm_files)
+    else:
+        pairs = _text_pairs(fr, en)
     sieve = _Sieve(max_words, keeps_duplicates=split != "train")
     with replacing_together(written) as files:
-        write_pairs(sieve.sifted(source.pairs()), *files)
+        write_pairs(sieve.sifted(pairs), *files)
         if not sieve.kept:
             raise RefusedError(
                 f"{fr} and {en}: none of {sum(sieve.dropped.values())} pairs is left: "
                 + (_counts(sieve.dropped) or "both files are empty"),
                 hint="do both files belong to the same set, with the same doc and seg ids?" if _is_sgm(fr) else None,
             )
-    return Preprocessed(written, sieve.kept, dict(sieve.dropped), source.missing(), source.warnings())
+    return Preprocessed(written, sieve.kept, dict(sieve.dropped), missing, warnings)
 
 
-@frozen
-class _TextPair:
-    fr: Path
-    en: Path
-
-    def pairs(self) -> Iterator[Sides]:
-        both = zip_longest(_text_lines(self.fr), _text_lines(self.en))
-        for number, (french, english) in enumerate(both, start=1):
-            if french is None or english is None:
-                shorter, longer = number - 1, number + sum(1 for _ in both)
-                fr_count, en_count = (shorter, longer) if french is None else (longer, shorter)
-                raise RefusedError(
-                    f"{self.fr} has {fr_count} lines, but {self.en} has {en_count}: they cannot be aligned by line",
-                    hint="line N of one file must be the translation of line N of the other",
-                )
-            yield french, english
-
-    def missing(self) -> tuple[str, ...]:
-        return ()
-
-    def warnings(self) -> tuple[str, ...]:
-        return ()
+def _text_pairs(fr: Path, en: Path) -> Iterator[Sides]:
+    both = zip_longest(_text_lines(fr), _text_lines(en))
+    for number, (french, english) in enumerate(both, start=1):
+        if french is None or english is None:
+            shorter, longer = number - 1, number + sum(1 for _ in both)
+            fr_count, en_count = (shorter, longer) if french is None else (longer, shorter)
+            raise RefusedError(
+                f"{fr} has {fr_count} lines, but {en} has {en_count}: they cannot be aligned by line",
+                hint="line N of one file must be the translation of line N of the other",
+            )
+        yield french, english
 
 
-@frozen
-class _SgmPair:
-    fr: SgmFile
-    en: SgmFile
+def _sgm_pairs(fr: SgmFile, en: SgmFile) -> Iterator[Sides]:
+    """Yield pairs in the order of the French file, then the segments found only in the English file."""
+    for key, segment in fr.segments.items():
+        yield segment.text, en.segments[key].text if key in en.segments else None
+    for key, segment in en.segments.items():
+        if key not in fr.segments:
+            yield None, segment.text
 
-    def pairs(self) -> Iterator[Sides]:
-        """Yield pairs in the order of the French file, then the segments found only in the English file."""
-        for key, segment in self.fr.segments.items():
-            yield segment.text, self.en.segments[key].text if key in self.en.segments else None
-        for key, segment in self.en.segments.items():
-            if key not in self.fr.segments:
-                yield None, segment.text
 
-    def missing(self) -> tuple[str, ...]:
-        lonely = [
-            f"doc {segment.doc_id} seg {segment.segment_id} ({one.path}:{segment.line}) has no partner in {other.path}"
-            for one, other in ((self.fr, self.en), (self.en, self.fr))
-            for key, segment in one.segments.items()
-            if key not in other.segments
-        ]
-        return tuple(lonely[:SHOWN_MISSING])
+def _missing(fr: SgmFile, en: SgmFile) -> tuple[str, ...]:
+    lonely = [
+        f"doc {segment.doc_id} seg {segment.segment_id} ({one.path}:{segment.line}) has no partner in {other.path}"
+        for one, other in ((fr, en), (en, fr))
+        for key, segment in one.segments.items()
+        if key not in other.segments
+    ]
+    return tuple(lonely[:SHOWN_MISSING])
 
-    def warnings(self) -> tuple[str, ...]:
-        stated = [
-            f"{file.path} states the language {file.language}, but it was given as the {wanted} side"
-            for file, wanted in ((self.fr, "French"), (self.en, "English"))
-            # The language without the region: "fr-FR" is "fr".
-            if file.language is not None and re.split("[-_]", file.language.lower())[0] not in LANGUAGE_NAMES[wanted]
-        ]
-        if self.fr.set_id and self.en.set_id and self.fr.set_id != self.en.set_id:
-            stated.append(f"{self.fr.path} belongs to set {self.fr.set_id}, but {self.en.path} to set {self.en.set_id}")
-        return tuple(stated)
+
+def _warnings(fr: SgmFile, en: SgmFile) -> tuple[str, ...]:
+    stated = [
+        f"{file.path} states the language {file.language}, but it was given as the {wanted} side"
+        for file, wanted in ((fr, "French"), (en, "English"))
+        # The language without the region: "fr-FR" is "fr".
+        if file.language is not None and re.split("[-_]", file.language.lower())[0] not in LANGUAGE_NAMES[wanted]
+    ]
+    if fr.set_id and en.set_id and fr.set_id != en.set_id:
+        stated.append(f"{fr.path} belongs to set {fr.set_id}, but {en.path} to set {en.set_id}")
+    return tuple(stated)
 
 
 @dataclass

@@ -23,8 +23,6 @@ SHA256 = "efd010760dc2d951a94b0fcfce3a39a92158c8a098cebd363576ffd59dfb8c42"  # o
 SIZES: Mapping[Split, int] = {"train": 12_000, "valid": 500, "test": 500}
 DOCUMENT_SENTENCES = 25
 
-Pairs = Sequence[tuple[str, str]]
-
 
 def write_sample(directory: Path) -> tuple[Path, ...]:
     """Write the pair files of all splits in both directions, and the test split as an `.sgm` pair: all files or none.
@@ -34,7 +32,17 @@ def write_sample(directory: Path) -> tuple[Path, ...]:
     Raises:
         UnreadableError: the packed sample is missing or damaged, or the directory cannot be written.
     """
-    pairs = _unpack()
+    try:
+        read = read_pairs(PACKED)
+    except UnreadableError as error:
+        raise UnreadableError(error.message, hint="install tlaunch again") from error
+    digest = hashlib.sha256("".join(f"{french}\t{english}\n" for french, english in read).encode()).hexdigest()
+    if digest != SHA256:
+        raise UnreadableError(
+            f"{PACKED}: the SHA-256 of its text is {digest}, but it should be {SHA256}", hint="install tlaunch again"
+        )
+    unpacked = iter(read)
+    pairs = {split: list(islice(unpacked, size)) for split, size in SIZES.items()}
     paths = sample_files(directory)
     with replacing_together(paths) as files:
         remaining = iter(files)
@@ -75,21 +83,6 @@ def cached_sample() -> Path:
                 hint=f"set {TLAUNCH_CACHE_DIR} to a writable directory, or use --data PATH",
             ) from error
     return directory
-
-
-def _unpack() -> Mapping[Split, Pairs]:
-    """Return the pairs of each split, after checking their digest."""
-    try:
-        pairs = read_pairs(PACKED)
-    except UnreadableError as error:
-        raise UnreadableError(error.message, hint="install tlaunch again") from error
-    digest = hashlib.sha256("".join(f"{french}\t{english}\n" for french, english in pairs).encode()).hexdigest()
-    if digest != SHA256:
-        raise UnreadableError(
-            f"{PACKED}: the SHA-256 of its text is {digest}, but it should be {SHA256}", hint="install tlaunch again"
-        )
-    remaining = iter(pairs)
-    return {split: list(islice(remaining, size)) for split, size in SIZES.items()}
 
 
 def _sgm(sentences: Sequence[str], kind: str, language: str) -> Iterator[str]:

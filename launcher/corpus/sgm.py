@@ -85,7 +85,6 @@ class _Reading:
         self._open: tuple[str, int, int] | None = None  # segment ID, where its tag starts, where its text starts
 
     def read(self, markup: re.Match[str]) -> None:
-        """Apply one tag."""
         if markup["broken"]:
             raise self._error(
                 markup.start(),
@@ -93,8 +92,13 @@ class _Reading:
                 hint="look for a missing quote or >; write a < in the text as &lt;",
             )
         name, closes = (markup["name"] or "").lower(), bool(markup["close"])
-        if name == "seg":
-            (self._close_segment if closes else self._open_segment)(markup)
+        if name == "seg" and closes:
+            self._close_segment(markup)
+        elif name == "seg":
+            self._refuse_open_segment(markup)
+            self._segment_count += 1
+            segment_id = _attributes(markup).get("id") or f"#{self._segment_count}"
+            self._open = (segment_id, markup.start(), markup.end())
         elif name == "doc":
             self._refuse_open_segment(markup)
             if not closes:
@@ -119,12 +123,6 @@ class _Reading:
                 hint="an .sgm file contains <doc>s with <seg id=...> sentences; name a text file .txt, .fr or .en",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
-
-    def _open_segment(self, markup: re.Match[str]) -> None:
-        self._refuse_open_segment(markup)
-        self._segment_count += 1
-        segment_id = _attributes(markup).get("id") or f"#{self._segment_count}"
-        self._open = (segment_id, markup.start(), markup.end())
 
     def _close_segment(self, markup: re.Match[str]) -> None:
         if self._open is None:

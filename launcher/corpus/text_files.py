@@ -34,11 +34,7 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
-    """Yield the lines of an open file as `read_lines` does; the caller may query the position of `raw` meanwhile.
-
-    Raises:
-        UnreadableError: the file is damaged or not UTF-8 (with the line).
-    """
+    """Yield the lines of an open file as `read_lines` does; the caller may query the position of `raw` meanwhile."""
     with as_unreadable_error(path):
         # Peeked instead of opened twice, so that a pipe can be read too.
         is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
@@ -61,9 +57,8 @@ def normalised(text: str) -> str:
     """
     text = CONTROLS.sub(" ", text)
     if not text.isascii():
-        text = unicodedata.normalize(
-            "NFC", INVISIBLE.sub("", text)
-        )  # after the characters that it reorders are adjacent
+        # Composed after the characters that this reorders are adjacent.
+        text = unicodedata.normalize("NFC", INVISIBLE.sub("", text))
         if all(unicodedata.category(each) == "Cf" or each.isspace() for each in text):
             return ""
     return " ".join(text.split())

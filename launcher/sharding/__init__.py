@@ -6,6 +6,6 @@ To change what a plan communicates: plan.py, redistribution.py (computed from sh
     reverse).
 To change how missing strategies are chosen: propagation.py, search.py, elimination.py, cost.py (deterministic: only
     the graph and shared costs matter).
-To change a strategy report: strategy_report.py, plan_report.py, launcher/trainer/telemetry/recording.py (every
-    collective is reported to the active recorder).
+To change a strategy report: strategy_report.py, plan.py, launcher/trainer/telemetry/recording.py (every collective is
+    reported to the active recorder).
 """

@@ -14,7 +14,6 @@ The model assumes no overlap of communication and computation, as with blocking 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -148,17 +147,8 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: C
     return OperatorCost(Cost(seconds, kept), frozenset(sums))
 
 
-def redistribution_cost(
-    tensor: Leaf | Operator, source: TensorLayout, target: TensorLayout, costs: Costs, *, has_gradient: bool
-) -> Cost:
-    """Return the cost of changing a tensor's layout for an operator: forward, backward, and a copy."""
-    return passage_cost(
-        passage(simplified(source), simplified(target)), bytes_of(tensor), costs, has_gradient=has_gradient
-    )
-
-
 def passage_cost(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) -> Cost:
-    """Return the cost of redistribution steps for a tensor of `size` bytes."""
+    """Return the cost of redistribution steps for a tensor of `size` bytes: forward, backward, and a copy."""
     seconds = 0.0
     for each in passage:
         seconds += costs.collective_s(each.kind, each.ranks, size / each.after)
@@ -176,16 +166,13 @@ def cost_of(plan: ShardingPlan, costs: Costs) -> Cost:
         seconds, kept, sums = seconds + own.cost.seconds, kept + own.cost.bytes, sums | own.sums
         for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):
             if steps:
-                tensor, has_gradient = graph.by_name[name], name in graph.needs_gradient
-                source, target = steps[0].before, planned.cutting.inputs[number]
-                moved = redistribution_cost(tensor, source, target, costs, has_gradient=has_gradient)
+                size, has_gradient = bytes_of(graph.by_name[name]), name in graph.needs_gradient
+                route = passage(simplified(steps[0].before), simplified(planned.cutting.inputs[number]))
+                moved = passage_cost(route, size, costs, has_gradient=has_gradient)
                 seconds, kept = seconds + moved.seconds, kept + moved.bytes
-    return Cost(seconds + sums_fixed_s(sums, costs), kept)
-
-
-def sums_fixed_s(sums: Iterable[TensorLayout], costs: Costs) -> float:
-    """Return the fixed times of the messages that sum parameter gradients, one per set of ranks."""
-    return sum(sorted(costs.fixed_s("all_reduce", prod(each.cuts)) for each in sums))
+    # The messages that sum parameter gradients, one per set of ranks
+    fixed_s = sum(sorted(costs.fixed_s("all_reduce", prod(each.cuts)) for each in sums))
+    return Cost(seconds + fixed_s, kept)
 
 
 def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective) -> bool:
@@ -197,7 +184,7 @@ def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective
     if number is None:
         return False
     tensor = graph.by_name[operator.inputs[number]]
-    return isinstance(tensor, Leaf) and tensor.is_parameter and len(graph.consumers[tensor.name]) == 1
+    return tensor.is_parameter and len(graph.consumers[tensor.name]) == 1
 
 
 def ranks_that_sum(collective: Collective) -> TensorLayout:

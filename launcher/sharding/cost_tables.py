@@ -38,19 +38,15 @@ def tables_of(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: C
         fixed = given.get(operator.name)
         kind = (_kind_of(graph, operator), fixed.cuts if fixed else None)
         if kind not in alike:
-            own = (fixed,) if fixed else _candidates(operator, ranks)
+            own = (fixed,) if fixed else tuple(cuttings(operator.expression, ranks))
+            using_all = tuple(each for each in own if each.used == ranks)
+            own = using_all if len(own) > MAX_WAYS and using_all else own
             alike[kind] = own, [operator_cost(graph, operator, way, costs) for way in own]
         ways[operator.name], operators[operator.name] = alike[kind]
     sums = {each for _, found in alike.values() for cost in found for each in cost.sums}
     order = sorted(sums, key=lambda each: (each.devices, each.axes))
     fixed_s = {each: costs.fixed_s("all_reduce", each.cuts[0]) for each in order}
     return Tables(ways, operators, list(_edges(graph, ways, costs)), fixed_s)
-
-
-def _candidates(operator: Operator, ranks: int) -> Sequence[Partition]:
-    found = tuple(cuttings(operator.expression, ranks))
-    using_all = tuple(each for each in found if each.used == ranks)
-    return using_all if len(found) > MAX_WAYS and using_all else found
 
 
 def _kind_of(graph: Graph, operator: Operator) -> Hashable:
@@ -71,12 +67,7 @@ def _kind_of(graph: Graph, operator: Operator) -> Hashable:
     return operator.kind, operator.shape, operator.flops, operator.item_bytes, inputs, indices
 
 
-@frozen
-class _Side:
-    """One end of a tensor: an operator, and the number of its input, or None for its output."""
-
-    name: str
-    number: int | None
+_Side = tuple[str, int | None]  # one end of a tensor: an operator, and the number of its input, or None for its output
 
 
 def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
@@ -85,11 +76,11 @@ def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
     A leaf is stored in the layout of its first use (`plan.first_layout`).
     """
     for producer, operator, number in graph.edges():
-        yield producer, _Side(producer.name, None), _Side(operator.name, number)
+        yield producer, (producer.name, None), (operator.name, number)
     for leaf in graph.leaves:
         (first, its_number), *others = graph.consumers[leaf.name]
         for operator, number in others:
-            yield leaf, _Side(first.name, its_number), _Side(operator.name, number)
+            yield leaf, (first.name, its_number), (operator.name, number)
 
 
 def _edges(graph: Graph, ways: Mapping[str, Sequence[Partition]], costs: Costs) -> Iterator[Edge]:
@@ -98,7 +89,7 @@ def _edges(graph: Graph, ways: Mapping[str, Sequence[Partition]], costs: Costs) 
     for tensor, one, other in _links(graph):
         sides = layouts.of(one), layouts.of(other)
         size, has_gradient = bytes_of(tensor), tensor.name in graph.needs_gradient
-        names = tuple(dict.fromkeys((one.name, other.name)))
+        names = tuple(dict.fromkeys((one[0], other[0])))
         key = (id(sides[0]), id(sides[1]), size, has_gradient, len(names))
         if key not in tables:
             found = passages.costs(*sides, size, has_gradient=has_gradient)
@@ -117,12 +108,10 @@ class _Layouts:
         self._of: dict[Hashable, list[TensorLayout]] = {}
 
     def of(self, side: _Side) -> list[TensorLayout]:
-        key = id(self._ways[side.name]), side.number
+        name, number = side
+        key = id(self._ways[name]), number
         if key not in self._of:
-            found = (
-                simplified(way.output if side.number is None else way.inputs[side.number])
-                for way in self._ways[side.name]
-            )
+            found = (simplified(way.output if number is None else way.inputs[number]) for way in self._ways[name])
             self._of[key] = [self._same.setdefault(each, each) for each in found]
         return self._of[key]
 
@@ -146,15 +135,12 @@ class _Passages:
                 continue
             row = rows[id(source)] = []
             for target in targets:
-                steps = self._passage(source, target)
+                pair = id(source), id(target)
+                if pair not in self._between:
+                    found = passage(source, target)
+                    self._between[pair] = self._same.setdefault(found, found)
+                steps = self._between[pair]
                 if id(steps) not in known:
                     known[id(steps)] = passage_cost(steps, size, self._costs, has_gradient=has_gradient)
                 row.append(known[id(steps)])
         return [cost for source in sources for cost in rows[id(source)]]
-
-    def _passage(self, source: TensorLayout, target: TensorLayout) -> Passage:
-        pair = id(source), id(target)
-        if pair not in self._between:
-            found = passage(source, target)
-            self._between[pair] = self._same.setdefault(found, found)
-        return self._between[pair]

@@ -42,23 +42,14 @@ class Factor:
         return Factor(self.names, tuple(len(kept[name]) for name in self.names), [self.values[at] for at in places])
 
 
-@frozen
-class _Choice:
-    """The result of eliminating a name: its cheapest way for each choice of its neighbours' ways."""
-
-    name: str
-    neighbours: tuple[str, ...]
-    sizes: tuple[int, ...]
-    ways: list[int]
-
-
 def cheapest(ways: Mapping[str, int], factors: Sequence[Factor]) -> tuple[float, dict[str, int]]:
     """Return the least sum of the factors, and the way of each name. In a tie the first way wins.
 
     Every name must have at least one way. The time grows with the graph's treewidth.
     """
-    waiting, choices, total = dict(ways), list[_Choice](), 0.0
-    alike: dict[Hashable, tuple[Factor, _Choice]] = {}
+    waiting, total = dict(ways), 0.0
+    choices: list[tuple[str, Factor, list[int]]] = []  # name, cost of its neighbours, its way for each of their choices
+    alike: dict[Hashable, tuple[list[float], list[int]]] = {}
     by_name: dict[str, list[Factor]] = {name: [] for name in ways}
     for factor in factors:
         for name in factor.names:
@@ -67,21 +58,28 @@ def cheapest(ways: Mapping[str, int], factors: Sequence[Factor]) -> tuple[float,
     while waiting:
         name = min(waiting, key=work.__getitem__)
         own = by_name.pop(name)
-        new, choice = _eliminated_once(alike, name, waiting, own)
-        choices.append(choice)
+        neighbours = _neighbours(name, own)
+        places = {each: place for place, each in enumerate((name, *neighbours))}
+        key = tuple((id(factor.values), factor.sizes, *(places[each] for each in factor.names)) for factor in own)
+        if key not in alike:
+            elimination = _Elimination(name, neighbours, waiting, own)
+            alike[key] = elimination.values, elimination.chosen
+        values, chosen = alike[key]
+        new = Factor(neighbours, tuple(waiting[each] for each in neighbours), values)
+        choices.append((name, new, chosen))
         del waiting[name]
-        for neighbour in choice.neighbours:
+        for neighbour in neighbours:
             by_name[neighbour] = [each for each in by_name[neighbour] if name not in each.names] + [new]
-        for neighbour in choice.neighbours:
+        for neighbour in neighbours:
             work[neighbour] = _work(neighbour, waiting, by_name)
-        if not choice.neighbours:
+        if not neighbours:
             total += new.values[0]
     found: dict[str, int] = {}
-    for choice in reversed(choices):
+    for name, cost, chosen in reversed(choices):
         place = 0
-        for neighbour, size in zip(choice.neighbours, choice.sizes, strict=True):
+        for neighbour, size in zip(cost.names, cost.sizes, strict=True):
             place = place * size + found[neighbour]
-        found[choice.name] = choice.ways[place]
+        found[name] = chosen[place]
     return total, {name: found[name] for name in ways}
 
 
@@ -93,34 +91,16 @@ def _work(name: str, ways: Mapping[str, int], by_name: Mapping[str, Sequence[Fac
     return ways[name] * prod(ways[each] for each in _neighbours(name, by_name[name]))
 
 
-def _eliminated_once(
-    alike: dict[Hashable, tuple[Factor, _Choice]], name: str, ways: Mapping[str, int], factors: Sequence[Factor]
-) -> tuple[Factor, _Choice]:
-    neighbours = _neighbours(name, factors)
-    places = {each: place for place, each in enumerate((name, *neighbours))}
-    key = tuple((id(factor.values), factor.sizes, *(places[each] for each in factor.names)) for factor in factors)
-    if key not in alike:
-        alike[key] = _eliminated(name, ways, factors)
-    new, choice = alike[key]
-    return Factor(neighbours, new.sizes, new.values), _Choice(name, neighbours, choice.sizes, choice.ways)
-
-
-def _eliminated(name: str, ways: Mapping[str, int], factors: Sequence[Factor]) -> tuple[Factor, _Choice]:
-    """Return the cost that replaces a name's factors for its neighbours, and the name's way for each entry."""
-    neighbours = _neighbours(name, factors)
-    sizes = tuple(ways[each] for each in neighbours)
-    found = _Elimination(name, ways[name], neighbours, sizes, factors)
-    found.settle(0, found.added([0.0] * ways[name], -1, [0] * len(factors)), [0] * len(factors))
-    return Factor(neighbours, sizes, found.values), _Choice(name, neighbours, sizes, found.chosen)
-
-
 class _Elimination:
-    """The minimum of a sum of factors over one name's ways, for all ways of its neighbours in row-major order."""
+    """The minimum of a sum of factors over one name's ways, for all ways of its neighbours in row-major order.
+
+    `values` are the minima, and `chosen` the name's cheapest ways.
+    """
 
     def __init__(
-        self, name: str, count: int, neighbours: Sequence[str], sizes: Sequence[int], factors: Sequence[Factor]
+        self, name: str, neighbours: Sequence[str], ways: Mapping[str, int], factors: Sequence[Factor]
     ) -> None:
-        self._count, self._sizes, self._factors = count, sizes, factors
+        self._count, self._sizes, self._factors = ways[name], [ways[each] for each in neighbours], factors
         self._strides = [factor.stride(name) for factor in factors]
         self._steps = [[factor.stride(each) for factor in factors] for each in neighbours]
         # A factor is added once the ways of its neighbours are fixed, not again for each way of the others.
@@ -130,15 +110,17 @@ class _Elimination:
         self._rows: dict[tuple[int, int], list[float]] = {}
         self.values: list[float] = []
         self.chosen: list[int] = []
+        bases = [0] * len(factors)
+        self._settle(0, self._added([0.0] * self._count, -1, bases), bases)
 
-    def added(self, costs: list[float], depth: int, bases: Sequence[int]) -> list[float]:
+    def _added(self, costs: list[float], depth: int, bases: Sequence[int]) -> list[float]:
         """Return the costs of the name's ways, with the factors that apply once the first `depth` neighbours are fixed."""
         for number, base in enumerate(bases):
             if self._due[number] == depth:
                 costs = list(map(add, costs, self._row(number, base)))
         return costs
 
-    def settle(self, depth: int, costs: list[float], bases: Sequence[int]) -> None:
+    def _settle(self, depth: int, costs: list[float], bases: Sequence[int]) -> None:
         """Find the minimum for all ways of the neighbours that are not fixed yet."""
         last = len(self._sizes) - 1
         if depth > last:
@@ -150,7 +132,7 @@ class _Elimination:
             return
         for way in range(self._sizes[depth]):
             reached = [base + way * step for base, step in zip(bases, self._steps[depth], strict=True)]
-            self.settle(depth + 1, self.added(costs, depth, reached), reached)
+            self._settle(depth + 1, self._added(costs, depth, reached), reached)
 
     def _scan(self, costs: list[float], number: int, base: int, step: int) -> None:
         """Find the minimum for each way of the last neighbour, which one factor depends on."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from math import prod
 
 from launcher.core.frozen import frozen
@@ -43,7 +44,6 @@ class Expression:
         return tuple(index for index in self.indices if index not in self.output)
 
     def strategy_of(self, cuts: Cuts) -> Strategy:
-        """Return the numbers of parts in the form of a strategy."""
         return tuple(tuple(1 if index is None else cuts.get(index, 1) for index in dims) for dims in self.inputs)
 
 
@@ -124,16 +124,11 @@ def cuttings(expression: Expression, ranks: int) -> Iterator[Partition]:
     >>> [each.strategy for each in cuttings(relu, ranks=4)]
     [((2, 2),), ((4, 1),), ((1, 2),), ((2, 1),), ((1, 1),)]
     """
-
-    def divisions(indices: Sequence[str], left: int) -> Iterator[dict[str, int]]:
-        if not indices:
-            yield {}
-            return
-        first, *rest = indices
-        for parts in range(1, left + 1):
-            if left % parts == 0 and expression.sizes[first] % parts == 0:
-                for others in divisions(rest, left // parts):
-                    yield {first: parts, **others}
-
-    found = [cut(expression, cuts, ranks) for cuts in divisions(expression.indices, ranks)]
+    divisors = [parts for parts in range(1, ranks + 1) if ranks % parts == 0]
+    choices = [[parts for parts in divisors if expression.sizes[index] % parts == 0] for index in expression.indices]
+    found = [
+        Partition(expression, tuple(zip(expression.indices, parts, strict=True)), ranks)
+        for parts in product(*choices)
+        if ranks % prod(parts) == 0
+    ]
     return iter(sorted(found, key=lambda each: (-each.used, each.strategy)))

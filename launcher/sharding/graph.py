@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
+from typing import ClassVar
 
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression
@@ -33,6 +34,8 @@ class Operator:
     expression: Expression
     flops: int  # of forward on one device; 0 for pure data movement
     item_bytes: int = 4
+
+    is_parameter: ClassVar[bool] = False
 
 
 @frozen
@@ -74,5 +77,4 @@ class Graph:
 
 
 def bytes_of(tensor: Leaf | Operator) -> int:
-    """Return the bytes of the whole tensor."""
     return prod(tensor.shape) * tensor.item_bytes

@@ -2,8 +2,8 @@
 
 Ranks fill the device matrix in row-major order. Worked example, 8 ranks as (2, 4): rank 6 is at (1, 2). A tensor of
 shape (16, 32) with axes ((0,), (1,)) is cut 2 x 4 times, and rank 6 holds its rows 8 to 15 and its columns 16 to 23.
-With axes
-((0,), ()) its columns are not cut: ranks 4 to 7, which differ along axis 1 only, hold the same rows. MindSpore's design of distributed training uses the same device matrix and tensor map, in the same notation.
+With axes ((0,), ()) its columns are not cut: ranks 4 to 7, which differ along axis 1 only, hold the same rows.
+MindSpore's design of distributed training uses the same device matrix and tensor map, in the same notation.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class TensorLayout:
         return Box(tuple(starts), tuple(sizes))
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of each rank's part."""
         return tuple(length // cut for length, cut in zip(shape, self.cuts, strict=True))
 
 
@@ -119,40 +118,28 @@ def simplified(layout: TensorLayout) -> TensorLayout:
     """Return the same layout on the coarsest device matrix: without axes of size 1, and with equivalent neighbours merged.
 
     Neighbours are equivalent if they cut nothing, or cut the same dim consecutively. Two layouts that give every rank
-    the same
-        part of any tensor are equal after simplification.
+    the same part of any tensor are equal after simplification.
 
     >>> simplified(TensorLayout((2, 1, 2, 2, 3), ((0, 2), (), (4,))))
     TensorLayout(devices=(4, 2, 3), axes=((0,), (), (2,)))
     """
-    homes = {axis: (dim, place) for dim, axes in enumerate(layout.axes) for place, axis in enumerate(axes)}
+    large = [[axis for axis in axes if layout.devices[axis] > 1] for axes in layout.axes]
+    homes = {axis: (dim, place) for dim, axes in enumerate(large) for place, axis in enumerate(axes)}
     devices: list[int] = []
-    axes: list[list[int]] = [[] for _ in layout.axes]
     coarse: dict[int, int] = {}  # the new axis for each old one
     last: tuple[int, int] | None = None  # position of the last axis: dim and index; None: it cuts nothing
     for axis, size in enumerate(layout.devices):
-        home = homes.get(axis)
         if size == 1:
             continue
-        follows = last is None if home is None else last is not None and _next_place(layout, *last) == home
+        home = homes.get(axis)
+        follows = home is None if last is None else home == (last[0], last[1] + 1)
         if devices and follows:
             devices[-1] *= size
         else:
             devices.append(size)
         coarse[axis] = len(devices) - 1
         last = home
-    for dim, old in enumerate(layout.axes):
-        axes[dim] = list(dict.fromkeys(coarse[axis] for axis in old if axis in coarse))
-    return TensorLayout(tuple(devices), tuple(map(tuple, axes)))
-
-
-def _next_place(layout: TensorLayout, dim: int, place: int) -> tuple[int, int]:
-    """Return the position of the next axis of size above 1 that cuts the dim."""
-    axes = layout.axes[dim]
-    for following in range(place + 1, len(axes)):
-        if layout.devices[axes[following]] > 1:
-            return dim, following
-    return dim, len(axes)
+    return TensorLayout(tuple(devices), tuple(tuple(dict.fromkeys(coarse[axis] for axis in axes)) for axes in large))
 
 
 def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:

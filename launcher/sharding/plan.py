@@ -11,7 +11,8 @@ Backward is the exact reverse of forward, so a plan lists its collectives in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -21,6 +22,7 @@ from launcher.sharding.expression import Partition
 from launcher.sharding.graph import Graph, Leaf, Operator
 from launcher.sharding.layout import TensorLayout, group_along, groups_along
 from launcher.sharding.redistribution import BACKWARD, Step, steps_between
+from launcher.sharding.strategy_report import ReportCollective, ReportEdge, ReportOperator, ReportTensor, StrategyReport
 
 Phase = Literal["forward", "backward"]
 
@@ -208,7 +210,68 @@ def step_collectives(graph: Graph, operator: Operator, number: int, steps: Seque
 
 
 def parameters_of(plan: ShardingPlan) -> Iterator[tuple[Leaf, TensorLayout]]:
-    """Yield the parameters with their stored layouts."""
     for leaf in plan.graph.leaves:
         if leaf.is_parameter:
             yield leaf, plan.leaves[leaf.name]
+
+
+def plan_report(
+    plan: ShardingPlan,
+    rank: int,
+    *,
+    recipe: str,
+    layout: str,
+    more: Iterable[ReportCollective] = (),
+    attempt: int = 0,
+    copy: int = 0,
+    copies: int = 1,
+) -> StrategyReport:
+    """Return one rank's report for a plan; `more`: its other communication, such as the optimizer's sums.
+
+    With several copies of the plan, rank r of copy c is the run's rank c * plan.ranks + r.
+    """
+    first = copy * plan.ranks
+    return StrategyReport(
+        recipe,
+        layout,
+        plan.ranks * copies,
+        first + rank,
+        tuple(_reported(plan.graph, planned, rank) for planned in plan.operators),
+        tuple(
+            ReportEdge(name, planned.operator.name, number, tuple(step.kind for step in steps))
+            for planned in plan.operators
+            for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True))
+            if not plan.graph.by_name[name].is_parameter
+        ),
+        (*_reported_collectives(plan, rank, first), *more),
+        attempt=attempt,
+    )
+
+
+def _reported(graph: Graph, planned: PlannedOperator, rank: int) -> ReportOperator:
+    operator, cutting = planned.operator, planned.cutting
+    inputs = tuple(
+        _reported_tensor(graph, name, layout, dims, rank)
+        for name, layout, dims in zip(operator.inputs, cutting.inputs, cutting.expression.inputs, strict=True)
+    )
+    output = _reported_tensor(graph, operator.name, cutting.output, cutting.expression.output, rank)
+    return ReportOperator(operator.name, operator.kind, inputs, output)
+
+
+def _reported_tensor(
+    graph: Graph, name: str, layout: TensorLayout, indices: Sequence[str | None], rank: int
+) -> ReportTensor:
+    tensor = graph.by_name[name]
+    box = layout.box_of(rank, tensor.shape)
+    by = tuple(index if index is not None and cut > 1 else "" for index, cut in zip(indices, layout.cuts, strict=True))
+    return ReportTensor(name, tensor.shape, layout.cuts, by, box.size, box.start, tensor.is_parameter)
+
+
+def _reported_collectives(plan: ShardingPlan, rank: int, first: int) -> Iterator[ReportCollective]:
+    counts: Counter[ReportCollective] = Counter()
+    for each in plan.collectives():
+        group = tuple(first + member for member in each.group_of(rank))
+        one = ReportCollective(each.operator, each.phase, each.kind, group, each.bytes, 1, each.what)
+        counts[one] += each.count
+    for one, count in counts.items():
+        yield ReportCollective(one.operator, one.phase, one.kind, one.group, one.bytes, count, one.what)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 
 from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.graph import Graph, Operator
-from launcher.sharding.layout import TensorLayout
 from launcher.sharding.plan import Collective, step_collectives
 from launcher.sharding.redistribution import steps_between
 
@@ -33,13 +33,17 @@ def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict
     known = dict(given)
     if not known:
         first = graph.operators[0]
-        known[first.name] = _data_parallel(first, ranks)
+        batch = first.expression.inputs[0][0] if first.expression.inputs[0] else None
+        ways = cuttings(first.expression, ranks)  # those into more parts come first
+        only_batch = (each for each in ways if all(parts == 1 or index == batch for index, parts in each.cuts))
+        known[first.name] = next(only_batch)
     waiting = deque(operator for operator in graph.operators if operator.name in known)
     seen = set(known)
     while waiting:
         operator = waiting.popleft()
         if operator.name not in known:
-            known[operator.name] = _chosen(graph, operator, known, ranks)
+            preference = partial(_preference, graph, operator, known)
+            known[operator.name] = min(cuttings(operator.expression, ranks), key=preference)
         for neighbour in _neighbours(graph, operator):
             if neighbour.name not in seen:
                 seen.add(neighbour.name)
@@ -49,13 +53,6 @@ def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict
             waiting.extend(rest[:1])
             seen.update(each.name for each in rest[:1])
     return {operator.name: known[operator.name] for operator in graph.operators}
-
-
-def _data_parallel(operator: Operator, ranks: int) -> Partition:
-    """Return an operator's partition of only its first input's first dim, into as many parts as possible."""
-    batch = operator.expression.inputs[0][0] if operator.expression.inputs[0] else None
-    ways = cuttings(operator.expression, ranks)
-    return next(each for each in ways if all(parts == 1 or index == batch for index, parts in each.cuts))
 
 
 def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
@@ -70,19 +67,24 @@ def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
     return found
 
 
-def _chosen(graph: Graph, operator: Operator, known: Mapping[str, Partition], ranks: int) -> Partition:
-    def preference(way: Partition) -> tuple[int, int, int, tuple[int, ...]]:
-        parts = tuple(count for _, count in way.cuts)
-        return redistributed_bytes(graph, operator, way, known), -way.used, _changed(graph, operator, way, known), parts
-
-    return min(cuttings(operator.expression, ranks), key=preference)
+def _preference(
+    graph: Graph, operator: Operator, known: Mapping[str, Partition], way: Partition
+) -> tuple[int, int, int, tuple[int, ...]]:
+    parts = tuple(count for _, count in way.cuts)
+    return redistributed_bytes(graph, operator, way, known), -way.used, _changed(graph, operator, way, known), parts
 
 
 def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
     """Return the bytes per rank for redistributions between an operator with this partition and decided operators."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
-        source = known[name].output if name in known else _held(graph, operator, name, known)
+        # A leaf has the layout that another operator has decided.
+        others = (
+            known[other.name].inputs[its_number]
+            for other, its_number in graph.consumers[name]
+            if other.name in known and other.name != operator.name
+        )
+        source = known[name].output if name in known else next(others, None)
         if source is not None:
             moved.extend(step_collectives(graph, operator, number, steps_between(source, way.inputs[number])))
     for consumer, number in graph.consumers[operator.name]:
@@ -90,14 +92,6 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known:
             steps = steps_between(way.output, known[consumer.name].inputs[number])
             moved.extend(step_collectives(graph, consumer, number, steps))
     return sum(each.bytes for each in moved if each.kind != "slice" and each.phase == "forward")
-
-
-def _held(graph: Graph, operator: Operator, name: str, known: Mapping[str, Partition]) -> TensorLayout | None:
-    """Return a leaf's layout as decided by another operator; None if only this one uses it."""
-    for consumer, number in graph.consumers[name]:
-        if consumer.name in known and consumer.name != operator.name:
-            return known[consumer.name].inputs[number]
-    return None
 
 
 def _changed(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:

@@ -11,6 +11,7 @@ a slice becomes an all-gather, an all-gather a slice, and an exchange the opposi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from math import prod
 from typing import Literal
 
@@ -35,7 +36,6 @@ class Step:
 
     @property
     def parts(self) -> int:
-        """The number of ranks in each group."""
         return prod(self.before.devices[axis] for axis in self.axes)
 
     def group_of(self, rank: int) -> tuple[int, ...]:
@@ -70,13 +70,8 @@ def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
-        free = []
-        for axis in wants[len(has) :]:
-            if axis not in current.free_axes:
-                break
-            free.append(axis)
-        if free:
-            return Step("slice", dim, tuple(free), current, _with(current, {dim: has + tuple(free)}))
+        if free := tuple(takewhile(current.free_axes.__contains__, wants[len(has) :])):
+            return Step("slice", dim, free, current, _with(current, {dim: has + free}))
     return None
 
 
@@ -107,12 +102,8 @@ def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     """Return the length of the common prefix of axes."""
-    count = 0
-    for mine, its in zip(one, other, strict=False):
-        if mine != its:
-            break
-        count += 1
-    return count
+    differing = (place for place, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its)
+    return next(differing, min(len(one), len(other)))
 
 
 def _with(layout: TensorLayout, axes: dict[int, tuple[int, ...]]) -> TensorLayout:

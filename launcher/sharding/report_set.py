@@ -11,7 +11,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import strategy_name
 from launcher.core.text import ranges
-from launcher.sharding.strategy_report import HINT, ReportOperator, ReportTensor, StrategyReport, read_report
+from launcher.sharding.strategy_report import HINT, ReportTensor, StrategyReport, read_report
 
 _NAME = re.compile(r"rank(?P<rank>\d{1,9})\.json")
 
@@ -26,11 +26,7 @@ def reported_ranks(directory: Path) -> list[int]:
 
 
 def read_of_rank(directory: Path, rank: int) -> StrategyReport:
-    """Return the report of a rank.
-
-    Raises:
-        UnreadableError: it is missing, damaged, or another rank's.
-    """
+    """Return the report of a rank. Raise an UnreadableError if it is missing, damaged, or another rank's."""
     path = directory / strategy_name(rank)
     report = read_report(path)
     if report.rank != rank:
@@ -46,9 +42,8 @@ def read_all(directory: Path) -> list[StrategyReport]:
     """
     reports = [read_of_rank(directory, rank) for rank in reported_ranks(directory)]
     newest = max((report.attempt for report in reports), default=0)
-    found = [
-        report for report in reports if report.attempt == newest
-    ]  # an attempt on fewer devices leaves other ranks' files
+    # An attempt on fewer devices leaves other ranks' files.
+    found = [report for report in reports if report.attempt == newest]
     missing = set(range(found[0].ranks)) - {report.rank for report in found} if found else set()
     if missing:
         raise UnreadableError(
@@ -74,21 +69,15 @@ def equal_ranks(reports: Sequence[StrategyReport]) -> list[AlikeRanks]:
     """Return the ranks grouped by equal reports (except numbers), ordered by their first ranks."""
     groups: dict[Any, list[StrategyReport]] = {}
     for report in reports:
-        groups.setdefault(_structure(report), []).append(report)
+        operators = tuple(
+            (each.name, each.kind, each.stage, each.calls, each.strategy, each.output.cuts) for each in report.operators
+        )
+        collectives = frozenset((each.operator, each.phase, each.kind, each.what) for each in report.collectives)
+        groups.setdefault((report.ranks, operators, collectives), []).append(report)
     return [AlikeRanks(tuple(members), tuple(_differences(members))) for members in groups.values()]
 
 
-def _structure(report: StrategyReport) -> Any:
-    """Return the key that equal reports have in common."""
-    operators = tuple(
-        (each.name, each.kind, each.stage, each.calls, each.strategy, each.output.cuts) for each in report.operators
-    )
-    collectives = frozenset((each.operator, each.phase, each.kind, each.what) for each in report.collectives)
-    return report.ranks, operators, collectives
-
-
 def _differences(members: Sequence[StrategyReport]) -> Iterator[str]:
-    """Yield the differences between reports of the same group."""
     views: dict[str, Callable[[StrategyReport], object]] = {
         "groups": lambda report: [each.group for each in report.collectives],
         "parts of tensors": lambda report: [each.start for each in _tensors(report)],
@@ -105,7 +94,6 @@ def _differences(members: Sequence[StrategyReport]) -> Iterator[str]:
 
 
 def _tensors(report: StrategyReport) -> Iterator[ReportTensor]:
-    operators: tuple[ReportOperator, ...] = report.operators
-    for operator in operators:
+    for operator in report.operators:
         yield from operator.inputs
         yield operator.output

@@ -2,7 +2,7 @@
 
 A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore
 operators can be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very
-many partitions, only some are considered (`tables.MAX_WAYS`). Two costs are not such sums:
+many partitions, only some are considered (`cost_tables.MAX_WAYS`). Two costs are not such sums:
 
     messages    gradients summed by the same ranks share one message and its fixed time. The cheapest choice is found without
                     these times. If a cheaper one is possible, the search branches: once with the message paid for, and once
@@ -49,6 +49,7 @@ def searched(
 
 Messages = frozenset[TensorLayout]  # the messages that sum parameter gradients (`ranks_that_sum`)
 Sums = Mapping[str, Sequence[Messages]]  # the messages that each partition of an operator needs
+NONE: Messages = frozenset()
 
 
 @frozen
@@ -64,9 +65,8 @@ def _fastest(tables: Tables, price: float) -> _Choice:
     """Return the choice with the least seconds + price * bytes: branch and bound over the messages that sum gradients."""
     factors = _factors(tables, price)
     sums = {name: [cost.sums for cost in found] for name, found in tables.operators.items()}
-    none: Messages = frozenset()
     best, least = None, float("inf")
-    waiting = [(none, none)]  # messages that are paid for, and messages that are excluded
+    waiting = [(NONE, NONE)]  # messages that are paid for, and messages that are excluded
     for _ in range(MAX_SEARCHES):
         if not waiting:
             break
@@ -75,13 +75,20 @@ def _fastest(tables: Tables, price: float) -> _Choice:
         if found is None:
             continue
         total, ways = found
-        used = none.union(*(sums[name][way] for name, way in ways.items()))
+        used = NONE.union(*(sums[name][way] for name, way in ways.items()))
         if total + _fixed_s(tables, used) < least:
             best, least = ways, total + _fixed_s(tables, used)
         room_s = least - total
         waiting += reversed(list(_branches(tables.fixed_s, room_s, used, paid=paid, without=without)))
     assert best is not None, "the first branch excludes nothing"
-    return _choice(tables, best)
+    own = [tables.operators[name][way] for name, way in best.items()]
+    seconds, size = sum(each.cost.seconds for each in own), sum(each.cost.bytes for each in own)
+    for edge in tables.edges:
+        place = 0
+        for name in edge.names:
+            place = place * len(tables.ways[name]) + best[name]
+        seconds, size = seconds + edge.seconds[place], size + edge.bytes[place]
+    return _Choice(best, Cost(seconds + _fixed_s(tables, NONE.union(*(each.sums for each in own))), size))
 
 
 def _branches(
@@ -143,18 +150,6 @@ def _factors(tables: Tables, price: float) -> list[Factor]:
 
 def _fixed_s(tables: Tables, messages: Messages) -> float:
     return sum(seconds for message, seconds in tables.fixed_s.items() if message in messages)
-
-
-def _choice(tables: Tables, ways: Mapping[str, int]) -> _Choice:
-    own = [tables.operators[name][way] for name, way in ways.items()]
-    seconds, size = sum(each.cost.seconds for each in own), sum(each.cost.bytes for each in own)
-    for edge in tables.edges:
-        place = 0
-        for name in edge.names:
-            place = place * len(tables.ways[name]) + ways[name]
-        seconds, size = seconds + edge.seconds[place], size + edge.bytes[place]
-    none: Messages = frozenset()
-    return _Choice(ways, Cost(seconds + _fixed_s(tables, none.union(*(each.sums for each in own))), size))
 
 
 # --- with a limit of memory ---

@@ -9,17 +9,7 @@ from math import prod
 from typing import Any
 
 from launcher.core.errors import UsageError
-from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression, Partition, Strategy, cut
-
-
-@frozen
-class _Part:
-    """The parts that a strategy gives for one dim that may be cut."""
-
-    index: str
-    count: int
-    where: str  # "dim 1 of input 0"
 
 
 def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Partition:
@@ -28,30 +18,29 @@ def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str
     Raises:
         UsageError: it does not fit the operator's inputs or the ranks; with the numbers.
     """
-    told = f"the strategy {written(strategy)} of {name}"
-    found: dict[str, _Part] = {}
-    for part in _parts(expression, strategy, ranks, name):
-        before = found.setdefault(part.index, part)
-        if before.count != part.count:
-            same = f"{before.where}, which is the same index, into {before.count}"
-            raise UsageError(
-                f"{told} cuts {part.where} into {part.count} parts, and {same}", hint="use the same number for both"
-            )
-    product = prod(part.count for part in found.values())
+    told = f"the strategy {strategy} of {name}"
+    found: dict[str, tuple[int, str]] = {}
+    for index, count, where in _parts(expression, strategy, ranks, name):
+        before, there = found.setdefault(index, (count, where))
+        if before != count:
+            same = f"{there}, which is the same index, into {before}"
+            raise UsageError(f"{told} cuts {where} into {count} parts, and {same}", hint="use the same number for both")
+    cuts = {index: count for index, (count, _) in found.items()}
+    product = prod(cuts.values())
     if product > ranks:
         hint = f"use {product} devices, or fewer parts"
         raise UsageError(f"{told} needs {product} devices, but there are {ranks}", hint=hint)
     if ranks % product:
         raise UsageError(
             f"{told} uses {product} devices, which does not divide {ranks}",
-            hint=f"use parts whose product is one of {_words(_divisors(ranks, ranks))}",
+            hint=f"use parts whose product is one of {_divisors(ranks, ranks)}",
         )
-    return cut(expression, {index: part.count for index, part in found.items()}, ranks)
+    return cut(expression, cuts, ranks)
 
 
-def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Iterator[_Part]:
-    """Yield the parts of all dims that may be cut, after checking each dim. Raises as `cutting_of`."""
-    told, hint = f"the strategy {written(strategy)} of {name}", f"for instance {written(expression.strategy_of({}))}"
+def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Iterator[tuple[str, int, str]]:
+    """Yield index, number of parts and name ("dim 1 of input 0") of each dim that may be cut. Raises as `cutting_of`."""
+    told, hint = f"the strategy {strategy} of {name}", f"for instance {expression.strategy_of({})}"
     if len(strategy) != len(expression.inputs):
         raise UsageError(f"{told} is for {len(strategy)} inputs, but {name} has {len(expression.inputs)}", hint=hint)
     for number, (counts, dims) in enumerate(zip(strategy, expression.inputs, strict=True)):
@@ -64,29 +53,16 @@ def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) ->
                 raise UsageError(cuts, hint="use 1 for a dim that is not cut")
             if index is not None:
                 if expression.sizes[index] % count:
-                    divisors = _words(_divisors(expression.sizes[index], ranks))
                     reason = f"{expression.sizes[index]} is not divisible by {count}"
-                    raise UsageError(f"{cuts}, and {reason}", hint=f"it can be cut into {divisors}")
-                yield _Part(index, count, where)
+                    hint = f"it can be cut into {_divisors(expression.sizes[index], ranks)}"
+                    raise UsageError(f"{cuts}, and {reason}", hint=hint)
+                yield index, count, where
             elif count > 1:
                 raise UsageError(f"{cuts}, but {name} needs it whole", hint=f"1 there, {hint}")
 
 
-def written(strategy: Strategy) -> str:
-    """Return a strategy in the notation of the tutorials.
-
-    >>> written(((2, 4), (4,), ()))
-    '((2, 4), (4,), ())'
-    """
-    return str(strategy)
-
-
-def _divisors(value: int, most: int) -> list[int]:
-    return [parts for parts in range(1, min(value, most) + 1) if value % parts == 0]
-
-
-def _words(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _divisors(value: int, most: int) -> str:
+    return ", ".join(str(parts) for parts in range(1, min(value, most) + 1) if value % parts == 0)
 
 
 def strategy_from(value: Any) -> Strategy:

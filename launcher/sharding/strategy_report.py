@@ -12,7 +12,7 @@
         "what": "output"}, ...]}
 
 It contains what MindSpore's tutorials read from its graphs (step_parallel_begin_*.ir, execute_*.ir). It is derived from a
-sharding plan (`plan_report.py`), or recorded during a training step (launcher/trainer/telemetry/recording.py).
+sharding plan (`plan.py`), or recorded during a training step (launcher/trainer/telemetry/recording.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ ReportKind = Literal[
 PHASES: tuple[ReportPhase, ...] = ("forward", "backward", "optimizer")
 HINT = "a run with --save-strategy writes a new one"
 MAX_BYTES = 1 << 30  # limit for a report: a million operators need less
-NOTHING_SENT: tuple[ReportKind, ...] = ("slice",)
 
 
 @frozen
@@ -47,9 +46,8 @@ class ReportTensor:
     cuts: tuple[int, ...]  # number of parts
     by: tuple[str, ...]  # what cuts it: an index of the operator's expression or an axis of the layout; "" for nothing
     size: tuple[int, ...]  # of this rank's part
-    start: tuple[int, ...] | None = (
-        None  # of this rank's part in the whole tensor; None if it is not a box, such as rows of a batch
-    )
+    # Of this rank's part in the whole tensor; None if it is not a box, such as rows of a batch
+    start: tuple[int, ...] | None = None
     is_parameter: bool = False
 
 
@@ -141,7 +139,6 @@ def read_report(path: Path) -> StrategyReport:
 
 
 def _troubles(report: StrategyReport) -> Iterator[str]:
-    """Yield the contradictions in a report."""
     if not 0 <= report.rank < report.ranks:
         yield f"rank {report.rank} of {report.ranks}"
     known = {operator.name for operator in report.operators}
@@ -151,13 +148,9 @@ def _troubles(report: StrategyReport) -> Iterator[str]:
     for operator in report.operators:
         for tensor in (*operator.inputs, operator.output):
             dims = len(tensor.shape)
-            lengths = {
-                len(tensor.cuts),
-                len(tensor.by),
-                len(tensor.size),
-                dims if tensor.start is None else len(tensor.start),
-            }
-            if lengths != {dims} or min(tensor.cuts, default=1) < 1:
+            start = tensor.size if tensor.start is None else tensor.start
+            lengths = {len(each) for each in (tensor.shape, tensor.cuts, tensor.by, tensor.size, start)}
+            if len(lengths) > 1 or min(tensor.cuts, default=1) < 1:
                 yield f"{tensor.name} at {operator.name} has no layout of {dims} dims"
     for edge in report.edges:
         if edge.target not in known or not 0 <= edge.input < len(inputs[edge.target]):

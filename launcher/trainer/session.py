@@ -27,18 +27,18 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import DropoutBits
 from launcher.trainer.model.linear import Linear, set_own_rows
 from launcher.trainer.model.transformer import PAD, SHARED_WEIGHT, Batch, Transformer
-from launcher.trainer.optimizer.adamw import AdamW
-from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.shared_weight import SharedWeight
+from launcher.trainer.optimizer.update_rules import AdamW
 from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World, linked_around
 from launcher.trainer.plan import apply_plan, chunk_of, copied, keep_stages, placements
 from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.heartbeat import getting_on
+from launcher.trainer.telemetry.step_time import loading
 
 
 @frozen
@@ -95,7 +95,8 @@ class Session:
             rule_of(settings.train),
             clip_norm=settings.train.clip_norm,
             gradient_groups=parallel.gradient_groups,
-            shards=Shards(parallel.optimizer_shard, parallel.gradient_accumulation_shard),
+            shards_state=parallel.optimizer_shard,
+            shards_gradients=parallel.gradient_accumulation_shard,
             empty=torch.empty(0, dtype=self.dtype, device=world.device),
             dp=world.dp,
             mp=world.mp,

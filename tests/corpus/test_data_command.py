@@ -26,7 +26,6 @@ def texts(tmp_path):
 
 
 def test_preprocess_prints_paths_and_tells_counts(tmp_path, texts):
-    """Standard output holds the written paths alone; counts are on standard error. Missing directories are made."""
     output = tmp_path / "not" / "there"
     result = tlaunch_data("preprocess", *texts, "-o", output)
     assert result.exit_code == 0
@@ -36,7 +35,6 @@ def test_preprocess_prints_paths_and_tells_counts(tmp_path, texts):
 
 
 def test_preprocess_tells_warnings_and_missing_partners(tmp_path):
-    """What contradicts the options and what has no partner is on standard error, the long list cut with its count."""
     fr, en = tmp_path / "in.fr.sgm", tmp_path / "in.en.sgm"
     segments = "".join(f"<seg id={number}>mot</seg>\n" for number in range(9))
     fr.write_text(f"<refset trglang='de'><doc docid=d>\n{segments}</doc>")
@@ -51,14 +49,12 @@ def test_preprocess_tells_warnings_and_missing_partners(tmp_path):
 
 
 def test_sample_prints_the_paths_that_it_wrote(tmp_path):
-    """The paths on standard output are all that is in the directory."""
     result = tlaunch_data("sample", "--output", tmp_path)
     assert result.stderr == "wrote 12,000 train, 500 valid, 500 test pairs\n"
     assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
 
 
 def test_images_are_written_for_the_recipe_that_reads_them(tmp_path):
-    """As with pairs; a second run is refused."""
     arguments = ("sample", "--recipe", "resnet50", "--output", tmp_path)
     result = tlaunch_data(*arguments)
     assert result.stderr == "wrote 2,000 train, 500 test images\n"
@@ -68,7 +64,6 @@ def test_images_are_written_for_the_recipe_that_reads_them(tmp_path):
 
 
 def test_nothing_is_overwritten_unless_forced(tmp_path):
-    """A second run is refused and changes nothing; with --force it replaces."""
     arguments = ("sample", "--output", tmp_path / "out")
     tlaunch_data(*arguments)
     kept = tmp_path / "out" / "wmt14.fr_en.txt"
@@ -82,19 +77,16 @@ def test_nothing_is_overwritten_unless_forced(tmp_path):
 
 @pytest.mark.parametrize("wrong", [("--split", "dev"), ("--max-words", "0"), ()])
 def test_wrong_options_end_with_2(tmp_path, texts, wrong):
-    """An unknown split, a senseless limit, or no output."""
     output = ("--output", tmp_path) if wrong else ()
     assert tlaunch_data("preprocess", *texts, *output, *wrong).exit_code == 2
 
 
 @pytest.mark.parametrize("command", ["preprocess", "sample"])
 def test_help_has_an_example_whose_lines_are_kept(command):
-    """The example can be copied from the help."""
     shown = tlaunch_data(command, "--help").stdout
     assert f"Example:\n    tlaunch data {command} " in shown
 
 
 def test_the_default_limit_is_that_of_the_library():
-    """What the help promises is what the function would do by itself."""
     limit = next(option for option in data.commands["preprocess"].params if option.name == "max_words")
     assert limit.default == preprocess.DEFAULT_MAX_WORDS

@@ -27,7 +27,6 @@ except UnreadableError as error:
 
 @pytest.mark.parametrize("old", [None, "old\tvieux\n"])
 def test_a_full_disk_leaves_both_files_as_they_were(tmp_path, old):
-    """Writing that fails in the middle leaves neither new file nor a trace of it, and keeps old ones."""
     lines = [f"mot numéro {index}\n" for index in range(10_000)]
     (tmp_path / "in.fr").write_text("".join(lines))
     (tmp_path / "in.en").write_text("".join(lines))
@@ -43,7 +42,6 @@ def test_a_full_disk_leaves_both_files_as_they_were(tmp_path, old):
 
 
 def test_a_directory_in_the_way_of_the_second_file_leaves_no_first(tmp_path):
-    """Names change only when both can."""
     first, second = tmp_path / "a", tmp_path / "b"
     second.mkdir()
     reason = "b: cannot be written: it is a directory"
@@ -53,7 +51,6 @@ def test_a_directory_in_the_way_of_the_second_file_leaves_no_first(tmp_path):
 
 
 def test_an_output_that_is_a_file_is_unwritable(tmp_path):
-    """A file where the directory should be is named."""
     (tmp_path / "out").touch()
     with pytest.raises(UnreadableError, match="out: cannot be written"), replacing_together([tmp_path / "out" / "a"]):
         pass

@@ -21,7 +21,6 @@ def refusal(path):
 
 
 def test_files_may_have_any_number_of_records(directory):
-    """The size of a file tells how many; names of classes come from their own file."""
     files = find_images(directory)
     assert (*(file.count for file in files.train), files.test.count) == COUNTS
     assert [path.name for path in files.paths] == [
@@ -58,7 +57,6 @@ def test_the_other_versions_of_the_set_are_recognised(tmp_path, name, says):
 
 @pytest.mark.parametrize("size", [0, 1, RECORD_BYTES - 1, 2 * RECORD_BYTES + 7])
 def test_a_file_that_ends_within_a_record_is_refused(directory, size):
-    """With the place of the record; so is an empty file."""
     path = directory / "data_batch_2.bin"
     path.write_bytes(bytes(size))
     message = refusal(directory).message
@@ -68,7 +66,6 @@ def test_a_file_that_ends_within_a_record_is_refused(directory, size):
 
 
 def test_a_label_of_no_class_is_refused(directory):
-    """The first one, with its place."""
     path = directory / "test_batch.bin"
     content = bytearray(path.read_bytes())
     content[4 * RECORD_BYTES] = 10

@@ -39,7 +39,6 @@ SGM = ("in.fr.sgm", "in.en.sgm")
 
 
 def test_sgm_pairs_go_by_doc_and_segment_not_by_line(run):
-    """Docs and segments in another order still meet their partners."""
     fr = sgm({("d1", "1"): "un", ("d1", "2"): "deux", ("d2", "1"): "trois"})
     en = sgm({("d2", "1"): "three", ("d1", "2"): "two", ("d1", "1"): "one"})
     result, pairs = run(fr, en, names=SGM)
@@ -48,7 +47,6 @@ def test_sgm_pairs_go_by_doc_and_segment_not_by_line(run):
 
 
 def test_every_reason_is_counted(run):
-    """Empty sides, long sides and repetitions are dropped for their own reason, and the counts add up."""
     fr = "un\nun\n \nseul\nbeaucoup de mots ici\nun\t \tdeux\n"
     en = "one\none\nempty\n\nmany\none two\n"
     result, pairs = run(fr, en, max_words=3)
@@ -59,14 +57,12 @@ def test_every_reason_is_counted(run):
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_validation_and_test_sets_keep_repetitions(run, split):
-    """A test set keeps its size, and its files carry the split's name."""
     result, pairs = run("oui\noui\n", "yes\nyes\n", split=split)
     assert pairs == [("oui", "yes")] * 2
     assert [path.name for path in result.written] == [f"wmt14.fr_en.{split}.txt", f"wmt14.en_fr.{split}.txt"]
 
 
 def test_both_directions_hold_the_same_pairs(run):
-    """The twin file has the columns exchanged, line for line."""
     result, pairs = run("un\ndeux\n", gzip.compress(b"one\ntwo\n"), names=("in.fr", "in.en.gz"))
     assert [path.name for path in result.written] == ["wmt14.fr_en.txt", "wmt14.en_fr.txt"]
     assert read_pairs(result.written[1]) == [(en, fr) for fr, en in pairs]
@@ -74,7 +70,6 @@ def test_both_directions_hold_the_same_pairs(run):
 
 @pytest.mark.parametrize(("fr_lines", "en_lines"), [(3, 5), (7, 2), (0, 1)])
 def test_unequal_line_counts_are_both_told(run, tmp_path, fr_lines, en_lines):
-    """Texts that cannot be aligned are refused with both counts, and leave no file."""
     with pytest.raises(RefusedError) as caught:
         run("mot\n" * fr_lines, "word\n" * en_lines)
     assert f"in.fr has {fr_lines} lines, but " in caught.value.message
@@ -108,7 +103,6 @@ def test_files_that_cannot_be_a_pair_are_refused(run, fr, en, names, message):
     ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["belongs to set newstest2013, but "]),
 ])  # fmt: skip
 def test_what_files_say_about_themselves_is_compared_with_the_options(run, fr_header, en_header, warnings):
-    """A language or set that contradicts the options is a warning, not an error."""
     segments = {("d", "1"): "x"}
     result, _ = run(sgm(segments, fr_header), sgm(segments, en_header), names=SGM)
     assert len(result.warnings) == len(warnings)
@@ -116,7 +110,6 @@ def test_what_files_say_about_themselves_is_compared_with_the_options(run, fr_he
 
 
 def test_no_pair_left_is_refused_with_the_reasons(run, tmp_path):
-    """Two files of different sets end with the counts and no output."""
     with pytest.raises(RefusedError, match="none of 2 pairs is left: 2 missing partner"):
         run(sgm({("d", "1"): "x"}), sgm({("e", "1"): "y"}), names=SGM)
     with pytest.raises(RefusedError, match="both files are empty"):
@@ -125,7 +118,6 @@ def test_no_pair_left_is_refused_with_the_reasons(run, tmp_path):
 
 
 def test_files_that_exist_are_kept_unless_forced(run):
-    """Without force the old files stay as they are; with it they are replaced."""
     result, _ = run("un\n", "one\n")
     with pytest.raises(UsageError) as caught:
         run("deux\n", "two\n")
@@ -142,7 +134,6 @@ def test_files_that_exist_are_kept_unless_forced(run):
     ("test_2016_flickr", "test", 1_000, {}),
 ])  # fmt: skip
 def test_multi30k(tmp_path, stem, split, read, dropped):
-    """Real text loses nothing but exact repetitions, and stays aligned to its last line."""
     fr, en = (MULTI30K / f"{stem}.{language}.gz" for language in ("fr", "en"))
     result = preprocess(fr=fr, en=en, output=tmp_path, split=split)
     pairs = read_pairs(result.written[0])

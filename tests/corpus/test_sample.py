@@ -13,9 +13,10 @@ import pytest
 
 from launcher.core.errors import UnreadableError
 from launcher.corpus import sample as sample_module
-from launcher.corpus.dataset import content_digest, find_splits, read_pairs
+from launcher.corpus.dataset import find_splits, read_pairs
 from launcher.corpus.preprocess import preprocess
 from launcher.corpus.sample import cached_sample, sample_files, write_sample
+from tests.images import digest_of
 
 MAKE_WHEN_TOLD = """
 import sys
@@ -30,7 +31,6 @@ DIGEST = "2fbe358c633d777c98002ef7f80751311c879a86a9783a1c5f811d4d061d76da"
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory):
-    """A sample, written once."""
     directory = tmp_path_factory.mktemp("sample")
     write_sample(directory)
     return directory
@@ -43,7 +43,6 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_no_sentence_is_shared_between_splits_or_repeated(sample):
-    """12,000, 500 and 500 pairs, none of whose sentences of either language occurs in two splits, or twice in one."""
     splits = find_splits(sample, "fr_en")
     sides = [tuple(zip(*read_pairs(path), strict=True)) for path in (splits.train, splits.valid, splits.test)]
     for language in (0, 1):
@@ -53,7 +52,6 @@ def test_no_sentence_is_shared_between_splits_or_repeated(sample):
 
 
 def test_the_sgm_pair_preprocesses_to_the_test_split(sample, tmp_path):
-    """The .sgm files hold several docs, and give the test split back without a loss or a warning."""
     fr, en = (sample / f"newstest-sample.{language}.sgm" for language in ("fr", "en"))
     assert fr.read_text().count("<doc ") == 20
     result = preprocess(fr=fr, en=en, output=tmp_path, split="test")
@@ -64,13 +62,12 @@ def test_the_sgm_pair_preprocesses_to_the_test_split(sample, tmp_path):
 
 def test_every_file_is_the_same_to_the_byte(sample):
     """Whoever trains on the sample gets the losses that the documentation shows."""
-    assert content_digest(sample_files(sample)) == DIGEST
+    assert digest_of(sample_files(sample)) == DIGEST
     assert sorted(sample.iterdir()) == sorted(sample_files(sample))
 
 
 @pytest.mark.parametrize("damage", ["one word", "half a file", "no file"])
 def test_a_damaged_sample_is_refused(tmp_path, monkeypatch, damage):
-    """What is not the text that was shipped is not written anywhere; the error names the file."""
     packed = sample_module.PACKED.read_bytes()
     broken = tmp_path / "sample.tsv.gz"
     if damage == "one word":
@@ -84,7 +81,6 @@ def test_a_damaged_sample_is_refused(tmp_path, monkeypatch, damage):
 
 
 def test_the_cache_is_made_once(cache, sample):
-    """The second call finds the first one's directory and writes nothing, but for a file that somebody deleted."""
     directory = cached_sample()
     stamps = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     assert cached_sample() == directory
@@ -98,7 +94,6 @@ def test_the_cache_is_made_once(cache, sample):
 
 
 def test_processes_at_once_share_one_cache(cache):
-    """All of them return the same complete directory, and nothing else is left beside it."""
     programs = [
         subprocess.Popen(
             [sys.executable, "-c", MAKE_WHEN_TOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -122,7 +117,6 @@ def test_processes_at_once_share_one_cache(cache):
 
 
 def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path, monkeypatch):
-    """The error says where the cache would be and which variable moves it."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("TLAUNCH_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.raises(UnreadableError) as caught:

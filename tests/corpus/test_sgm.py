@@ -49,7 +49,6 @@ WMT = """<refset setid="newstest2014" srclang="any" trglang="fr">
 
 
 def test_a_wmt_file_as_it_is(read):
-    """Headlines are sentences, ids start again in each doc, and lines, language and set are known; also when packed."""
     sgm = read(WMT)
     assert [(key, segment.text, segment.line) for key, segment in sgm.segments.items()] == [
         (("lemonde/1", "1"), "Un titre", 4),
@@ -93,7 +92,6 @@ def test_the_language_is_that_of_the_text(read, header, language):
     ("日本 🙂", "日本 🙂"),
 ])  # fmt: skip
 def test_what_stands_in_a_segment(read, inside, text):
-    """Entities are resolved once, markup is dropped, and whatever only looks like either stays."""
     assert texts(read(f'<doc docid="d"><seg id="1">{inside}</seg></doc>')) == {("d", "1"): text}
 
 
@@ -102,7 +100,6 @@ def test_what_stands_in_a_segment(read, inside, text):
     '<seg lang="fr" id="7" note="a > b">', '<seg id=" 7 ">',
 ])  # fmt: skip
 def test_how_a_tag_may_be_written(read, tag):
-    """Either case, any quotes or none, any order of attributes, blanks and newlines anywhere."""
     assert texts(read(f'<DOC sysid="x" docid="a&amp;b">{tag}mot</SEG ></DOC>')) == {("a&b", "7"): "mot"}
 
 
@@ -131,7 +128,6 @@ def test_which_segments_there_are(read, body, expected):
     ("<doc docid=d>\n<seg id=1>été</seg></doc>".encode("latin-1"), "2: not UTF-8: byte 0xe9"),
 ])  # fmt: skip
 def test_errors_carry_the_line(read, tmp_path, body, expected):
-    """Whatever would lose or shift a sentence is refused with its line."""
     with pytest.raises(UnreadableError) as caught:
         read(body)
     assert str(caught.value).startswith(f"{tmp_path / 'set.sgm'}:{expected}")
@@ -139,7 +135,6 @@ def test_errors_carry_the_line(read, tmp_path, body, expected):
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs"]), max_size=30), min_size=1, max_size=8))
 def test_escaped_text_comes_back(tmp_path_factory, texts):
-    """Any text, escaped as XML writers do, is read back normalised, in order."""
     file = tmp_path_factory.mktemp("sgm") / "set.sgm"
     segments = [
         f'<seg id="{index}">{text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}</seg>'

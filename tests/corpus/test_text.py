@@ -13,7 +13,6 @@ from launcher.corpus.text_files import normalised, read_lines
 
 
 def test_gzip_is_recognised_by_content_whatever_the_name(tmp_path):
-    """A packed file is unpacked and a plain one is not, even when their names say the opposite."""
     packed, plain = tmp_path / "packed.txt", tmp_path / "plain.gz"
     packed.write_bytes(gzip.compress(b"un\ndeux\n"))
     plain.write_text("un\ndeux\n")
@@ -21,14 +20,12 @@ def test_gzip_is_recognised_by_content_whatever_the_name(tmp_path):
 
 
 def test_only_newlines_end_lines(tmp_path):
-    """Other characters that Unicode calls line ends stay inside their line; CRLF and a byte order mark go."""
     file = tmp_path / "odd"
     file.write_bytes("\ufeffa\u2028b\x85c\x0bd\r\nlast".encode())
     assert list(read_lines(file)) == ["a\u2028b\x85c\x0bd", "last"]
 
 
 def test_a_pipe_can_be_read(tmp_path):
-    """A named pipe, as `<(zcat file)` makes one, is read in one pass."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(b"one\ntwo\n"),))
@@ -42,7 +39,6 @@ def test_a_pipe_can_be_read(tmp_path):
     ("bon\n".encode("utf-16"), ":1: not UTF-8: byte 0xff at position 1", "iconv -f UTF-16"),
 ])  # fmt: skip
 def test_a_wrong_encoding_names_line_and_byte(tmp_path, content, where, hint):
-    """The error says where the first wrong byte is and how to convert the file."""
     file = tmp_path / "wrong"
     file.write_bytes(content)
     with pytest.raises(UnreadableError) as caught:
@@ -55,7 +51,6 @@ def test_a_wrong_encoding_names_line_and_byte(tmp_path, content, where, hint):
     ("size", "reason"), [(60, "odd: cannot be read"), (5, "odd: cannot be read"), (0, "No such file")]
 )
 def test_what_is_cut_off_or_missing_is_an_error(tmp_path, size, reason):
-    """Half a packed file is reported, not read as if it were whole."""
     if size:
         (tmp_path / "odd").write_bytes(gzip.compress(os.urandom(1000).hex().encode())[:size])
     with pytest.raises(UnreadableError, match=reason):
@@ -72,7 +67,6 @@ def test_what_is_cut_off_or_missing_is_an_error(tmp_path, size, reason):
     ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),  # a joiner within a word has a meaning
 ])  # fmt: skip
 def test_normalised(raw, clean):
-    """Text is composed, every kind of blank or control character becomes one blank, and what shows nothing is dropped."""
     assert normalised(raw) == clean
 
 

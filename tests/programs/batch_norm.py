@@ -14,7 +14,7 @@ import torch.distributed.tensor  # else each rank imports it in its first assert
 from ranks import fork_ranks, own_world
 from torch import nn
 
-from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.optimizer.update_rules import Momentum
 from launcher.trainer.parallel.batch_norm import SynchronisedBatchNorm, synchronise_batch_norms
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.programs.replicated import ReplicatedTraining

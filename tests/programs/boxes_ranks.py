@@ -23,8 +23,8 @@ from launcher.mesh.boxes import Box
 from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.state import Training
-from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.optimizer.update_rules import Momentum
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.saved import gather
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor  # else each rank imports it in its first assert_close
+from held_bytes import bytes_held
 from rank_memory import rank_bytes
 from ranks import fork_ranks, own_world
 from torch import nn
@@ -197,7 +198,7 @@ def memory():
     with own_world("shared_memory") as world:
         for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
             recipe = settings_of(f"parallel.{switch}")
-            held = Session(recipe, world).optimizer.bytes_held()
+            held = bytes_held(Session(recipe, world).optimizer)
             expected = vars(rank_bytes(recipe, world.place.layout, 0, "shared_memory"))
             assert held == pytest.approx(expected, rel=0.02), (switch, held, expected)
 

@@ -17,8 +17,8 @@ from ranks import fork_ranks, own_world
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.tokens import Example
-from launcher.trainer.parallel.waiting import Stopwatch, Timer
 from launcher.trainer.session import Session
+from launcher.trainer.telemetry.step_time import Stopwatch, Timer
 
 SLOWER_S = 0.5
 SETTINGS = (

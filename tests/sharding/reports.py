@@ -1,8 +1,7 @@
 """Reports of the quickstart network that tests share."""
 
 from launcher.core.run_dir import strategy_name
-from launcher.sharding.plan import plan_of
-from launcher.sharding.plan_report import plan_report
+from launcher.sharding.plan import plan_of, plan_report
 from launcher.sharding.propagation import propagated
 from launcher.sharding.strategy import cutting_of
 from launcher.sharding.strategy_report import report_text
@@ -14,7 +13,6 @@ RANKS = 8
 
 
 def tutorials_plan():
-    """The plan that the tutorial's strategy of its matmul gives."""
     given = {"matmul": cutting_of(GRAPH.by_name["matmul"].expression, ((2, 4), (4, 1)), RANKS, "matmul")}
     return plan_of(GRAPH, propagated(GRAPH, given, RANKS), RANKS)
 

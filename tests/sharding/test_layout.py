@@ -1,5 +1,9 @@
 """Layouts on a device matrix: which rank holds what."""
 
+from collections import Counter
+from itertools import product
+from math import prod
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,19 +24,13 @@ def layouts(draw, devices=None, dims=2):
 @given(layouts())
 def test_boxes_cover_the_tensor_once_for_each_copy(found):
     shape = (found.cuts[0] * 2, found.cuts[1] * 3)
-    held = {}
-    ranks = 1
-    for size in found.devices:
-        ranks *= size
-    for rank in range(ranks):
+    held = Counter()
+    for rank in range(prod(found.devices)):
         box = found.box_of(rank, shape)
         assert box.size == found.local_shape(shape)
-        for row in range(box.start[0], box.stop[0]):
-            for column in range(box.start[1], box.stop[1]):
-                held.setdefault((row, column), []).append(rank)
-    copies = ranks // (found.cuts[0] * found.cuts[1])
-    assert sorted(held) == [(row, column) for row in range(shape[0]) for column in range(shape[1])]
-    assert {len(ranks) for ranks in held.values()} == {copies}
+        held.update(elements(box))
+    copies = prod(found.devices) // prod(found.cuts)
+    assert held == dict.fromkeys(product(*map(range, shape)), copies)
 
 
 @given(layouts(), st.data())
@@ -46,7 +44,7 @@ def test_ranks_along_free_axes_hold_the_same(found, data):
 def test_one_rank_of_those_that_hold_the_same_is_the_first(found):
     shape = (found.cuts[0], found.cuts[1])
     holders = {}
-    for rank in range(_count(found.devices)):
+    for rank in range(prod(found.devices)):
         holders.setdefault(found.box_of(rank, shape), []).append(rank)
     assert {len(ranks) for ranks in holders.values()} == {found.copies}
     for ranks in holders.values():
@@ -56,32 +54,28 @@ def test_one_rank_of_those_that_hold_the_same_is_the_first(found):
 @given(MATRICES, MATRICES, st.data())
 def test_a_refined_layout_gives_every_rank_the_same_box(one, other, data):
     found = data.draw(layouts(devices=one))
-    devices = common_refinement(one, other) if _count(one) == _count(other) else common_refinement(one, one)
+    devices = common_refinement(one, other) if prod(one) == prod(other) else common_refinement(one, one)
     if devices is None:
         return
     finer = refined(found, devices)
     shape = (found.cuts[0] * 5, found.cuts[1])
-    assert [finer.box_of(rank, shape) for rank in range(_count(one))] == [
-        found.box_of(rank, shape) for rank in range(_count(one))
+    assert [finer.box_of(rank, shape) for rank in range(prod(one))] == [
+        found.box_of(rank, shape) for rank in range(prod(one))
     ]
 
 
 @given(layouts(), layouts())
 def test_layouts_are_the_same_once_simplified_if_ranks_hold_the_same(one, other):
-    """And a layout's own simpler one gives every rank the same box."""
     shape = (one.cuts[0] * other.cuts[0], one.cuts[1] * other.cuts[1])
-    ranks = _count(one.devices)
+    ranks = prod(one.devices)
     boxes = [one.box_of(rank, shape) for rank in range(ranks)]
     simple = simplified(one)
     assert [simple.box_of(rank, shape) for rank in range(ranks)] == boxes
     assert simplified(simple) == simple
-    if _count(other.devices) == ranks:
+    if prod(other.devices) == ranks:
         same = [other.box_of(rank, shape) for rank in range(ranks)] == boxes
         assert (simplified(other) == simple) == same
 
 
-def _count(devices):
-    count = 1
-    for size in devices:
-        count *= size
-    return count
+def elements(box):
+    return set(product(*map(range, box.start, box.stop)))

@@ -19,7 +19,6 @@ def given_to(name, strategy, ranks):
 
 
 def test_the_listing_of_the_tutorial():
-    """The matmul with ((2, 4), (4, 1)) gives relu ((2, 4)) and matmul2 ((2, 4), (4, 1)); an all-reduce over ranks 0 to 3, then a slice."""
     found = propagated(GRAPH, given_to("matmul", ((2, 4), (4, 1)), 8), 8)
     assert {name: found[name].strategy for name in ("matmul", "relu", "matmul2")} == {
         "matmul": ((2, 4), (4, 1)),
@@ -34,7 +33,6 @@ def test_the_listing_of_the_tutorial():
 
 
 def test_nothing_given_is_data_parallel():
-    """Weights are whole everywhere, and all that is communicated is the loss and the gradients of weights."""
     found = propagated(GRAPH, {}, 8)
     assert [each.strategy[0] for each in found.values()] == [(8, 1)] * 6
     told = [(each.phase, each.operator, each.what) for each in plan_of(GRAPH, found, 8).collectives()]
@@ -64,7 +62,6 @@ def test_backward_is_forward_in_reverse_and_sums_of_parameters_are_last():
 
 
 def test_a_parameter_that_is_needed_in_two_ways_is_summed_where_it_is_used():
-    """Its gradient comes from both uses, redistributed into the layout in which it is held."""
     graph = Graph(
         leaves=(Leaf("x", (16, 16), is_parameter=False), Leaf("w", (16, 16), is_parameter=True)),
         operators=(

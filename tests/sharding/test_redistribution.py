@@ -9,22 +9,11 @@ from hypothesis import strategies as st
 from launcher.sharding.layout import TensorLayout
 from launcher.sharding.redistribution import steps_between
 
-from .test_layout import layouts
+from .test_layout import elements, layouts
 
-SHAPE = (24, 48, 24)
 PAIRS = [
     ((2, 2, 2), (2, 2, 2)), ((2, 4), (4, 2)), ((8,), (2, 4)), ((4, 2, 1), (2, 1, 4)), ((2, 3), (3, 2)), ((6,), (2, 3)),
 ]  # fmt: skip
-
-
-def elements(box):
-    """The places of a box's elements in the whole tensor; three dims."""
-    return {
-        (i, j, k)
-        for i in range(box.start[0], box.stop[0])
-        for j in range(box.start[1], box.stop[1])
-        for k in range(box.start[2], box.stop[2])
-    }
 
 
 @pytest.mark.parametrize("pair", PAIRS)

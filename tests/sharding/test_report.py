@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import strategy_name
 from launcher.sharding.expression import cuttings
-from launcher.sharding.plan import plan_of
-from launcher.sharding.plan_report import plan_report
+from launcher.sharding.plan import plan_of, plan_report
 from launcher.sharding.report_set import equal_ranks, read_all, reported_ranks
 from launcher.sharding.strategy_report import read_report, report_text
 
@@ -21,7 +20,6 @@ from .reports import GRAPH, RANKS, report_of, tutorials_plan, write_reports
 
 
 def test_the_tutorials_listing():
-    """Strategies, this rank's parts, and an all-reduce over ranks 4 to 7 that a slice follows."""
     report = report_of(6)
     assert [(each.name, each.strategy) for each in report.operators[:3]] == [
         ("matmul", ((2, 4), (4, 1))),
@@ -44,7 +42,6 @@ def test_the_tutorials_listing():
 
 @given(st.sampled_from([1, 2, 4, 8]), st.data())
 def test_what_is_written_is_read_again(tmp_path_factory, ranks, data):
-    """Of any plan and rank; and the collectives of a step are all there."""
     graph = quickstart()
     chosen = {
         operator.name: data.draw(st.sampled_from(list(cuttings(operator.expression, ranks))))
@@ -98,7 +95,6 @@ def test_a_report_in_the_place_of_another_ranks_is_refused(tmp_path):
 
 
 def test_a_pipe_is_no_report(tmp_path):
-    """Nobody waits for what is written to it."""
     write_reports(tmp_path)
     os.mkfifo(tmp_path / strategy_name(9))
     with pytest.raises(UnreadableError, match=r"rank9\.json"):
@@ -106,7 +102,6 @@ def test_a_pipe_is_no_report(tmp_path):
 
 
 def test_ranks_that_do_the_same_are_told_once(tmp_path):
-    """They differ in their groups and parts; one that computes other operators stands alone."""
     write_reports(tmp_path)
     [group] = equal_ranks(read_all(tmp_path))
     assert (group.ranks, group.but_for) == (tuple(range(RANKS)), ("groups", "parts of tensors"))
@@ -116,7 +111,6 @@ def test_ranks_that_do_the_same_are_told_once(tmp_path):
 
 
 def test_the_newest_attempt_counts(tmp_path):
-    """One on fewer devices leaves reports of ranks that it does not have; one that is not whole is refused."""
     write_reports(tmp_path)
     fewer = [replace(report_of(rank), ranks=2, operators=(), edges=(), collectives=(), attempt=1) for rank in range(2)]
     for report in fewer:

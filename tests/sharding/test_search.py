@@ -75,21 +75,22 @@ def assignments(graph, ranks):
     return [dict(zip(names, chosen, strict=True)) for chosen in product(*ways)]
 
 
+def assert_cheapest(found, among, graph, ranks, costs):
+    least = min(cost_of(plan_of(graph, each, ranks), costs).seconds for each in among)
+    assert cost_of(plan_of(graph, found, ranks), costs).seconds == pytest.approx(least, rel=1e-12)
+
+
 @settings(max_examples=40, deadline=None)
 @given(networks(), st.sampled_from([2, 3, 4]), machines())
 def test_no_assignment_is_cheaper(graph, ranks, costs):
-    least = min(cost_of(plan_of(graph, each, ranks), costs).seconds for each in assignments(graph, ranks))
-    found = searched(graph, {}, ranks, costs)
-    assert cost_of(plan_of(graph, found, ranks), costs).seconds == pytest.approx(least, rel=1e-12)
+    assert_cheapest(searched(graph, {}, ranks, costs), assignments(graph, ranks), graph, ranks, costs)
 
 
 @settings(max_examples=100, deadline=None)
 @given(machines())
 def test_messages_that_sum_several_gradients_are_paid_for_once(costs):
     """Of two weights on four ranks, whose gradients three sets of ranks can sum: found only if the message is weighed as a whole."""
-    least = min(cost_of(plan_of(TWO_MATMULS, each, 4), costs).seconds for each in assignments(TWO_MATMULS, 4))
-    found = searched(TWO_MATMULS, {}, 4, costs)
-    assert cost_of(plan_of(TWO_MATMULS, found, 4), costs).seconds == pytest.approx(least, rel=1e-12)
+    assert_cheapest(searched(TWO_MATMULS, {}, 4, costs), assignments(TWO_MATMULS, 4), TWO_MATMULS, 4, costs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -100,8 +101,7 @@ def test_what_is_given_stays_and_the_rest_is_cheapest(graph, costs, data):
     among = [each for each in assignments(graph, 2) if each[operator.name] == fixed[operator.name]]
     found = searched(graph, fixed, 2, costs)
     assert found[operator.name] == fixed[operator.name]
-    least = min(cost_of(plan_of(graph, each, 2), costs).seconds for each in among)
-    assert cost_of(plan_of(graph, found, 2), costs).seconds == pytest.approx(least, rel=1e-12)
+    assert_cheapest(found, among, graph, 2, costs)
 
 
 # Less memory takes many times as long as the fastest step.
@@ -119,7 +119,6 @@ SLOW_SUMS = Costs(
 @example(TWO_MATMULS, 4, SLOW_SUMS)
 @given(st.just(TWO_MATMULS) | networks(), st.sampled_from([2, 4]), machines())
 def test_with_a_limit_of_memory_it_is_the_fastest_corner_that_fits(graph, ranks, costs):
-    """Whatever corner of the hull the limit is at, or between it and the next."""
     every = [cost_of(plan_of(graph, each, ranks), costs) for each in assignments(graph, ranks)]
     found = corners(every)
     for corner, following in pairwise([*found, Cost(0.0, 2 * found[-1].bytes)]):
@@ -152,16 +151,11 @@ def test_more_than_any_assignment_fits_in_is_refused():
 
 def test_a_large_weight_is_cut_and_a_large_batch_is_cut():
     """Where the weights have more elements than the activations they are not summed, and the other way round."""
-    costs = Costs()
-    wide = searched(quickstart(rows=8, inner=4096, hidden=4096, columns=4096), {}, 8, costs)
-    assert not any(each.kind == "all_reduce" and "gradient of input 1" in each.what for each in _told(wide, 4096))
+    costs, wide = Costs(), quickstart(rows=8, inner=4096, hidden=4096, columns=4096)
+    told = plan_of(wide, searched(wide, {}, 8, costs), 8).collectives()
+    assert not any(each.kind == "all_reduce" and "gradient of input 1" in each.what for each in told)
     long = quickstart(rows=65536, inner=64, hidden=64, columns=64)
     assert searched(long, {}, 8, costs) == propagated(long, {}, 8)
-
-
-def _told(found, width):
-    graph = quickstart(rows=8, inner=width, hidden=width, columns=width)
-    return plan_of(graph, found, 8).collectives()
 
 
 def test_one_rank_cuts_nothing():
@@ -177,7 +171,6 @@ def test_a_given_strategy_that_leaves_ranks_over_stays():
 
 @pytest.mark.parametrize(("network", "ranks"), [(resnet50, 8), (attention, 8)])
 def test_large_networks_are_searched_and_cost_no_more_than_data_parallelism(network, ranks):
-    """ResNet-50, whose residuals make loops, and twelve layers of attention."""
     graph, costs = network(), Costs()
     found = searched(graph, {}, ranks, costs)
     least = cost_of(plan_of(graph, found, ranks), costs).seconds

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from launcher.trainer.parallel.waiting import Timer
 from launcher.trainer.programs.resnet50 import ahead
+from launcher.trainer.telemetry.step_time import Timer
 
 
 def threads_of_ahead():
@@ -15,13 +15,11 @@ def threads_of_ahead():
 
 @pytest.mark.parametrize("depth", [1, 3, 100])
 def test_items_come_in_order(depth):
-    """Each once, and the thread has ended with the last."""
     assert list(ahead(range(50), depth)) == list(range(50))
     assert not threads_of_ahead()
 
 
 def test_no_more_are_made_than_have_a_place(wait_until):
-    """While the first is used, `depth` of them; each further use makes room for one."""
     made = []
     items = ahead((made.append(number) or number for number in range(50)), 3)
     next(items)
@@ -33,7 +31,6 @@ def test_no_more_are_made_than_have_a_place(wait_until):
 
 
 def test_the_thread_makes_items_while_others_are_used():
-    """An item is there before it is asked for."""
     second = threading.Event()
 
     def items():
@@ -49,8 +46,6 @@ def test_the_thread_makes_items_while_others_are_used():
 
 
 def test_an_error_is_raised_where_the_item_would_have_come():
-    """As it is, with the place where it arose; the thread has ended."""
-
     def items():
         yield 1
         raise OSError("no disk")
@@ -64,7 +59,6 @@ def test_an_error_is_raised_where_the_item_would_have_come():
 
 
 def test_closing_ends_the_thread():
-    """Also one that has no place left to put an item in."""
     iterator = ahead(iter(int, 1), 2)
     next(iterator)
     assert threads_of_ahead()
@@ -73,7 +67,6 @@ def test_closing_ends_the_thread():
 
 
 def test_the_time_that_is_waited_for_an_item_is_counted():
-    """An item that comes late is waited for within `Timer.over`, as the training's loop counts it."""
     timer = Timer()
 
     def items():

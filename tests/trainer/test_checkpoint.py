@@ -105,14 +105,12 @@ def resumed(directory, **other):
 
 
 def test_a_training_goes_on_bit_by_bit(directory):
-    """With dropout, and the moments and the number of steps of the optimizer."""
     session, found, losses = resumed(directory)
     assert found == (directory / name_of(6), 6)
     assert train(session, [7, 8]) == losses
 
 
 def test_the_newest_are_kept(tmp_path):
-    """Of those that are removed, and of those that were being written by a run before, nothing stays."""
     settings, world = settings_of(), alone()
     (tmp_path / partial_name(99, "a1")).mkdir()
     session = Session(settings, world)
@@ -151,7 +149,6 @@ def test_an_index_of_an_older_version_has_no_validation(directory):
 
 
 def test_a_step_that_comes_again_replaces_its_checkpoint(directory):
-    """After one that was damaged, an older one was taken."""
     session, _, _ = resumed(directory)
     (directory / name_of(6) / INDEX).write_text("{}")
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
@@ -161,7 +158,6 @@ def test_a_step_that_comes_again_replaces_its_checkpoint(directory):
 
 
 def test_the_copy_is_of_one_step(tmp_path):
-    """What is trained while it is written is not in it."""
     settings, world = settings_of(), alone()
     session = Session(settings, world)
     weights = {name: parameter.clone() for name, parameter in session.model.named_parameters()}
@@ -218,7 +214,6 @@ def _copied(directory):
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["rank0.safetensors", "rank1.safetensors", "strategy.json", "tokenizer.model"])
 def test_a_copy_serves(copied, name, damage, capfd):
-    """And so does what is left where no tensor was lost; the log names the damaged file, and the one that is read."""
     newest = copied / name_of(6)
     DAMAGES[damage](newest / name)
     session, found, losses = resumed(copied)
@@ -238,7 +233,6 @@ def test_without_any_copy_left_an_older_one_is_taken(copied, capfd):
 
 
 def test_one_file_has_the_names_of_the_model(tmp_path):
-    """As other programs expect them, and it is read as any other."""
     settings, world = settings_of(), alone()
     session, again = Session(settings, world), Session(settings, world)
     train(session, [1])
@@ -254,7 +248,6 @@ def test_one_file_has_the_names_of_the_model(tmp_path):
 
 
 def test_the_strategy_is_what_the_index_says(directory):
-    """Which files hold which boxes, for people."""
     newest = directory / name_of(6)
     assert (newest / STRATEGY).read_text() == strategy_text(read_index(newest))
 
@@ -276,7 +269,6 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
 
 
 def test_a_damaged_one_that_was_named_names_the_others(directory):
-    """Their directory is what takes the newest whole one."""
     flip(directory / name_of(6) / "rank0.safetensors")
     with pytest.raises(UnreadableError, match=r"rank0\.safetensors is damaged") as raised:
         resumed(directory / name_of(6))
@@ -285,7 +277,6 @@ def test_a_damaged_one_that_was_named_names_the_others(directory):
 
 
 def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
-    """Those that were damaged are of later steps, and go."""
     for step in (4, 6):
         flip(directory / name_of(step) / "rank0.safetensors")
     session, found, _ = resumed(directory)
@@ -301,7 +292,6 @@ def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
     *({"box": box} for box in (((10**9, 0), (1, 16)), ((0, 0), (-67, -16)), ((0,), (1072,)), ((0, 0), (66, 16)))),
 ], ids=str)  # fmt: skip
 def test_an_index_that_cannot_be_is_damaged(directory, change):
-    """Though its digest is right."""
     path = directory / name_of(6) / INDEX
     content = json.loads(path.read_text())["index"]
     if box := change.pop("box", None):
@@ -314,7 +304,6 @@ def test_an_index_that_cannot_be_is_damaged(directory, change):
 
 
 def test_files_of_others_stay(tmp_path):
-    """Only what a writer of checkpoints has left is removed."""
     others = [tmp_path / ".model.1a2b.partial", tmp_path / "notes"]
     for path in others:
         path.mkdir()
@@ -323,7 +312,6 @@ def test_files_of_others_stay(tmp_path):
 
 
 def test_what_cannot_be_removed_fails_no_checkpoint(directory):
-    """It was saved by then; the reason is told."""
     moved, told = directory.with_name("moved"), []
     session, _, _ = resumed(directory)
     writer = CheckpointWriter(
@@ -366,8 +354,6 @@ def test_another_run_that_writes_there_is_told(tmp_path):
 
 
 def test_nothing_stays_of_a_writer_that_was_killed_at_its_beginning(tmp_path, monkeypatch):
-    """When it had made the file that other ranks are to see."""
-
     def kill(*_, **__):
         raise KeyboardInterrupt
 
@@ -381,7 +367,6 @@ def test_nothing_stays_of_a_writer_that_was_killed_at_its_beginning(tmp_path, mo
 
 
 def test_narrow_weights_are_kept_as_the_optimizer_has_them(tmp_path):
-    """In bfloat16, with the float32 weights of the optimizer, a training goes on bit by bit."""
     settings, world = settings_of("train.precision=bfloat16"), alone()
     session, again = Session(settings, world), Session(settings, world)
     train(session, [1, 2])
@@ -432,7 +417,6 @@ def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory,
 
 @pytest.mark.parametrize("normalise", ["true", "false"])
 def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normalise):
-    """By either setting, if the tokenizer is the same: the text had nothing to normalise, or is left as it was."""
     settings, world = settings_of(f"data.normalise={normalise}"), alone()
     older = Path(shutil.copytree(directory / name_of(6), tmp_path / name_of(6)))
     index = read_index(older)
@@ -451,7 +435,6 @@ def test_a_version_that_did_not_normalise_is_resumed(directory, tmp_path, normal
 
 
 def test_a_switch_is_told_as_it_is_set(directory):
-    """The hint can be taken as it is."""
     settings, world = settings_of("model.scale_embedding=true"), alone()
     session = Session(settings, world)
     with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(this run: true\)") as refusal:
@@ -461,7 +444,6 @@ def test_a_switch_is_told_as_it_is_set(directory):
 
 
 def test_another_precision_must_be_asked_for(directory):
-    """Then the state is converted; a default, or what a program chose, is not asked for."""
     settings, world = settings_of("train.precision=float32"), alone()
     session = Session(settings, world)
     with pytest.raises(UsageError, match=r"train\.precision = float64"):
@@ -479,7 +461,6 @@ def test_no_checkpoint_is_an_error(tmp_path):
 
 
 def test_a_full_disk_loses_nothing(directory):
-    """The one that cannot be written is told; those before it stay, and nothing of it."""
     session, _, _ = resumed(directory)
     writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
     with file_size_limit(4096):
@@ -506,7 +487,6 @@ def unwritable(directory):
 
 
 def test_where_nothing_can_be_written_a_training_that_has_saved_some_goes_on():
-    """Each save that fails is told; without any checkpoint it is an error that names the directory."""
     settings, told = settings_of(), []
     with tempfile.TemporaryDirectory(dir="/tmp") as parent:  # above which another user can read, too
         Path(parent).chmod(0o755)
@@ -533,7 +513,6 @@ def test_where_nothing_can_be_written_a_training_that_has_saved_some_goes_on():
 @pytest.mark.distributed
 @pytest.mark.timeout(900)
 def test_killed_again_and_again(tmp_path):
-    """By SIGKILL to all ranks at random instants, on random layouts, then on one."""
     assert run_program("killed.py", tmp_path / "k", "10").count("pass") == 2
 
 

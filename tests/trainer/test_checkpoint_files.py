@@ -52,7 +52,6 @@ def some_parts(numbers, shapes, ranks):
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 @pytest.mark.parametrize("seed", range(5))
 def test_one_file_of_several(tmp_path, monkeypatch, seed, dtype):
-    """It has each parameter whole, under its name, in the order that was asked for; its digest and size are told."""
     monkeypatch.setattr(files, "BLOCK_BYTES", 40)  # a few elements at a time
     tensors = tensors_of(SHAPES, dtype)
     parts = written(tmp_path, tensors, some_parts(random.Random(seed), SHAPES, ranks=3), dtype)
@@ -68,7 +67,6 @@ def test_one_file_of_several(tmp_path, monkeypatch, seed, dtype):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_box_is_read(tmp_path, seed):
-    """Of several files, and each element once where they have copies of a box."""
     numbers = random.Random(seed)
     tensors = tensors_of(SHAPES)
     boxes = some_parts(numbers, SHAPES, ranks=3)
@@ -86,7 +84,6 @@ def test_any_box_is_read(tmp_path, seed):
 
 
 def test_the_first_copy_is_read(tmp_path):
-    """Which is how a reader chooses among files."""
     boxes = {"one": [NamedBox("norm", Box((0,), (6,)))]}
     one = written(tmp_path, tensors_of(SHAPES), boxes)
     other = written(tmp_path, [{"norm": np.full(6, 9, np.float32)}] * 3, {"other": boxes["one"]})
@@ -105,7 +102,6 @@ def test_names_tell_boxes_apart_where_there_are_several(tmp_path):
 
 
 def test_a_file_is_made_in_little_memory(tmp_path):
-    """Of a few blocks, whatever its size."""
     shapes = {"head": (3000, 1000)}
     tensors = [{"head": np.zeros(shapes["head"], np.float32)} for _ in KINDS]
     halves = {f"rank{part}.part": [NamedBox("head", Box((part * 1500, 0), (1500, 1000)))] for part in range(2)}

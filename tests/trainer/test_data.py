@@ -68,7 +68,6 @@ def micro_batches_of_all(batch, layout):
 @pytest.mark.parametrize("count", [16, 13, 3, 1])
 @pytest.mark.parametrize("layout", [Layout(), Layout(dp=2, micro_batches=4), Layout(dp=2, mp=2, pp=2)], ids=str)
 def test_the_ranks_share_a_global_batch_without_loss(count, layout):
-    """The labels of all data-parallel ranks together are those of the batch, fillers counting nothing."""
     batch = examples(count)
     parts = micro_batches_of_all(batch, layout)
     labels = sorted([token for token in row if token != PAD] for part in parts for row in part.labels_BT.tolist())
@@ -108,7 +107,6 @@ def test_no_other_cut_of_a_global_batch_has_a_cheaper_largest_part(count, dp, mi
 
 @given(count=st.integers(1, 300), dp=st.integers(1, 5), micro_batches=st.integers(1, 4))
 def test_all_parts_of_a_global_batch_cost_about_the_same(count, dp, micro_batches):
-    """Each pair is in one part, under its number in the global batch. With pairs enough the parts' costs are alike."""
     batch = numbered(count)
     parts = micro_batches_of_all(batch, Layout(dp=dp, micro_batches=micro_batches))
     real = [part for part in parts if (part.labels_BT != PAD).any()]
@@ -122,21 +120,18 @@ def test_all_parts_of_a_global_batch_cost_about_the_same(count, dp, micro_batche
 
 
 def test_a_part_has_pairs_of_about_one_length():
-    """So that less of a batch at random is padding, the more parts it is cut into."""
     layouts = [Layout(dp=dp, micro_batches=micro_batches) for dp, micro_batches in ((1, 1), (1, 4), (4, 4))]
     one, four, sixteen = (padding_share(micro_batches_of_all(numbered(256), layout)) for layout in layouts)
     assert sixteen < 0.75 * four < 0.75 * 0.75 * one
 
 
 def test_the_decoder_reads_what_comes_before_each_label():
-    """Inputs are the labels shifted by one, behind BEGIN."""
     [batch] = own_micro_batches([Example([7, END], [8, 9, END])], Layout(), coordinate_of(0, Layout()), CPU)
     assert batch.target_BT.tolist() == [[BEGIN, 8, 9]]
     assert batch.labels_BT.tolist() == [[8, 9, END]]
 
 
 def test_micro_batches_are_padded_to_their_own_longest():
-    """One long sentence does not slow the other micro batches down."""
     batch = [Example([5] * 9 + [END], [5, END]), Example([6, END], [6, END])]
     short, long = own_micro_batches(batch, Layout(micro_batches=2), coordinate_of(0, Layout()), CPU)
     assert (long.streams_shape, short.streams_shape) == ((1, 12), (1, 4))
@@ -160,7 +155,6 @@ def numbers_of(batch):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_epoch_visits_every_pair_once_in_its_own_order(mode, pools):
-    """Nothing is left out, but for what fills no last batch of a number of pairs. All epochs have as many steps."""
     batches = list(global_batches(numbered(300), train_settings(MODES[mode], "epochs=2")))
     first, second = (
         [number for batch in batches if batch.epoch == epoch for number in numbers_of(batch)] for epoch in (1, 2)
@@ -174,7 +168,6 @@ def test_each_epoch_visits_every_pair_once_in_its_own_order(mode, pools):
 
 
 def test_batches_of_short_and_long_pairs_come_in_any_order(pools):
-    """Another one in each epoch: no learning rate always meets the same lengths."""
     batches = list(global_batches(numbered(300), train_settings("batch_tokens=40", "epochs=2")))
     first, second = ([len(batch.examples[0].target) for batch in batches if batch.epoch == epoch] for epoch in (1, 2))
     assert first != second
@@ -184,7 +177,6 @@ def test_batches_of_short_and_long_pairs_come_in_any_order(pools):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_step_is_the_same_whatever_came_before(mode, pools):
-    """Seed and step alone decide: a training that begins at step k goes on as the whole one does."""
     pairs, config = numbered(300), train_settings(MODES[mode], "epochs=3")
     whole = [numbers_of(batch) for batch in global_batches(pairs, config)]
     for step in random.Random(1).sample(range(1, len(whole) + 1), 12):
@@ -195,7 +187,6 @@ def test_a_step_is_the_same_whatever_came_before(mode, pools):
 
 @given(count=st.integers(1, 200), batch_tokens=st.integers(2 * LONGEST, 400))
 def test_batches_have_as_many_tokens_as_asked_for(count, batch_tokens):
-    """Each is within a sentence of the mean, which is the largest that makes whole batches of an epoch."""
     pairs = examples(count)
     tokens = [
         token_count(batch.examples) for batch in global_batches(pairs, train_settings(f"batch_tokens={batch_tokens}"))
@@ -225,14 +216,12 @@ def test_batches_by_tokens_have_little_padding():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_validation_takes_every_pair_once(mode):
-    """In batches of the training's size; the last of a number of pairs may be smaller."""
     batches = list(validation_batches(numbered(33), train_settings(MODES[mode])))
     assert sorted(pair.source[0] for batch in batches for pair in batch) == list(range(33))
     assert all(len(batch) <= 7 if mode == "pairs" else token_count(batch) <= 40 + LONGEST for batch in batches)
 
 
 def test_batches_without_room_for_a_sentence_are_refused():
-    """The smallest number that always leaves a pair in each batch is named."""
     settings = transformer_settings("train.batch_tokens=63", "data.target_length=32")
     with pytest.raises(UsageError, match=r"train\.batch_tokens = 63") as error:
         check_layout(settings, Layout())
@@ -247,7 +236,6 @@ class Words:
 
 
 def test_long_sentences_are_cut_and_keep_their_end():
-    """No sequence is longer than configured, and each ends with END."""
     config = transformer_settings("data.source_length=3", "data.target_length=2").data
     pairs = tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa"), ("aaaa aaaaa", "aaaa")], Words(), config)
     source_BS, target_BT = pairs.padded()
@@ -258,7 +246,6 @@ def test_long_sentences_are_cut_and_keep_their_end():
 
 
 def test_a_choice_of_pairs_is_those_pairs():
-    """By number, by slice, by places in an order, and any of these of another."""
     whole = numbered(20)
     pairs = TokenizedPairs.of(whole)
     places = np.array([3, 0, 5])
@@ -279,7 +266,6 @@ def test_the_unigram_model_is_the_formula():
 
 @pytest.mark.parametrize(("steps", "count"), [(0, 6), (5, 5), (8, 8)])
 def test_batches_run_through_the_epochs_or_the_steps(steps, count):
-    """Ten pairs in batches of three give three steps an epoch; a number of steps overrides the number of epochs."""
     config = transformer_settings("train.batch_size=3", "train.epochs=2", f"train.steps={steps}").train
     batches = list(global_batches(examples(10), config))
     assert [batch.step for batch in batches] == list(range(1, count + 1))

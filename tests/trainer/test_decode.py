@@ -82,7 +82,6 @@ def searched(model, source, limit, how):
 @pytest.mark.parametrize("seed", [1, 3])
 @pytest.mark.parametrize("how", [Search(1, 1.0), Search(2, 0.6), Search(5, 1.0), Search(4, 0.0)])
 def test_a_batch_is_searched_as_one_sentence_without_cache(how, seed):
-    """Padding, kept keys, sentences that leave, and the early end change neither a token nor a score."""
     model = model_of(torch.float64, seed)
     together = found(model, SOURCES, LIMITS, how)
     for source, limit, hypothesis in zip(SOURCES, LIMITS, together, strict=True):
@@ -101,7 +100,6 @@ def test_sentences_end_at_different_lengths():
 
 
 def test_a_batch_in_float32_has_the_tokens_of_each_sentence_alone():
-    """What training leaves is float32, whose products depend a little on what else is in the batch."""
     model = model_of(torch.float32)
     alone = [found(model, [source], [limit], Search())[0] for source, limit in zip(SOURCES, LIMITS, strict=True)]
     together = found(model, SOURCES, LIMITS, Search())
@@ -110,7 +108,6 @@ def test_a_batch_in_float32_has_the_tokens_of_each_sentence_alone():
 
 
 def test_a_larger_beam_than_there_are_tokens():
-    """Where fewer tokens than hypotheses can follow, all of them are looked at."""
     model = model_of(torch.float64)
     [hypothesis] = found(model, SOURCES[:1], [3], Search(beam=40))
     assert len(hypothesis.ids) < 3
@@ -118,7 +115,6 @@ def test_a_larger_beam_than_there_are_tokens():
 
 
 def test_weights_that_are_not_numbers_end_the_search():
-    """Of a model that has diverged nothing is found, within the limit."""
     model = model_of(torch.float32)
     model.head.weight.data.fill_(torch.nan)
     assert [each.ids for each in found(model, SOURCES, LIMITS, Search(3))] == [()] * len(SOURCES)
@@ -126,46 +122,42 @@ def test_weights_that_are_not_numbers_end_the_search():
 
 @pytest.mark.parametrize(("width", "count"), [(5000, 10), (1280, 5), (1290, 5), (700, 10), (10, 10)])
 def test_the_largest_are_those_of_topk(width, count):
-    """By blocks, beyond the last block, and where there are too few blocks."""
     values = torch.randn(7, width, generator=torch.Generator().manual_seed(width))
     values[0, -3:] = 9.0 + torch.arange(3)  # beyond the last whole block
     for ours, theirs in zip(largest(values, count), values.topk(count), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_a_sentence_is_translated_as_training_saw_it():
-    """However its characters are composed and its blanks are written; what shows nothing has an empty translation."""
-    sentences = ["où est l'été", "il aime le café"]
+def translator_of(sentences, dtype, **data):
     tokenizer = Tokenizer(train_tokenizer(sentences, 290))
     settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
-    weights = {name: initial_weight(name, torch.Size(shape), 1) for name, shape in model_shapes(settings).items()}
+    shapes = model_shapes(settings)
+    weights = {name: initial_weight(name, torch.Size(shape), 1).to(dtype) for name, shape in shapes.items()}
     weights["head.weight"] *= 60
+    model = single_device_model(settings, weights, torch.device("cpu"))
+    return Translator(model, tokenizer, dataclasses.replace(settings.data, **data))
 
-    def translated(texts, data):
-        model = single_device_model(settings, weights, torch.device("cpu"))
-        return [each.text for each in Translator(model, tokenizer, data).translate(texts, Search(2))]
+
+def test_a_sentence_is_translated_as_training_saw_it():
+    sentences = ["où est l'été", "il aime le café"]
+
+    def translated(texts, **data):
+        return [each.text for each in translator_of(sentences, torch.float32, **data).translate(texts, Search(2))]
 
     plain = sentences[0]
     decomposed = unicodedata.normalize("NFD", plain)
     forms = [plain, decomposed, plain.replace(" ", " \t  "), f"\ufeff {plain}\u00a0", plain.replace(" ", "\u200b ")]
-    first, *others = translated([*forms, "\u200b", "\u200d \u3000"], settings.data)
+    first, *others = translated([*forms, "\u200b", "\u200d \u3000"])
     assert first
     assert others == [first] * 4 + ["", ""]
-    as_it_is = dataclasses.replace(settings.data, normalise=False)
-    raw = translated([plain, decomposed], as_it_is)
+    raw = translated([plain, decomposed], normalise=False)
     assert raw[0] == first
     assert raw[1] != first
 
 
 def test_sentences_are_cut_batched_and_given_back_in_order():
-    """However small the batches are, each sentence has its own translation; what the model cannot read is told."""
     sentences = ["le chat noir dort", "the black cat sleeps", "un chat", "a b c d e f g h i j k l m n o p q r s t u v"]
-    tokenizer = Tokenizer(train_tokenizer(sentences, 290))
-    settings = transformer_settings("model.vocabulary_size=290", "model.d_model=16")
-    shapes = model_shapes(settings)
-    weights = {name: initial_weight(name, torch.Size(shape), 1).double() for name, shape in shapes.items()}
-    weights["head.weight"] *= 60
-    translator = Translator(single_device_model(settings, weights, torch.device("cpu")), tokenizer, settings.data)
+    translator = translator_of(sentences, torch.float64)
     together = translator.translate(sentences, Search(3))
     by_twos = translator.translate(sentences, Search(3), batch_tokens=20)
     assert [each.text for each in by_twos] == [each.text for each in together]

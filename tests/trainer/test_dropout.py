@@ -35,7 +35,6 @@ def standardised(mask, rate=RATE):
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.5, 0.9])
 def test_the_share_that_is_dropped_is_the_rate(rate):
-    """Over all, and as evenly over rows, positions and features as independent draws."""
     mask = dropped(rate=rate)
     assert deviations(standardised(mask, rate)) < 5
     for dims in ((1, 2), (0, 2), (0, 1), 2):
@@ -48,7 +47,6 @@ def test_the_share_that_is_dropped_is_the_rate(rate):
 @pytest.mark.parametrize("lag", [1, 2, 3, 16])
 @pytest.mark.parametrize("dim", [0, 1, 2], ids=["row", "position", "feature"])
 def test_neighbours_are_dropped_independently(dim, lag):
-    """One does not tell of the next one, nor of those beyond."""
     mask = standardised(dropped())
     count = mask.shape[dim] - lag
     assert deviations(mask.narrow(dim, 0, count) * mask.narrow(dim, lag, count)) < 5
@@ -63,7 +61,6 @@ def dropped_weights(*, heads=8, keys=33, part=0, parts=1, rows=None):
 
 
 def test_weights_of_attention_are_dropped_independently():
-    """As many as the rate says; neighbours by row, head, query and key do not tell of each other."""
     mask = standardised(dropped_weights())
     assert deviations(mask) < 5
     for dim in range(4):
@@ -73,7 +70,6 @@ def test_weights_of_attention_are_dropped_independently():
 
 
 def test_masks_of_attention_do_not_depend_on_the_layout():
-    """Which rows a rank has, which heads, and how long its sentences are padded: the same elements are dropped."""
     whole = dropped_weights()
     assert torch.equal(dropped_weights(heads=2, part=3, parts=4), whole[:, 6:])
     assert torch.equal(dropped_weights(keys=17), whole[..., :17])
@@ -96,7 +92,6 @@ def test_gradients_pass_where_nothing_is_dropped():
 
 
 def test_masks_of_steps_places_and_seeds_are_independent():
-    """Neither one from another, nor from another's neighbours, and none is another's complement."""
     masks = [
         standardised(dropped(place=f"decoder.{layer}.{name}_dropout", seed=seed, step=step))
         for layer in (0, 1)
@@ -123,7 +118,6 @@ def test_triples_of_features_are_independent():
 
 
 def test_a_rows_mask_depends_neither_on_its_batch_nor_on_padding():
-    """Whichever rows and however many positions are computed together."""
     whole = dropped()
     rows = torch.tensor([5, 60, 7])
     assert torch.equal(dropped(rows=rows, length=20), whole[rows, :20])
@@ -131,7 +125,6 @@ def test_a_rows_mask_depends_neither_on_its_batch_nor_on_padding():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_gradient_falls_where_the_values_do(dtype):
-    """What is kept is scaled to the same mean, forward and backward, in any precision."""
     dropout = Dropout(RATE)
     values = torch.full((4, 5, 6), 2.0, dtype=dtype, requires_grad=True)
     output = dropout(values, DropoutBits.of(torch.arange(4), 5, seed=1, step=1))
@@ -151,14 +144,12 @@ def test_no_value_is_waited_for():
 
 
 def test_nothing_is_dropped_without_draws_or_rate():
-    """Validation and translation draw nothing."""
     values = torch.ones(2, 3, 4)
     assert Dropout(RATE)(values, None) is values
     assert Dropout(0.0)(values, DropoutBits.of(torch.arange(2), 3, seed=1, step=1)) is values
 
 
 def test_every_call_in_the_model_has_a_place_of_its_own():
-    """Two modules of one place would drop the same elements."""
     model = meta_model(transformer_settings())
     places = {name: module.place for name, module in model.named_modules() if isinstance(module, Dropout)}
     assert all(place == name for name, place in places.items())
@@ -167,7 +158,6 @@ def test_every_call_in_the_model_has_a_place_of_its_own():
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.9])
 def test_all_types_drop_the_same_and_scale_up_what_is_kept(rate):
-    """In float32 each number is the product of the element and the factor, to the last bit."""
     dropout, draws = Dropout(rate), DropoutBits.of(torch.arange(ROWS), POSITIONS, seed=1, step=1)
     hidden = torch.randn(ROWS, POSITIONS, FEATURES, generator=torch.Generator().manual_seed(1))
     exact = dropout(hidden.double(), draws)

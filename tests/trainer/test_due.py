@@ -32,7 +32,6 @@ def steps_due(config, *, last=12, validated=()):
     ({"every_steps": 5, "keep_best": True}, [4, 5, 9, 10, 12]),
 ], ids=str)  # fmt: skip
 def test_after_which_steps(settings, due):
-    """The last one is among them wherever checkpoints are written."""
     assert steps_due(CheckpointConfig(**settings), validated=(4, 9, 12)) == due
 
 
@@ -45,7 +44,6 @@ def test_one_vote_of_any_rank_decides(votes, due):
 
 
 def test_minutes_are_counted_by_one_rank_alone():
-    """From the last checkpoint on, whatever that was due for."""
     config = CheckpointConfig(every_minutes=AT_ONCE)
     assert [SaveSchedule(config, has_clock=clock).votes() for clock in (True, False)] == [SAVE, NONE]
     schedule = SaveSchedule(CheckpointConfig(every_minutes=LONG), has_clock=True)
@@ -53,7 +51,6 @@ def test_minutes_are_counted_by_one_rank_alone():
 
 
 def test_sigusr1_is_a_wish_that_one_checkpoint_fulfils():
-    """Also one that was due anyway; outside of the block the signal does what it did before."""
     before = signal.getsignal(signal.SIGUSR1)
     schedule = SaveSchedule(CheckpointConfig(every_steps=2), has_clock=False)
     with schedule.on_demand():
@@ -98,7 +95,6 @@ except ValueError:
     ("signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); end_by_sigterm()", 128 + signal.SIGTERM, ""),
 ])  # fmt: skip
 def test_sigterm_waits_for_the_end_of_the_step(within, code, told):
-    """Then the process ends as one that has no handler."""
     done = subprocess.run(
         [sys.executable, "-c", ENDS.format(within=within)], capture_output=True, text=True, check=False, env=os.environ
     )

@@ -23,7 +23,6 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 
 
 def test_scalars_are_read_by_tensorboard(tmp_path, board):
-    """With time, step and tags; several in one record."""
     file = EventFile(tmp_path / "board", attempt=0, purge_step=None)
     file.scalars(1_500_000_000, 1, {"loss/train": 7.5, "memory_bytes": 2.0**40})
     file.scalars(2_500_000_000, 2, {"loss/train": float("inf")})
@@ -41,7 +40,6 @@ def test_the_check_is_that_of_the_standard():
 
 
 def test_each_record_is_in_the_file_at_once(tmp_path, board):
-    """No thread keeps it back."""
     threads = {*threading.enumerate()}
     file = EventFile(tmp_path / "board", attempt=0, purge_step=None)
     for step in range(3):

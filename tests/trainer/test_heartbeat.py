@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(name="file")
 def _file(tmp_path, monkeypatch):
     monkeypatch.setenv(TLAUNCH_HEARTBEAT_FILE, str(tmp_path / "heartbeat"))
-    monkeypatch.setattr(heart_module, "getting_on", heart_module._Touches().touch)
+    monkeypatch.setattr(heart_module, "_next_touch_s", 0.0)
     return tmp_path / "heartbeat"
 
 
@@ -31,7 +31,6 @@ def step(heart, number, *, last_step=1000, seconds=0.5, busy_s=0.25, tokens=100,
 
 
 def test_a_step_is_told(file):
-    """The first one at once; what is not known is left out."""
     step(HeartbeatWriter(CPU), 1, loss=2.5)
     assert read_heartbeat(file).beat == Beat(step=1, busy_s=0.25, loss=2.5, tokens_per_s=200.0, last_step=1000)
 
@@ -62,7 +61,6 @@ def test_on_an_accelerator_busy_time_is_not_told(file, monkeypatch):
 
 
 def test_work_between_steps_touches_the_file_now_and_then(file, monkeypatch):
-    """The beat stays; a loop may call it at every turn."""
     monkeypatch.setattr(heart_module, "REST_S", 3600.0)
     step(HeartbeatWriter(CPU), 3)
     os.utime(file, ns=(0, 0))
@@ -75,7 +73,6 @@ def test_work_between_steps_touches_the_file_now_and_then(file, monkeypatch):
 
 
 def test_a_rank_that_waits_for_long_gets_on(file, wait_until):
-    """Rank 0 may save a large model while the others wait for it."""
     over = threading.Event()
 
     class Work:
@@ -101,7 +98,6 @@ def test_a_rank_that_waits_for_long_gets_on(file, wait_until):
 
 
 def test_nothing_is_written_where_nobody_watches(tmp_path, monkeypatch):
-    """Without a launcher a training leaves no file."""
     monkeypatch.delenv(TLAUNCH_HEARTBEAT_FILE, raising=False)
     monkeypatch.chdir(tmp_path)
     step(HeartbeatWriter(CPU), 1)

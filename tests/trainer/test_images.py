@@ -42,7 +42,6 @@ def pixels(count):
 
 
 def test_images_are_numbered_through_all_files(sets):
-    """Any numbers in any order give their pixels, a plane for each colour, and their labels."""
     records, train, test = sets
     number_B = np.array([14, 0, 3, 2, 3, 8])
     pixels_BCHW, label_B = train.take(number_B)
@@ -53,7 +52,6 @@ def test_images_are_numbered_through_all_files(sets):
 
 
 def test_an_epoch_has_every_image_once_but_for_those_that_fill_no_batch():
-    """In an order that is another one in each epoch and for each seed, and known without the epochs before."""
     order = ImageOrder(103, 10, seed=1)
     epochs = [np.concatenate([order.batch(epoch, index) for index in range(10)]) for epoch in range(2)]
     assert order.steps_per_epoch == 10
@@ -74,7 +72,6 @@ def batches_of(images, *, dp=1, rank=0, first=1, last=6, batch_size=7):
 
 @pytest.mark.parametrize("dp", [2, 3, 4, 8])
 def test_ranks_share_each_global_batch(sets, dp):
-    """Together they have its images, changed in the same way, each once; shares differ by one image at most."""
     _, images, _ = sets
     for whole, *parts in zip(
         batches_of(images), *(batches_of(images, dp=dp, rank=rank) for rank in range(dp)), strict=True
@@ -89,7 +86,6 @@ def test_ranks_share_each_global_batch(sets, dp):
 
 
 def test_a_training_that_begins_in_the_middle_goes_on_with_the_same_images(sets):
-    """The number of the step is all that is to be known. Of 15 images and batches of 7 an epoch has two steps."""
     _, images, _ = sets
     assert [(each.epoch, each.step_of_epoch, each.step, each.is_last) for each in batches_of(images, first=4)] == [
         (2, 2, 4, False), (3, 1, 5, False), (3, 2, 6, True)
@@ -108,7 +104,6 @@ def test_an_image_is_changed_differently_in_each_epoch(sets):
 
 
 def test_images_are_moved_and_mirrored_as_drawn():
-    """What was beyond the border is black. The given images stay as they are."""
     pixels_BCHW, number_B = pixels(40), np.arange(100, 140)
     before = pixels_BCHW.copy()
     changed_BCHW = augmented(pixels_BCHW, number_B, seed=3, epoch=2)
@@ -162,7 +157,6 @@ def test_images_are_normalised_to_the_type_and_size_of_the_model(dtype, size):
 
 @pytest.mark.parametrize("dp", [1, 2, 3, 4, 5])
 def test_validation_has_every_image_once_as_it_is(sets, dp):
-    """In order; ranks have shares of the same size, with fillers that carry no label."""
     records, _, images = sets
     parts = [list(validation_batches(images, 4, shard=Shard(dp, rank), shape=SHAPE)) for rank in range(dp)]
     assert [batch.count for batch in parts[0]] == [4, 3]
@@ -182,7 +176,6 @@ def test_validation_has_every_image_once_as_it_is(sets, dp):
 
 
 def test_a_linear_model_cannot_tell_the_classes_of_the_sample(tmp_path):
-    """It learns figure and hue, which two classes share, in ten epochs, and that is all."""
     write_image_sample(tmp_path)
     files = find_images(tmp_path)
     train, test, shape = ImageSet(files.train), ImageSet((files.test,)), ImageShape()

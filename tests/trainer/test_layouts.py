@@ -47,7 +47,6 @@ def _trained(tmp_path_factory):
 
 
 def test_one_process_learns(trained):
-    """The trace that all others are held against is of a model that learns, drops and clips."""
     reference = json.loads((trained / "one process.json").read_text())
     assert len(reference["losses"]) == STEPS
     assert reference["validation_loss"] < reference["losses"][0] - 0.05  # of what it was trained on
@@ -56,7 +55,6 @@ def test_one_process_learns(trained):
 
 @pytest.mark.parametrize("name", TESTED)
 def test_a_layout_trains_as_one_process_does(trained, name):
-    """The same losses and validation, gradients of the first batch, and weights after the last step."""
     [row] = [row for row in parity.ROWS if row.name == name]
     found = parity.differences(trained, row)
     assert parity.holds(row, found), found

@@ -17,8 +17,8 @@ from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
-from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.optimizer.update_rules import Momentum
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.programs import save_loop as saving

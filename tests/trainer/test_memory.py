@@ -12,10 +12,11 @@ from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.plan import apply_plan, copied
 from launcher.trainer.session import meta_model, pipeline_stages, rule_of
+from tests.programs.held_bytes import bytes_held
 from tests.programs.rank_memory import rank_bytes
 
 from .transformers import session_of, transformer_settings
@@ -45,11 +46,11 @@ def optimizer_of(settings, layout, rank):
     stages = pipeline_stages(settings, layout.pp)[place.pp :: layout.pp]
     dtype = getattr(torch, settings.train.precision)
     placed = apply_plan(model, stages, mp, seed=1, device=torch.device("cpu"), dtype=dtype, parallel=parallel)
-    shards = Shards(parallel.optimizer_shard, parallel.gradient_accumulation_shard)
+    shards = {"shards_state": parallel.optimizer_shard, "shards_gradients": parallel.gradient_accumulation_shard}
     groups = parallel.gradient_groups
     named = {name: parameter for name, parameter in model.named_parameters() if name not in copied(stages)}
     return ShardedOptimizer(
-        named, placed, rule_of(settings.train), gradient_groups=groups, shards=shards, dp=dp, mp=mp, pp=pp
+        named, placed, rule_of(settings.train), gradient_groups=groups, **shards, dp=dp, mp=mp, pp=pp
     )
 
 
@@ -59,7 +60,7 @@ def test_weights_gradients_and_state_take_the_bytes_that_formulas_say(switches, 
     """Within 2 %, on every rank: what aligns parameters, and a row of the vocabulary, are not counted in them."""
     settings = transformer_settings(*SIZES, *switches)
     for rank in range(layout.world_size):
-        held = optimizer_of(settings, layout, rank).bytes_held()
+        held = bytes_held(optimizer_of(settings, layout, rank))
         expected = rank_bytes(settings, layout, coordinate_of(rank, layout).pp, "gloo")
         for kind in ("weights", "gradients", "state"):
             assert held[kind] == pytest.approx(getattr(expected, kind), rel=0.02), (rank, kind)

@@ -32,7 +32,6 @@ PATIENCE_S = 120
 
 
 def under(directory, attempt=0):
-    """The environment that a rank of a run has."""
     return {TLAUNCH_RUN_DIR: str(directory), TLAUNCH_ATTEMPT: str(attempt)}
 
 
@@ -58,7 +57,6 @@ def _no_rest(monkeypatch):
 
 
 def test_every_long_step_has_its_line(tmp_path, no_rest):
-    """With what was measured, this process's memory, and the number of the attempt."""
     before_ns = time.time_ns()
     metrics = Metrics(under(tmp_path, 3), CPU)
     for number in range(1, 4):
@@ -79,7 +77,6 @@ def test_every_long_step_has_its_line(tmp_path, no_rest):
 
 
 def test_short_steps_cost_few_lines(tmp_path):
-    """A thousand steps in no time: the first, the last, hardly any between; means are of all steps between."""
     metrics, started_s = Metrics(under(tmp_path), CPU), time.monotonic()
     step(metrics, 1, loss=9.0)
     for number in range(2, 1001):
@@ -95,7 +92,6 @@ def test_short_steps_cost_few_lines(tmp_path):
 
 
 def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
-    """What their time went into, padding and FLOPs; of the time and the peak of both ranks follows the utilisation."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
     monkeypatch.setattr(
         metrics_module, "peak_flops_per_s", lambda _device, dtype, _product: {torch.float64: 5e6}[dtype]
@@ -112,7 +108,6 @@ def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
 
 
 def test_what_a_rank_can_do_is_measured_on_cpus_alone():
-    """No product is faster than it, and no accelerator is asked."""
     matrix = torch.ones(256, 256)
     began_s = time.process_time()
     for _ in range(20):
@@ -130,7 +125,6 @@ def test_what_a_rank_can_do_is_measured_on_cpus_alone():
 
 
 def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
-    """A long validation keeps nothing back."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
     metrics = Metrics(under(tmp_path), CPU)
     for number in range(1, 4):
@@ -193,7 +187,6 @@ def test_on_an_accelerator_its_memory_is_written(tmp_path, monkeypatch):
 
 
 def test_only_one_rank_of_a_run_writes_of_steps(tmp_path, monkeypatch):
-    """Another one may say what it has saved; a training without a launcher leaves no file."""
     monkeypatch.chdir(tmp_path)
     alone, other = Metrics({}, CPU), Metrics(under(tmp_path), CPU, writes=False)
     for metrics in (alone, other):
@@ -206,7 +199,6 @@ def test_only_one_rank_of_a_run_writes_of_steps(tmp_path, monkeypatch):
 
 
 def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
-    """Each number under its tag, at its step and its time; what JSON does not have too."""
     metrics = Metrics(under(tmp_path), CPU)
     for number in range(1, 4):
         step(metrics, number, loss=4.0 / number, learning_rate=number / 10)
@@ -267,7 +259,6 @@ def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, shown, capfd):
 
 @pytest.mark.parametrize("steps_before", [0, 1])
 def test_a_removed_run_directory_costs_one_line_of_the_log(tmp_path, no_rest, capfd, steps_before):
-    """It is not made again, and the training goes on."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     metrics = Metrics(under(run_dir), CPU)
@@ -296,7 +287,6 @@ def test_tensorboard_that_fails_is_left_alone(tmp_path, no_rest, capfd):
 
 
 def test_without_tensorboard_there_are_lines_all_the_same(tmp_path, no_rest, capfd, monkeypatch):
-    """It is an extra; nobody is told that it is missing."""
     monkeypatch.setattr(sys, "path", [])
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
         monkeypatch.delitem(sys.modules, name)
@@ -330,7 +320,6 @@ def _train(tmp_path_factory):
 
 @pytest.mark.distributed
 def test_the_step_whose_gradient_is_no_number_is_recorded(tmp_path, train):
-    """And all before it, though the training ends there."""
     output, _ = train(tmp_path, settings=["train.learning_rate=1e38"]).communicate(timeout=PATIENCE_S)
     failed = int(re.search(r"step (\d+): the norm of the gradient is", output)[1])
     last = read_metrics(RunDir(tmp_path / "runs" / "latest").metrics).steps[-1]

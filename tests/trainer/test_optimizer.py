@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from launcher.mesh.boxes import Box, full_box
-from launcher.trainer.optimizer import adamw, momentum
+from launcher.trainer.optimizer import update_rules
 from launcher.trainer.optimizer.flat import ALIGNMENT, arrange
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
-from launcher.trainer.optimizer.update_rules import Tensors
+from launcher.trainer.optimizer.update_rules import AdamW, Momentum, Step, Tensors
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.programs.transformer import learning_rate_at
@@ -74,16 +74,14 @@ def trained_beside(optimizer, ours, reference, theirs, clip_norm):
 
 @pytest.fixture(params=["fused", "plain"])
 def kernel(request, monkeypatch):
-    for module in (adamw, momentum):
-        assert module.has_fused_kernel(torch.device("cpu"), torch.float64)
-        if request.param == "plain":
-            monkeypatch.setattr(module, "has_fused_kernel", lambda *_: False)
+    assert all(update_rules.has_fused_kernel(kind, torch.device("cpu"), torch.float64) for kind in ("adamw", "sgd"))
+    if request.param == "plain":
+        monkeypatch.setattr(update_rules, "has_fused_kernel", lambda *_: False)
 
 
 @pytest.mark.parametrize("clip_norm", [0, 0.5])
 @pytest.mark.usefixtures("kernel")
 def test_steps_are_those_of_torch(clip_norm):
-    """Weights follow torch.optim.AdamW."""
     ours, theirs = model_of(), model_of()
     optimizer = owner_of(ours, weight_decay=DECAY, clip_norm=clip_norm, gradient_groups=3)
     reference = reference_of(theirs, torch.optim.AdamW, DECAY, betas=BETAS, eps=EPSILON)
@@ -96,9 +94,8 @@ def test_steps_are_those_of_torch(clip_norm):
 @pytest.mark.parametrize("clip_norm", [0, 0.5])
 @pytest.mark.usefixtures("kernel")
 def test_momentum_is_that_of_torch(clip_norm, decay):
-    """Weights and moments follow torch.optim.SGD with momentum."""
     ours, theirs = model_of(), model_of()
-    rule = momentum.Momentum(0.9, weight_decay=decay)
+    rule = Momentum(0.9, weight_decay=decay)
     optimizer = owner_of(ours, rule=rule, clip_norm=clip_norm, gradient_groups=3)
     reference = reference_of(theirs, torch.optim.SGD, decay, momentum=0.9)
     trained_beside(optimizer, ours, reference, theirs, clip_norm)
@@ -149,7 +146,6 @@ def test_single_precision_is_clipped_within_the_kernel():
 
 
 def test_votes_are_asked_for_when_the_gradient_is_there():
-    """They change nothing of the step."""
     norms = []
     for votes in (None, (1.0, 0.0)):
         model = model_of()
@@ -163,7 +159,6 @@ def test_votes_are_asked_for_when_the_gradient_is_there():
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing():
-    """Neither weights nor moments nor the number of steps: the next step is as if there had been none in between."""
     found = []
     for poison in (None, math.nan, math.inf, 1e200):  # whose square is infinite
         model = model_of()
@@ -197,18 +192,16 @@ def test_steps_below_the_rounding_of_bfloat16_add_up():
             model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum().backward()
             (model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum() / 512).backward()
         assert optimizer.step(5e-4) == pytest.approx(math.sqrt(2) * 2 * (1 + 1 / 512), rel=1e-6)
-        step = adamw.AdamWStep(5e-4, *BETAS, EPSILON, number)
         tensors = Tensors([alone], [torch.ones_like(alone)], (moments[:1], moments[1:]))
-        adamw.adamw_(tensors, step, weight_decay=0)
+        AdamW(*BETAS, EPSILON, weight_decay=0).update(tensors, Step(number, 5e-4), decays=True)
     assert float(alone) == 1
     assert model.weight.item() == pytest.approx(0.99, abs=0.002)
 
 
 def test_momentum_in_bfloat16_keeps_its_weights_in_float32():
-    """Steps below the rounding of a weight add up, as AdamW's do."""
     model = nn.Linear(1, 1).bfloat16()
     nn.init.ones_(model.weight)
-    optimizer = owner_of(model, rule=momentum.Momentum(0.0), clip_norm=0)
+    optimizer = owner_of(model, rule=Momentum(0.0), clip_norm=0)
     for _ in range(STEPS):
         optimizer.zero_gradients()
         model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum().backward()
@@ -223,7 +216,7 @@ def test_a_part_that_some_ranks_hold_is_counted_once_in_the_norm():
         name: Placement(torch.Size((4, 4)), Box((2, 0), (2, 2)), copies=copies)
         for name, copies in zip(parameters, (1, 2, 4), strict=True)
     }
-    rule = momentum.Momentum(0.9)
+    rule = Momentum(0.9)
     optimizer = ShardedOptimizer(parameters, placed, rule, dp=ALONE, mp=ALONE, pp=ALONE)
     optimizer.zero_gradients()
     for parameter in parameters.values():
@@ -238,7 +231,6 @@ SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple
 
 @given(SHAPES, st.integers(1, 5), st.integers(1, 6), st.data())
 def test_ranks_own_every_element_once(shapes, dp, groups, data):
-    """Groups follow each other from the last parameter to the first; all that a rank owns is in its state once."""
     placed = {
         str(index): Placement(shape, full_box(shape), copies=data.draw(st.sampled_from((1, 2, 4))))
         for index, shape in enumerate(map(torch.Size, shapes))
@@ -280,7 +272,6 @@ def test_the_learning_rate_warms_up_and_falls():
     ("cosine", [0.1, 0.4, 0.25 + 0.15 * math.cos(math.pi / 4), 0.25, 0.1]),
 ])  # fmt: skip
 def test_the_learning_rate_falls_to_the_last_step(schedule, expected):
-    """After the warm-up of each schedule, down to the minimum."""
     found = rates([1, 4, 28, 52, 100], f"train.schedule={schedule}", "train.minimum_rate=0.1")
     assert found == pytest.approx(expected)
     assert rates([1, 2], f"train.schedule={schedule}", "train.warmup_steps=8", last_step=2) == [0.05, 0.1]

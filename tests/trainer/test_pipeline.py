@@ -110,7 +110,6 @@ KINDS = [(ONE_FORWARD_ONE_BACKWARD, 1), (GPIPE, 1), (INTERLEAVED, 2), (INTERLEAV
 @pytest.mark.parametrize("stage_count", [2, 3, 4, 7])
 @pytest.mark.parametrize(("kind", "chunks"), KINDS)
 def test_the_engine_never_deadlocks_where_sends_wait_for_their_receives(kind, chunks, stage_count, rounds, backward):
-    """Without tags and without buffers, in any depth, all messages arrive, and few are on their way at once."""
     transport = Rendezvous()
     micro_batches = stage_count * rounds if chunks > 1 else 2 * rounds - 1
 

@@ -25,7 +25,6 @@ SETTINGS = transformer_settings("model.vocabulary_size=67")
 
 @given(st.integers(1, 300), st.integers(1, 16))
 def test_parts_cover_all_rows_once(size, ranks):
-    """Parts follow each other without gap or overlap, and differ by at most one row."""
     bounds = [part_bounds(size, Group(ranks=tuple(range(ranks)), index=index)) for index in range(ranks)]
     assert [row for start, stop in bounds for row in range(start, stop)] == list(range(size))
     assert max(stop - start for start, stop in bounds) - min(stop - start for start, stop in bounds) <= 1
@@ -35,7 +34,6 @@ def test_parts_cover_all_rows_once(size, ranks):
 @pytest.mark.parametrize("mp", [2, 4, 8])
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp, share):
-    """Every element of every parameter is owned by some rank, sharded ones by exactly one."""
     settings = transformer_settings("model.vocabulary_size=67", f"model.share={share}")
     counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
     for stage in range(pp):
@@ -50,7 +48,6 @@ def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp, share):
 
 
 def test_most_of_the_model_is_sharded():
-    """Under mp, only norms, positions and the biases behind a sum are held whole."""
     placed = placements(meta_model(SETTINGS), Group(ranks=(0, 1), index=0))
     whole = {name for name, placement in placed.items() if placement.copies == 2}
     held_whole = ("norm.weight", "norm.bias", "position.weight", "output.bias", "contract.bias")
@@ -75,7 +72,6 @@ def test_what_decoder_layers_attend_to_is_summed_once_for_all(decoder_layers, mo
 
 
 def test_initial_weights_depend_on_name_and_seed_alone():
-    """The same name and seed give the same tensor, another name or seed another one."""
     shape = torch.Size((4, 6))
     first = initial_weight("encoder.0.feed_forward.expand.weight", shape, 1)
     assert torch.equal(first, initial_weight("encoder.0.feed_forward.expand.weight", shape, 1))

@@ -29,7 +29,6 @@ def gradients(session, *, steps):
 
 
 def test_gradients_are_bitwise_those_without_recompute():
-    """With dropout and several micro batches, at first and after some steps."""
     kept, recomputed = (gradients(session(recompute=switch), steps=3) for switch in (False, True))
     assert kept.keys() == recomputed.keys()
     assert all(torch.equal(kept[name], recomputed[name]) for name in kept)
@@ -48,7 +47,6 @@ def waiting():
 
 
 def test_a_layer_keeps_what_it_was_called_with_until_backward(layer):
-    """No activation between forward and backward, no graph before the layer, and nothing at all afterwards."""
     kept = []
     before = torch.ones(2, 3, 16, requires_grad=True) * 2
     gc.collect()
@@ -78,7 +76,6 @@ def test_what_follows_the_last_product_is_not_computed_again(layer):
 
 
 def test_validation_computes_once(layer):
-    """Nothing waits for a backward that will not come."""
     with torch.no_grad():
         layer(torch.ones(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
     assert not waiting()

@@ -24,7 +24,6 @@ def held():
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_what_ranks_that_share_memory_are_promised_holds(held, check):
-    """The same bits on all ranks, no trace of a failed attempt, one verdict for all: the program has the details."""
     lines, errors = held
     if f"not tried {check}" in lines:
         pytest.skip("no right to make a network namespace")

@@ -73,7 +73,6 @@ def times(directory):
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("chunk", [7, 10_000])
 def test_what_was_written_is_what_tokenizing_gives(path, tokenizer, monkeypatch, packed, chunk):
-    """Pair by pair, whatever is encoded at a time; with it how often each id occurs in the targets."""
     monkeypatch.setattr(token_cache, "CHUNK_PAIRS", chunk)
     if packed:
         path.write_bytes(gzip.compress(path.read_bytes()))
@@ -88,7 +87,6 @@ def test_what_was_written_is_what_tokenizing_gives(path, tokenizer, monkeypatch,
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_progress_is_told_from_time_to_time(path, tokenizer, monkeypatch, capsys, packed):
-    """Pairs, the share of the file that was read, pairs a second, and the seconds that are left."""
     monkeypatch.setattr(token_cache, "CHUNK_PAIRS", 20)
     monkeypatch.setattr(token_cache, "TELL_S", 0)
     if packed:
@@ -105,7 +103,6 @@ def test_progress_is_told_from_time_to_time(path, tokenizer, monkeypatch, capsys
 
 
 def test_lengths_cut_what_is_read_not_what_is_kept(path, tokenizer):
-    """One directory serves all settings."""
     stored, _ = obtain(path, tokenizer)
     short = transformer_settings("data.source_length=3", "data.target_length=2").data
     assert all(
@@ -128,7 +125,6 @@ def test_a_second_start_reads_neither_text_nor_tokens_again(path, tokenizer):
 
 @pytest.mark.parametrize("change", ["text", "tokenizer"])
 def test_another_text_or_tokenizer_has_its_own_ids(path, tokenizer, change):
-    """Names hold the digests of both, so nothing is ever stale."""
     _, first = obtain(path, tokenizer)
     if change == "text":
         path.write_text("un\tone\n")
@@ -167,7 +163,6 @@ def edit(path, **fields):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_damaged_is_written_anew(path, tokenizer, damage, capsys):
-    """That is told in one line."""
     _, directory = obtain(path, tokenizer)
     DAMAGES[damage](directory)
     again, directory = obtain(path, tokenizer)
@@ -177,7 +172,6 @@ def test_what_is_damaged_is_written_anew(path, tokenizer, damage, capsys):
 
 
 def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer, cache, monkeypatch):
-    """As on a read-only mount."""
     may = os.access
     monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != path.parent and may(where, mode))
     text = text_at(path)
@@ -188,7 +182,6 @@ def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer
 
 
 def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
-    """The directory is named, and nothing is left in it."""
     monkeypatch.setattr(token_cache, "writable_dir", lambda _beside: Path("/dev/full"))
     with pytest.raises(UnreadableError, match="cannot store the token ids"):
         write_tokens(text_at(path), tokenizer)
@@ -199,7 +192,6 @@ def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
     [("a\tb\nno tab\n", ":2: 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "no sentence pairs")],
 )
 def test_a_malformed_text_leaves_nothing(path, tokenizer, content, message):
-    """The line is named; no directory is begun and left."""
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UnreadableError, match=message):
         write_tokens(text_at(path), tokenizer)
@@ -207,7 +199,6 @@ def test_a_malformed_text_leaves_nothing(path, tokenizer, content, message):
 
 
 def test_of_two_processes_one_writes(path, tokenizer, tmp_path):
-    """The second waits for the first, and takes what that has written."""
     (tmp_path / "model").write_bytes(tokenizer.serialized)
     argv = [sys.executable, PROGRAM, path, tmp_path / "model"]
     both = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -224,7 +215,6 @@ def test_of_two_processes_one_writes(path, tokenizer, tmp_path):
 
 
 def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
-    """Directories of many gigabytes do not pile up."""
     _, directory = obtain(path, tokenizer)
     left = directory.rename(directory.with_name(f".{directory.name}.abcd.partial"))
     other = directory.with_name(".tokens-of-another-text.abcd.partial")
@@ -242,7 +232,6 @@ def corpus_of(path, *settings):
 
 
 def test_empty_and_long_pairs_are_told(path):
-    """Pairs without words on a side are left out, with the line of the first; long ones are cut."""
     write_text(path, [*PAIRS[:3], ("", "nothing"), *PAIRS[3:], ("rien", " "), ("un " * 40, "one")])
     corpus = corpus_of(path, "data.source_length=20")
     told = "\n".join(corpus.remarks)
@@ -254,7 +243,6 @@ def test_empty_and_long_pairs_are_told(path):
 
 
 def test_without_a_split_the_last_pairs_are_held_out(path):
-    """They count neither for the tokenizer nor for the frequencies of words, and are shown as they stand in the text."""
     write_text(path, [*PAIRS, ("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")])
     corpus = corpus_of(path, "data.target_length=2")
     assert (len(corpus.train), len(corpus.valid)) == (len(PAIRS), 3)
@@ -269,20 +257,17 @@ def test_without_a_split_the_last_pairs_are_held_out(path):
     (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
 ])  # fmt: skip
 def test_too_little_text_is_refused(path, pairs, settings, message):
-    """With what would do."""
     with pytest.raises(UsageError, match=message):
         corpus_of(write_text(path, pairs), *settings)
 
 
 def test_the_tokenizer_of_a_huge_text_is_trained_on_a_part(path, monkeypatch, capsys):
-    """On every n-th pair, so that the same text always gives the same tokenizer; that is said."""
     monkeypatch.setattr("launcher.trainer.data.corpus.MAX_TOKENIZER_PAIRS", 25)
     assert list(training_sentences(path, holds_out=True)) == [side for pair in PAIRS[:57:3] for side in pair]
     assert "one pair in 3 of the 57" in capsys.readouterr().out
 
 
 def test_of_files_only_the_chosen_pairs_are_read(path, tokenizer, monkeypatch):
-    """In the order of the choice, those that follow each other together; slices and single pairs alike."""
     whole = tokenize(PAIRS, tokenizer, CONFIG)
     pairs = obtain(path, tokenizer)[0].pairs(CONFIG)
     read, pread = [], os.pread

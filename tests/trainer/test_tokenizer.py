@@ -18,7 +18,6 @@ def _tokenizer():
     "text", ["le chat noir dort", "où est l'école ?", "日本語 never seen", "½ ﬁn № x²", "a\xa0!  b…", " A\x07"]
 )
 def test_text_survives_encoding_and_decoding(tokenizer, text):
-    """Characters that training never saw fall back to bytes."""
     [ids] = tokenizer.encode([text])
     assert tokenizer.decode([*ids, END, 9]) == text
     assert UNKNOWN not in ids
@@ -26,20 +25,16 @@ def test_text_survives_encoding_and_decoding(tokenizer, text):
 
 
 def test_a_small_corpus_yields_fewer_ids_than_asked_for():
-    """A vocabulary may be larger than what the corpus has pairs for."""
     assert Tokenizer(train_tokenizer(SENTENCES, 20000)).size < 1000
 
 
 def test_a_vocabulary_too_small_for_the_characters_is_refused():
-    """The message names the setting to change."""
     with pytest.raises(UsageError, match=r"model\.vocabulary_size = 50") as error:
         train_tokenizer(SENTENCES, 50)
     assert "--set model.vocabulary_size" in error.value.hint
 
 
 def test_the_cache_is_keyed_by_content(tmp_path):
-    """The same corpus and size are trained once; another corpus or size has its own file."""
-
     def obtain(digest, vocabulary_size):
         return obtain_tokenizer(lambda: SENTENCES, digest=digest, vocabulary_size=vocabulary_size, beside=tmp_path)
 
@@ -56,7 +51,6 @@ def test_the_cache_is_keyed_by_content(tmp_path):
 
 @pytest.mark.parametrize("size", [100, 0], ids=["cut", "empty"])
 def test_a_damaged_tokenizer_is_trained_again(size, tmp_path, capfd):
-    """The file is named."""
     first, kept_at = obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path)
     kept_at.write_bytes(first[:size])
     assert obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path) == (first, kept_at)
@@ -65,10 +59,4 @@ def test_a_damaged_tokenizer_is_trained_again(size, tmp_path, capfd):
 
 
 def test_long_lines_are_learnt_from(tmp_path):
-    """No sentence is left out for its length."""
     assert Tokenizer(train_tokenizer(["le chat noir dort " * 400] * 2, 320)).size > 260
-
-
-def test_training_is_deterministic():
-    """Two servers that train on the same corpus get the same tokenizer."""
-    assert train_tokenizer(SENTENCES, 320) == train_tokenizer(SENTENCES, 320)

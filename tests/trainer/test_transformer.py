@@ -66,7 +66,6 @@ def torch_layer(ours, *, norm_first):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_norms_stand_where_torch_has_them(norm):
-    """In every layer and at the ends: nn.TransformerEncoder and nn.TransformerDecoder give the same; post-norm ones have no last norm."""
     model = model_of(f"model.norm={norm}")
     encoder = [torch_layer(layer, norm_first=norm == "pre") for layer in model.encoder.values()]
     decoder = [torch_layer(layer, norm_first=norm == "pre") for layer in model.decoder.values()]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.checkpoint.index import KINDS, NamedBox, PartFile, checkpoints_in, partial_name, remove_partials
-from launcher.checkpoint.tensors import BLOCK_BYTES, Place, places_in, write_boxes
+from launcher.checkpoint.tensors import BLOCK_BYTES, places_in, write_boxes
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.boxes import Box, bounding
 from launcher.trainer.parallel.world import World
@@ -91,7 +91,6 @@ class StoredTensors:
         return name in self._places
 
     def extent(self, name: str) -> Box:
-        """Return the box that all boxes of a parameter form."""
         boxes = list(self._places[name])
         extent = bounding(boxes)
         assert sum(box.count for box in boxes) == extent.count, "the parts of a slice have no gaps"
@@ -105,17 +104,15 @@ class StoredTensors:
         """
         for box, place in self._places.get(name, {}).items():
             if common := box.common(wanted):
-                here = common.within(box)
-                # For a tensor without dims, numpy returns a scalar.
-                values = [np.asarray(self._values(place, box, kind)[here]) for kind in range(len(self._kinds))]
+                if place.file not in self._opened:
+                    self._opened[place.file] = np.memmap(self._directory / place.file, dtype=np.uint8, mode="r")
+                values = []
+                for kind in range(len(self._kinds)):
+                    start = place.start_bytes + kind * place.kind_bytes
+                    content = self._opened[place.file][start : start + box.count * self._dtype.itemsize]
+                    # For a tensor without dims, numpy returns a scalar.
+                    values.append(np.asarray(content.view(self._dtype).reshape(box.size)[common.within(box)]))
                 yield common.within(wanted), values
-
-    def _values(self, place: Place, box: Box, kind: int) -> NDArray[Any]:
-        if place.file not in self._opened:
-            self._opened[place.file] = np.memmap(self._directory / place.file, dtype=np.uint8, mode="r")
-        start = place.start_bytes + kind * place.kind_bytes
-        content = self._opened[place.file][start : start + box.count * self._dtype.itemsize]
-        return content.view(self._dtype).reshape(box.size)
 
 
 def prepared(directory: Path, world: World, on_unwritable: Callable[[str], object] | None = None) -> str:
@@ -131,7 +128,11 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
 
     def prepare() -> bytes:
         try:
-            _prepare(directory, token)
+            directory.mkdir(parents=True, exist_ok=True)
+            remove_partials(directory)
+            # An empty file could be created even on a full disk. Its name marks it as incomplete, so that it is removed
+            # after a kill.
+            (directory / partial_name(0, token)).write_bytes(bytes(PROBE_BYTES))
         except OSError as error:
             told = f"cannot write checkpoints to {directory}: {error.strerror or error}"
             if on_unwritable is None or not checkpoints_in(directory):
@@ -140,24 +141,16 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
             return b""
         return token.encode()
 
+    def tidy() -> bytes:
+        probe.unlink(missing_ok=True)
+        return b""
+
     if not (shared := world.from_rank_0(prepare).decode()):
         return world.from_rank_0(token.encode).decode()
-    token = shared
-    world.while_others_wait(partial(_see, _probe(directory, token)))
-    world.from_rank_0(partial(_tidy, _probe(directory, token)))
-    return token
-
-
-def _prepare(directory: Path, token: str) -> None:
-    """Create the directory, remove files left by killed writers, and write a probe file for other ranks."""
-    directory.mkdir(parents=True, exist_ok=True)
-    remove_partials(directory)
-    _probe(directory, token).write_bytes(bytes(PROBE_BYTES))  # an empty file can be created even on a full disk
-
-
-def _probe(directory: Path, token: str) -> Path:
-    """Return the path of the probe file. Its name marks it as incomplete, so that it is removed after a kill."""
-    return directory / partial_name(0, token)
+    probe = directory / partial_name(0, shared)
+    world.while_others_wait(partial(_see, probe))
+    world.from_rank_0(tidy)
+    return shared
 
 
 def _see(probe: Path) -> None:
@@ -170,8 +163,3 @@ def _see(probe: Path) -> None:
             )
         getting_on()
         time.sleep(LOOK_S)
-
-
-def _tidy(probe: Path) -> bytes:
-    probe.unlink(missing_ok=True)
-    return b""

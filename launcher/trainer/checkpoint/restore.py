@@ -77,20 +77,17 @@ def restore(
         try:
             index = _index_of_all(path, world)
             files = _good_files(path, index, world)
+            _check_same(path, index, training, state.kinds, buffers)
+            theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
+            if theirs != ours and None not in {theirs, ours} and world.is_first:
+                words = f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state"
+                print(words, flush=True)
+            world.while_others_wait(partial(_read, path, index, files, state, buffers))
+            try:
+                world.while_others_wait(partial(check_finite, state, str(path)))
+            except TlaunchError as error:  # raised on every rank
+                raise DamagedError(error.message) from None
         except DamagedError as error:
-            damage = error.message
-            if world.is_first:
-                print(f"{damage}; {path.name} is not used", flush=True)
-            continue
-        _check_same(path, index, training, state.kinds, buffers)
-        theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
-        if theirs != ours and None not in {theirs, ours} and world.is_first:
-            words = f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state"
-            print(words, flush=True)
-        world.while_others_wait(partial(_read, path, index, files, state, buffers))
-        try:
-            world.while_others_wait(partial(check_finite, state, str(path)))
-        except TlaunchError as error:  # raised on every rank
             damage = error.message
             if world.is_first:
                 print(f"{damage}; {path.name} is not used", flush=True)
@@ -118,33 +115,24 @@ def _none_complete(paths: Sequence[Path], damage: str, world: World) -> Unreadab
 
 
 def _index_of_all(checkpoint: Path, world: World) -> Index:
-    """Return the index that rank 0 has read.
-
-    Raises:
-        DamagedError: on every rank, if it is damaged.
-        UnreadableError: on every rank, if it cannot be read.
-    """
-    damage: list[str] = []
+    """Return the index that rank 0 has read, or raise its DamagedError or UnreadableError on every rank."""
 
     def read() -> bytes:
         try:
             return index_text(read_index(checkpoint)).encode()
         except DamagedError as error:
-            damage.append(error.message)
-            return b""
+            return b"\0" + error.message.encode()
 
     content = world.from_rank_0(read)
-    if not content:
-        [told] = world.from_rank_0(lambda: "".join(damage).encode()).decode().splitlines() or [str(checkpoint)]
-        raise DamagedError(told)
+    if content.startswith(b"\0"):
+        raise DamagedError(content[1:].decode())
     return index_of(content, checkpoint / INDEX)
 
 
 def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
     """Return intact files that contain all boxes. Each file is verified by one rank, and rank 0 reports damaged ones.
 
-    Raises:
-        DamagedError: on every rank, if a box is in no intact file.
+    Raise a DamagedError on every rank if a box is in no intact file.
     """
     names = sorted(index.files)
     is_damaged = torch.zeros(len(names), dtype=torch.int32, device=world.device)
@@ -195,9 +183,8 @@ def _check_same(
 def _read(
     checkpoint: Path, index: Index, files: Mapping[str, PartFile], state: State, buffers: Mapping[str, Tensor]
 ) -> None:
-    stored = StoredTensors(
-        checkpoint, {name: files[name] for name in files if name != BUFFERS}, index.dtype, index.kinds
-    )
+    tensor_files = {name: file for name, file in files.items() if name != BUFFERS}
+    stored = StoredTensors(checkpoint, tensor_files, index.dtype, index.kinds)
     for wanted in state.owned_boxes():
         getting_on()
         for here, found in stored.pieces(wanted.name, wanted.box):

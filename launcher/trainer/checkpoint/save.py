@@ -41,16 +41,10 @@ class CheckpointWriter:
     ) -> None:
         """Prepare to write checkpoints to `directory`. Only one run may write to it at a time.
 
-        Args:
-            directory: The checkpoint directory.
-            training: Facts stored in each checkpoint.
-            world: The ranks of the run.
-            keep: Number of latest checkpoints to keep.
-            keep_best: Also keep the checkpoint with the lowest validation loss.
-            way: One of `launcher.checkpoint.file_layout.WAYS`.
-            on_saved: Called on rank 0, in the writing thread, with the step of each complete checkpoint.
-            on_unremoved: Called there with the error if an old checkpoint cannot be removed.
-            on_unwritable: As in `prepared`.
+        `keep` is the number of latest checkpoints to keep; with `keep_best` the one with the lowest validation loss is
+        kept, too. `way` is one of `launcher.checkpoint.file_layout.WAYS`. On rank 0, in the writing thread, `on_saved`
+        is called with the step of each complete checkpoint, and `on_unremoved` with the error if an old checkpoint
+        cannot be removed. `on_unwritable` is as in `prepared`.
 
         Raises:
             TlaunchError: on every rank, if the directory cannot be created or written, or is not shared by all ranks.

@@ -16,8 +16,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from contextlib import AbstractContextManager, contextmanager
+from typing import NoReturn
 
 from launcher.core.frozen import frozen
 from launcher.recipes.train import CheckpointConfig
@@ -25,8 +25,6 @@ from launcher.recipes.train import CheckpointConfig
 
 @frozen
 class Due:
-    """The actions that all ranks take after a step."""
-
     saves: bool = False
     ends: bool = False  # after saving
 
@@ -39,8 +37,7 @@ class SaveSchedule:
         self._config = config
         self._every_s = 60 * config.every_minutes if has_clock else 0.0
         self._saved_s = time.monotonic()
-        self._wants_save = False
-        self._wants_end = False
+        self._asked: set[signal.Signals] = set()  # signals that have come; SIGUSR1 until the next checkpoint
 
     def votes(self) -> tuple[float, ...]:
         """Return this rank's votes after the present step, 1 or 0: to save, and to stop.
@@ -50,7 +47,7 @@ class SaveSchedule:
         if not self._config.is_on:
             return ()
         is_time = 0 < self._every_s <= time.monotonic() - self._saved_s
-        return float(self._wants_save or is_time), float(self._wants_end)
+        return float(signal.SIGUSR1 in self._asked or is_time), float(signal.SIGTERM in self._asked)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
         """Return the actions after a step, given the summed `votes`. Call it once per step."""
@@ -61,18 +58,13 @@ class SaveSchedule:
         counted = config.every_steps > 0 and step % config.every_steps == 0
         saves = bool(is_last or counted or (config.keep_best and validates) or wishes_to_save or wishes_to_end)
         if saves:
-            self._saved_s, self._wants_save = time.monotonic(), False
+            self._saved_s = time.monotonic()
+            self._asked.discard(signal.SIGUSR1)
         return Due(saves, bool(wishes_to_end))
 
-    @contextmanager
-    def on_demand(self) -> Iterator[None]:
+    def on_demand(self) -> AbstractContextManager[None]:
         """Handle SIGUSR1 as a request to save after the next step."""
-
-        def ask(*_: Any) -> None:
-            self._wants_save = True
-
-        with self._handled(signal.SIGUSR1, ask):
-            yield
+        return self._noting(signal.SIGUSR1)
 
     @contextmanager
     def ends_after_step(self) -> Iterator[None]:
@@ -81,21 +73,17 @@ class SaveSchedule:
         A signal that comes too late takes effect at the end of the block. If the block raises, the exception ends the
         process.
         """
-
-        def ask(*_: Any) -> None:
-            self._wants_end = True
-
-        with self._handled(signal.SIGTERM, ask):
+        with self._noting(signal.SIGTERM):
             yield
-        if self._wants_end:
+        if signal.SIGTERM in self._asked:
             end_by_sigterm()
 
     @contextmanager
-    def _handled(self, number: signal.Signals, ask: Any) -> Iterator[None]:
+    def _noting(self, number: signal.Signals) -> Iterator[None]:
         if not self._config.is_on:
             yield
             return
-        before = signal.signal(number, ask)
+        before = signal.signal(number, lambda *_: self._asked.add(number))
         try:
             yield
         finally:
@@ -103,7 +91,6 @@ class SaveSchedule:
 
 
 def end_by_sigterm() -> NoReturn:
-    """Terminate this process by SIGTERM with its default action."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTERM)
     os._exit(128 + signal.SIGTERM)  # SIGTERM is blocked

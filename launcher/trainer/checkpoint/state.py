@@ -50,9 +50,7 @@ class Training:
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: bytes | None  # None: no tokenizer
     named: frozenset[str] = frozenset()  # settings that the user has set
-    defaults: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # defaults of all settings, since older checkpoints may lack some
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of all settings; older checkpoints may lack some
 
     @property
     def tokenizer_digest(self) -> str | None:
@@ -73,5 +71,4 @@ def check_finite(state: State, of: str) -> None:
 
 
 def shapes_of(buffers: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each buffer, as stored in an index."""
     return {name: tuple(buffer.shape) for name, buffer in buffers.items()}

@@ -46,12 +46,7 @@ from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import full_box
-from launcher.trainer.checkpoint.checkpoint_files import (
-    LOOK_S,
-    SEEN_WITHIN_S,
-    assemble,
-    write_tensors,
-)
+from launcher.trainer.checkpoint.checkpoint_files import LOOK_S, SEEN_WITHIN_S, assemble, write_tensors
 from launcher.trainer.checkpoint.state import Training, shapes_of
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -62,8 +57,6 @@ LIFE_SIGN_S = 1.0
 
 @frozen
 class Plan:
-    """The settings shared by all checkpoints of a rank."""
-
     directory: Path
     training: Training
     rank: int
@@ -76,14 +69,11 @@ class Plan:
 
     @property
     def own_file(self) -> PlannedFile | None:
-        """The checkpoint file that this rank writes, or None."""
         return next((file for file in self.files if file.writer == self.rank), None)
 
 
 @frozen
 class Part:
-    """A copy of one rank's part of a state."""
-
     kinds: tuple[str, ...]
     boxes: list[NamedBox]
     values_KN: Tensor  # by kind, the values of all boxes concatenated
@@ -91,8 +81,6 @@ class Part:
 
 
 class Writing:
-    """A checkpoint that a thread is writing."""
-
     def __init__(
         self, plan: Plan, step: int, part: Part, validation_loss: float | None, validations: Validations
     ) -> None:
@@ -103,19 +91,13 @@ class Writing:
         self._done = 0  # number of finished phases
         self._failure = "writing has not finished"  # why no more phases are done
         self._is_over = [threading.Event() for _ in PHASES]  # on this rank
-        self._is_done = [
-            threading.Event() for _ in PHASES
-        ]  # on all ranks; a file not visible then is on another server
+        self._is_done = [threading.Event() for _ in PHASES]  # on all ranks; a file not visible then is elsewhere
         self._gives_up = threading.Event()  # another rank has failed
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"checkpoint of step {step}")
         self._thread.start()
 
     def wait(self, phase: int) -> None:
-        """Wait until this rank has finished a phase.
-
-        Raises:
-            TlaunchError: the phase failed.
-        """
+        """Wait until this rank has finished a phase. Raise a TlaunchError if the phase failed."""
         while not self._is_over[phase].wait(LIFE_SIGN_S):
             getting_on()
         if self._done <= phase:
@@ -126,7 +108,6 @@ class Writing:
         (self._gives_up if failed else self._is_done[phase]).set()
 
     def remove(self) -> None:
-        """Remove this server's files of a failed checkpoint."""
         shutil.rmtree(self._aside, ignore_errors=True)
 
     def _run(self) -> None:
@@ -157,12 +138,7 @@ class Writing:
         self._note(name, written)
 
     def _assemble(self) -> None:
-        """Write this rank's file if it contains the parts of several ranks.
-
-        Raises:
-            TlaunchError: a part is missing or damaged.
-            OSError: for example, the disk is full.
-        """
+        """Write this rank's file if it contains the parts of several ranks."""
         own = self._plan.own_file
         if own is None or own.is_a_part:
             return
@@ -181,11 +157,7 @@ class Writing:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
 
     def _wait_for(self, names: Iterable[str], phase: int) -> dict[str, PartFile]:
-        """Wait for the notes of a phase, and return the files they describe.
-
-        Raises:
-            TlaunchError: a rank has failed, or its note is not visible on this server.
-        """
+        """Wait for the notes of a phase, and return the files they describe."""
         notes = {name: self._aside / f"{name}.json" for name in names}
         deadline_s = None
         for name, path in notes.items():  # in sequence, because polling thousands of files would overload a file server
@@ -202,12 +174,7 @@ class Writing:
         return {name: decode(PartFile, json.loads(path.read_bytes())) for name, path in notes.items()}
 
     def _commit(self) -> None:
-        """On rank 0, complete the checkpoint from the files of all ranks.
-
-        Raises:
-            TlaunchError: a rank has failed.
-            OSError: for example, the disk is full.
-        """
+        """On rank 0, complete the checkpoint from the files of all ranks."""
         if self._plan.rank != 0:
             return
         training = self._plan.training
@@ -249,10 +216,7 @@ class Writing:
     def _remove_others(self) -> OSError | None:
         """Remove checkpoints of later steps, and old ones except the latest `keep` and, with `keep_best`, the best.
 
-        Return the first error.
-
-        Raises:
-            OSError: the directory cannot be read.
+        Return the first error. Raise an OSError if the directory cannot be read.
         """
         found = checkpoints_in(self._plan.directory)
         later = [path for path in found if (step_named(path.name) or 0) > self.step]
@@ -272,7 +236,6 @@ class Writing:
         return None
 
     def _old(self, checkpoint: Path) -> Path:
-        """Return the path of a checkpoint during its removal."""
         return checkpoint.with_name(f".{checkpoint.name}.{self._plan.token}.old.partial")
 
 

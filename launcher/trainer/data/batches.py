@@ -16,7 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.transformer.transformer_settings import TransformerTrainConfig
-from launcher.trainer.data.order import Order, PairBatches, TokenBatches, cut_by_cost, cut_by_tokens
+from launcher.trainer.data.order import PairBatches, TokenBatches, cut_by_cost, cut_by_tokens
 from launcher.trainer.data.tokens import Example, Integers, TokenizedPairs
 from launcher.trainer.model.transformer import BEGIN, PAD, Batch
 
@@ -43,7 +43,7 @@ def global_batches(
 ) -> Iterator[GlobalBatch]:
     """Yield the batches of a training from `first_step` on, independent of earlier steps."""
     pairs = TokenizedPairs.of(examples)
-    order: Order
+    order: PairBatches | TokenBatches
     if config.batch_tokens:
         order = TokenBatches(pairs, config.batch_tokens, seed=config.seed)
     else:
@@ -55,7 +55,6 @@ def global_batches(
 
 
 def validation_batches(examples: Sequence[Example], config: TransformerTrainConfig) -> Iterator[Sequence[Example]]:
-    """Yield all `examples` in batches of the training's size."""
     pairs = TokenizedPairs.of(examples)
     if not config.batch_tokens:
         yield from in_batches(pairs, config.batch_size)
@@ -79,11 +78,11 @@ def own_micro_batches(
     """
     pairs = TokenizedPairs.of(examples)
     parts = cut_by_cost(pairs, layout.dp * layout.micro_batches)
-    shortest_B = parts[0][:1]
-    return [
-        _collated(pairs, np.sort(part_B), device) if len(part_B) else _filler(pairs, shortest_B, device)
-        for part_B in parts[coordinate.dp :: layout.dp]
-    ]
+    batches = []
+    for part_B in parts[coordinate.dp :: layout.dp]:
+        batch = _collated(pairs, np.sort(part_B) if len(part_B) else parts[0][:1], device)
+        batches.append(batch if len(part_B) else replace(batch, labels_BT=torch.full_like(batch.labels_BT, PAD)))
+    return batches
 
 
 def padding_share(batches: Sequence[Batch]) -> float:
@@ -105,13 +104,11 @@ def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Exam
 
 
 def collate(examples: Sequence[Example], *, device: torch.device = CPU) -> Batch:
-    """Return all `examples` as one batch."""
     pairs = TokenizedPairs.of(examples)
     return _collated(pairs, np.arange(len(pairs)), device)
 
 
 def _collated(pairs: TokenizedPairs, row_B: Integers, device: torch.device) -> Batch:
-    """Return the pairs at some rows of a global batch."""
     source_BS, labels_BT = pairs.take(row_B).padded()
     begin_B1 = np.full((len(row_B), 1), BEGIN)
     target_BT = np.where(labels_BT == PAD, PAD, np.concatenate([begin_B1, labels_BT[:, :-1]], axis=1))
@@ -121,8 +118,3 @@ def _collated(pairs: TokenizedPairs, row_B: Integers, device: torch.device) -> B
         labels_BT=torch.from_numpy(labels_BT).to(device),
         row_B=torch.from_numpy(row_B).to(device),
     )
-
-
-def _filler(pairs: TokenizedPairs, row_B: Integers, device: torch.device) -> Batch:
-    batch = _collated(pairs, row_B, device)
-    return replace(batch, labels_BT=torch.full_like(batch.labels_BT, PAD))

@@ -81,7 +81,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
 
 
 def _makes_files(world: World) -> bool:
-    """Return True on the rank that creates missing files on its server."""
+    """Return True if this rank creates its server's missing files."""
     return world.place.local_rank == 0 or world.is_first
 
 
@@ -106,7 +106,14 @@ def _obtain(
             write_tokens(text, tokenizer, normalise=normalise)
 
     world.while_others_wait(write if makes_files else None)
-    stored = [_written(tokens_name(digest, tokenizer, normalise=normalise), beside) for digest in digests]
+    stored = []
+    for name in (tokens_name(digest, tokenizer, normalise=normalise) for digest in digests):
+        if (found_tokens := find_tokens(name, beside)) is None:
+            raise UnreadableError(
+                f"{beside / name}: the token ids written by this server's first rank are not found",
+                hint="give all ranks of a server the same directories and the same TLAUNCH_CACHE_DIR",
+            )
+        stored.append(found_tokens)
     return stored, tokenizer, kept_at, digests[0]
 
 
@@ -168,15 +175,6 @@ def shared_tokenizer(
 
     world.while_others_wait(obtain if world.is_first else None)
     return Tokenizer(world.from_rank_0(lambda: serialized)), kept_at
-
-
-def _written(name: str, beside: Path) -> StoredTokens:
-    if (stored := find_tokens(name, beside)) is None:
-        raise UnreadableError(
-            f"{beside / name}: the token ids written by this server's first rank are not found",
-            hint="give all ranks of a server the same directories and the same TLAUNCH_CACHE_DIR",
-        )
-    return stored
 
 
 def _showcase(

@@ -115,8 +115,6 @@ class Shard:
 
 @frozen
 class ImageShape:
-    """The size and dtype of a model's input images."""
-
     size: int = SIDE  # pixels on each side
     dtype: torch.dtype = torch.float32
 

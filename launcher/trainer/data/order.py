@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,13 +25,6 @@ COST_TOLERANCE = 0.005  # relative to the least cost; `cut_by_cost` stops there
 POOL_PAIRS_PER_TOKEN = 2  # of a batch; ensures many batches per pool for any sentence length
 
 
-class Order(Protocol):
-    steps_per_epoch: int
-
-    def batch(self, epoch: int, index: int) -> TokenizedPairs:
-        """Return the pairs of batch `index` of `epoch`, in memory. Both count from 0."""
-
-
 class PairBatches:
     """Batches of `batch_size` pairs in random order. An incomplete last batch of an epoch is dropped."""
 
@@ -42,6 +34,7 @@ class PairBatches:
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, batch_size), seed=seed)
 
     def batch(self, epoch: int, index: int) -> TokenizedPairs:
+        """Return the pairs of batch `index` of `epoch`, in memory. Both count from 0."""
         start, stop = index * self._batch_size, (index + 1) * self._batch_size
         ends = self._shuffle.ends(epoch)
         first, last = int(np.searchsorted(ends, start, "right")), int(np.searchsorted(ends, stop, "left"))
@@ -60,13 +53,17 @@ class TokenBatches:
         """`batch_tokens` is at least twice the longest target, so that no batch is empty."""
         self._seed = seed
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
-        self._block_tokens = np.concatenate([_sums(chunk.lengths()[1]) for chunk in pairs.in_chunks()])
+        # Only the last chunk of pairs may end within a block.
+        targets = (chunk.lengths()[1] for chunk in pairs.in_chunks())
+        blocks = [np.add.reduceat(each, np.arange(0, len(each), BLOCK_PAIRS)) for each in targets]
+        self._block_tokens = np.concatenate(blocks)
         self._tokens = int(self._block_tokens.sum())
         self.steps_per_epoch = -(-self._tokens // batch_tokens)
         self._ends = lru_cache(maxsize=1)(self._ends_of_pools)
         self._batches = lru_cache(maxsize=1)(self._batches_of_pool)
 
     def batch(self, epoch: int, index: int) -> TokenizedPairs:
+        """Return the pairs of batch `index` of `epoch`, in memory. Both count from 0."""
         ends = self._ends(epoch)
         pool = int(np.searchsorted(ends, index, "right"))
         first = int(ends[pool - 1]) if pool else 0
@@ -159,13 +156,12 @@ class Shuffle:
         self._block_count = -(-len(pairs) // BLOCK_PAIRS)
         self._pool_count = max(1, len(pairs) // pool_pairs)
         # Caches for the last epoch, and for the two pools that a batch may span.
-        self.blocks = lru_cache(maxsize=1)(self._blocks_of_pools)
+        # The block numbers of each pool
+        self.blocks = lru_cache(maxsize=1)(
+            lambda epoch: np.array_split(permutation(self._block_count, seed, epoch, "blocks"), self._pool_count)
+        )
         self.ends = lru_cache(maxsize=1)(self._ends_of_pools)
         self.pool = lru_cache(maxsize=2)(self._pairs_of_pool)
-
-    def _blocks_of_pools(self, epoch: int) -> list[Integers]:
-        """Return the block numbers of each pool."""
-        return np.array_split(permutation(self._block_count, self._seed, epoch, "blocks"), self._pool_count)
 
     def _ends_of_pools(self, epoch: int) -> Integers:
         """Return the cumulative number of pairs of the pools."""
@@ -185,11 +181,6 @@ def permutation(count: int, *key: object) -> Integers:
     digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.randperm(count, generator=generator).numpy()
-
-
-def _sums(target_B: Integers) -> Integers:
-    """Return the number of tokens of each block. Only the last chunk of pairs may end within a block."""
-    return np.add.reduceat(target_B, np.arange(0, len(target_B), BLOCK_PAIRS))
 
 
 assert CHUNK_PAIRS % BLOCK_PAIRS == 0

@@ -69,10 +69,9 @@ class Text:
 
 
 def text_at(path: Path) -> Text:
-    """Return the text at `path` with its digest. The digest is cached while the file is unchanged.
+    """Return the text at `path` with its digest, which is cached while the file is unchanged.
 
-    Raises:
-        UnreadableError: it is missing or cannot be read.
+    Raise an UnreadableError if it cannot be read.
     """
     text = _as_it_is(path)
     name = f"digest-{_key(text.path)}.json"
@@ -81,7 +80,7 @@ def text_at(path: Path) -> Text:
             stamp = decode(Text, read_json(directory / name))
             if stamp.digest and replace(stamp, digest="") == text:
                 return stamp
-    digested = replace(text, digest=content_digest([path]))
+    digested = replace(text, digest=content_digest(path))
     if time.time_ns() - text.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == text:
         with suppress(OSError):  # computed again the next time
             write_text(writable_dir(path.parent) / name, json.dumps(encode(digested)))
@@ -89,7 +88,6 @@ def text_at(path: Path) -> Text:
 
 
 def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) -> str:
-    """Return the name of the cache directory for the text with that digest."""
     form = ("normalised",) if normalise else ()
     return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest(), *form)}"
 
@@ -207,8 +205,6 @@ class _FilledPairs:
 
 
 class _Progress:
-    """Prints progress lines while a text is encoded, if it takes long."""
-
     def __init__(self, text: Text) -> None:
         self._text = text
         self._began_s = time.monotonic()
@@ -243,19 +239,17 @@ def _locked(directory: Path, name: str) -> Iterator[bool]:
             except OSError:
                 yield False
                 return
-            if not _is_at(path, file.fileno()):  # the previous holder has removed the file
+            try:
+                is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
+            except FileNotFoundError:
+                is_there = False
+            if not is_there:  # the previous holder has removed the file
                 continue
             try:
                 yield True
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    return False
 
 
 def _as_it_is(path: Path) -> Text:

@@ -60,9 +60,12 @@ def obtain_tokenizer(
     for directory in (beside, cache_dir()):
         if (path := directory / name).is_file():
             serialized = path.read_bytes()
-            if _is_valid(serialized):
+            try:
+                load_tokenizer(serialized)
+            except ValueError:
+                print(f"{path} is damaged and not used", flush=True)
+            else:
                 return serialized, path
-            print(f"{path} is damaged and not used", flush=True)
     serialized = train_tokenizer(sentences(), vocabulary_size)
     directory = writable_dir(beside)
     with replacing(directory / name) as aside:
@@ -71,25 +74,13 @@ def obtain_tokenizer(
 
 
 def load_tokenizer(serialized: bytes) -> Tokenizer:
-    """Parse the content of a tokenizer file.
-
-    Raises:
-        ValueError: the content is not a tokenizer.
-    """
+    """Return the tokenizer in the content of a file. Raise a ValueError if there is none."""
     if not serialized:  # sentencepiece accepts it
         raise ValueError("the file is empty")
     try:
         return Tokenizer(serialized)
     except RuntimeError as error:  # raised by sentencepiece
         raise ValueError(str(error)) from error
-
-
-def _is_valid(serialized: bytes) -> bool:
-    try:
-        load_tokenizer(serialized)
-    except ValueError:
-        return False
-    return True
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:

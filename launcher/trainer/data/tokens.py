@@ -40,8 +40,6 @@ Integers = NDArray[np.integer[Any]]
 
 @frozen
 class Example:
-    """One sentence pair."""
-
     source: list[int]  # ends with END
     target: list[int]  # ends with END
 
@@ -54,12 +52,7 @@ class FileArray:
     """
 
     def __init__(self, path: Path, item: np.dtype[Any], count: int) -> None:
-        """Open the file, which must contain `count` items.
-
-        Raises:
-            OSError: it is missing or cannot be read.
-            ValueError: it has another size.
-        """
+        """Open the file. Raise an OSError, or a ValueError if it does not contain `count` items."""
         self._descriptor, self._item, self._count = open_regular(path), item, count
         weakref.finalize(self, os.close, self._descriptor)
         found, expected = os.fstat(self._descriptor).st_size, count * item.itemsize
@@ -119,8 +112,12 @@ class TokenizedPairs(Sequence[Example]):
     def __getitem__(self, index: int | slice) -> Example | TokenizedPairs:
         if isinstance(index, slice):
             return TokenizedPairs(self._arrays, self._numbers[index], self._limits)
-        number = int(self._numbers[index])
-        return Example(*(self._cut(2 * number + side, limit) for side, limit in enumerate(self._limits)))
+        sides: list[list[int]] = []
+        for sentence, limit in enumerate(self._limits, start=2 * int(self._numbers[index])):
+            start, end = map(int, self._arrays.bounds[sentence : sentence + 2])
+            ids = self._arrays.ids[start:end].tolist()
+            sides.append(ids if len(ids) <= limit else [*ids[: limit - 1], END])
+        return Example(*sides)
 
     def take(self, places: Integers) -> TokenizedPairs:
         """Return the pairs at these positions, in this order, in memory."""
@@ -130,11 +127,9 @@ class TokenizedPairs(Sequence[Example]):
         return TokenizedPairs(self._arrays, numbers, self._limits)
 
     def in_memory(self) -> TokenizedPairs:
-        """Return the same pairs, read from their files."""
         return self.take(np.arange(len(self))) if isinstance(self._arrays.ids, FileArray) else self
 
     def in_chunks(self, size: int = CHUNK_PAIRS) -> Iterator[TokenizedPairs]:
-        """Yield all pairs in chunks."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
@@ -154,8 +149,16 @@ class TokenizedPairs(Sequence[Example]):
         """Return the ids of all sources and all targets, each padded with PAD to the longest. There must be a pair."""
         if isinstance(self._arrays.ids, FileArray):
             return self.in_memory().padded()
-        source_BS, target_BT = (self._padded(side, length_B) for side, length_B in enumerate(self.lengths()))
-        return source_BS, target_BT
+        ids, bounds = self._loaded()
+        padded = []
+        for side, length_B in enumerate(self.lengths()):
+            position_T = np.arange(length_B.max())
+            is_token_BT = position_T < length_B[:, None]
+            place_BT = bounds[2 * np.asarray(self._numbers) + side][:, None] + position_T
+            ids_BT = np.where(is_token_BT, ids[np.where(is_token_BT, place_BT, 0)], PAD).astype(np.int64)
+            ids_BT[np.arange(len(length_B)), length_B - 1] = END  # also in truncated sentences
+            padded.append(ids_BT)
+        return padded[0], padded[1]
 
     def target_counts(self, vocabulary_size: int) -> NDArray[np.int64]:
         """Return the number of occurrences of each id below `vocabulary_size` in the targets."""
@@ -166,7 +169,6 @@ class TokenizedPairs(Sequence[Example]):
         return counts
 
     def uncut(self) -> TokenizedPairs:
-        """Return the same pairs without truncation."""
         return TokenizedPairs(self._arrays, self._numbers, UNCUT)
 
     def _uncut(self) -> tuple[Integers, Integers]:
@@ -177,20 +179,6 @@ class TokenizedPairs(Sequence[Example]):
         _, bounds = self._loaded()
         start_B, middle_B, end_B = (bounds[2 * self._numbers + place] for place in range(3))
         return middle_B - start_B, end_B - middle_B
-
-    def _cut(self, sentence: int, limit: int) -> list[int]:
-        start, end = map(int, self._arrays.bounds[sentence : sentence + 2])
-        ids: list[int] = self._arrays.ids[start:end].tolist()
-        return ids if len(ids) <= limit else [*ids[: limit - 1], END]
-
-    def _padded(self, side: int, length_B: Integers) -> NDArray[np.int64]:
-        ids, bounds = self._loaded()
-        position_T = np.arange(length_B.max())
-        is_token_BT = position_T < length_B[:, None]
-        place_BT = bounds[2 * np.asarray(self._numbers) + side][:, None] + position_T
-        ids_BT = np.where(is_token_BT, ids[np.where(is_token_BT, place_BT, 0)], PAD).astype(np.int64)
-        ids_BT[np.arange(len(length_B)), length_B - 1] = END  # also in truncated sentences
-        return ids_BT
 
     def _loaded(self) -> tuple[Integers, Integers]:
         ids, bounds = self._arrays.ids, self._arrays.bounds
@@ -235,13 +223,10 @@ class TokenIndex:
 
 @frozen
 class StoredTokens:
-    """The token ids of one text, in files."""
-
     arrays: TokenArrays
     index: TokenIndex
 
     def pairs(self, config: DataConfig) -> TokenizedPairs:
-        """Return all pairs, truncated to the configured lengths."""
         return TokenizedPairs(self.arrays, range(self.index.pair_count), (config.source_length, config.target_length))
 
 

@@ -35,12 +35,25 @@ MAX_SENTENCES = 512  # sorted by length together, to fill batches with little pa
 
 
 def main() -> int:
-    """Translate. Return 0, or the exit code of the TlaunchError that ended it."""
     faulthandler.enable()
     keep_freed_memory()
-    options = _parser().parse_args()
+    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.decode", description=__doc__)
+    parser.add_argument("model", type=Path, help="directory of a trained model")
+    parser.add_argument("--name", help="name of the model in messages")
+    parser.add_argument("--output", type=int, required=True, help="file descriptor of the results")
+    parser.add_argument("--beam", type=int, required=True)
+    parser.add_argument("--alpha", type=float, required=True)
+    parser.add_argument("--batch-tokens", type=int, required=True)
+    parser.add_argument("--device", choices=("auto", "cpu"), required=True)
+    parser.add_argument("--source", type=Path, help="file to translate in place of stdin")
+    parser.add_argument("--reference", type=Path, help="file of reference translations")
+    options = parser.parse_args()
     try:
-        _Decoder(options).run()
+        decoder = _Decoder(options)
+        if options.reference is None:
+            decoder.translate_stdin()
+        else:
+            decoder.evaluate()
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -58,19 +71,12 @@ class _Decoder:
         self._translator = Translator(model.to(self._device), tokenizer, settings.data)
         self._progress = Progress()
 
-    def run(self) -> None:
-        if self._options.reference is None:
-            self._translate_stdin()
-        else:
-            self._evaluate()
-
-    def _translate_stdin(self) -> None:
+    def translate_stdin(self) -> None:
         """Translate each line until stdin ends or the reader of the output is gone."""
         if os.isatty(sys.stdin.fileno()):
             source, target = (LANGUAGES.get(code, code) for code in self._data.direction.split("_"))
-            report(
-                f"{self._options.name}: {source} to {target}, on {self._device}. Enter lines to translate; Ctrl-D ends."
-            )
+            where = f"{source} to {target}, on {self._device}"
+            report(f"{self._options.name}: {where}. Enter lines to translate; Ctrl-D ends.")
         done = 0
         for arrived in stdin_lines():
             for lines in _groups(arrived):
@@ -81,7 +87,7 @@ class _Decoder:
                 except BrokenPipeError:
                     return
 
-    def _evaluate(self) -> None:
+    def evaluate(self) -> None:
         sources, references = (list(read_lines(path)) for path in (self._options.source, self._options.reference))
         hypotheses: list[str] = []
         for lines in _groups(sources):
@@ -94,15 +100,12 @@ class _Decoder:
     def _translated(self, lines: Sequence[str], file: str, before: int) -> list[str]:
         """Translate the lines of a file after its first `before` lines. Blank lines have empty translations."""
         options, sentences = self._options, [line if line.strip() else "" for line in lines]
-        found = self._translator.translate(
-            sentences, Search(options.beam, options.alpha), batch_tokens=options.batch_tokens
-        )
+        how = Search(options.beam, options.alpha)
+        found = self._translator.translate(sentences, how, batch_tokens=options.batch_tokens)
+        cut = f"cut to {self._data.source_length} tokens (data.source_length)"
         for number, each in enumerate(found, start=before + 1):
             if each.cut_tokens:
-                most = self._data.source_length
-                report(
-                    f"warning: {file}:{number}: cut to {most} tokens (data.source_length), {each.cut_tokens} were left out"
-                )
+                report(f"warning: {file}:{number}: {cut}, {each.cut_tokens} were left out")
         self._progress.add(sum(len(line.encode()) + 1 for line in lines))
         return [each.text for each in found]
 
@@ -119,24 +122,9 @@ def _groups(lines: Sequence[str]) -> list[Sequence[str]]:
 
 
 def _device(wanted: str) -> torch.device:
-    """Return the accelerator if there is one, otherwise the CPU."""
     if wanted == "cpu" or not torch.accelerator.is_available():
         return torch.device("cpu")
     return torch.accelerator.current_accelerator() or torch.device("cpu")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.decode", description=__doc__)
-    parser.add_argument("model", type=Path, help="directory of a trained model")
-    parser.add_argument("--name", help="name of the model in messages")
-    parser.add_argument("--output", type=int, required=True, help="file descriptor of the results")
-    parser.add_argument("--beam", type=int, required=True)
-    parser.add_argument("--alpha", type=float, required=True)
-    parser.add_argument("--batch-tokens", type=int, required=True)
-    parser.add_argument("--device", choices=("auto", "cpu"), required=True)
-    parser.add_argument("--source", type=Path, help="file to translate in place of stdin")
-    parser.add_argument("--reference", type=Path, help="file of reference translations")
-    return parser
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ of a hypothesis so far, S source tokens, D model width, V vocabulary; N or R hyp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -74,8 +75,6 @@ def search(
 
 
 class _Live:
-    """The hypotheses of the sentences that are still in the batch."""
-
     def __init__(self, limits: Sequence[int], how: Search, device: torch.device) -> None:
         self._beam, self._alpha = how.beam, how.alpha
         count = len(limits)
@@ -142,15 +141,13 @@ class _Live:
     def best_of_done(self) -> dict[int, Hypothesis]:
         """Return the best hypothesis of each finished sentence, by position in the full batch."""
         done_B = self.done_B.nonzero()[:, 0]
-        places, scores = self.sentence_B[done_B].tolist(), self.best_B[done_B].tolist()
-        ids = self.best_BT[done_B].tolist()
+        kept = (value[done_B].tolist() for value in (self.sentence_B, self.best_BT, self.best_B))
         return {
-            place: Hypothesis(_until_end(tokens), score)
-            for place, tokens, score in zip(places, ids, scores, strict=True)
+            place: Hypothesis(tuple(takewhile(lambda token: token != END, ids)), score)
+            for place, ids, score in zip(*kept, strict=True)
         }
 
     def keep(self, kept_B: Tensor) -> None:
-        """Keep only these sentences."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value[kept_B])
@@ -197,7 +194,3 @@ def largest(values_NV: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _of_parents(value_BQT: Tensor, parent_BW1: Tensor) -> Tensor:
     return value_BQT.gather(1, parent_BW1.expand(-1, -1, value_BQT.shape[2]))
-
-
-def _until_end(tokens: list[int]) -> tuple[int, ...]:
-    return tuple(tokens[: tokens.index(END)] if END in tokens else tokens)

@@ -46,7 +46,8 @@ class CachedDecoder:
 
     def begin(self, source_BS: Tensor, slots: int) -> None:
         """Encode sentences, padded with PAD. Each has at most `slots` hypotheses."""
-        self._forget()
+        for attention in self._attentions():
+            attention.forget()
         self._seen.slots = slots
         self._mask_B11S = attention_mask(source_BS)
         self._encoded_BSD = self._model.encode(self._model.source_embedding(source_BS), self._mask_B11S)
@@ -66,15 +67,10 @@ class CachedDecoder:
         return self._model.project(decoded_ND)
 
     def keep(self, sentence_B: Tensor) -> None:
-        """Keep only these sentences of the batch."""
         self._mask_B11S = self._mask_B11S[sentence_B]
         self._encoded_BSD = self._encoded_BSD[sentence_B]
         for attention in self._attentions():
             attention.keep(sentence_B)
-
-    def _forget(self) -> None:
-        for attention in self._attentions():
-            attention.forget()
 
     def _attentions(self) -> list[_SelfAttention | _CrossAttention]:
         return [each for each in self._model.decoder.modules() if isinstance(each, _SelfAttention | _CrossAttention)]
@@ -104,44 +100,35 @@ class _SelfAttention(nn.Module):
         super().__init__()
         self.attention = attention
         self._seen = seen
-        self._key_BPD = self._value_BPD = attention.key.weight.new_empty(0, 0, 0)
+        self._kept_2BPD = attention.key.weight.new_empty(2, 0, 0, 0)  # keys and values
 
     def forward(self, hidden_BQD: Tensor, *_: object, **__: object) -> Tensor:
         """Compute attention with the arguments of `Attention`. The mask comes from `_Seen`, and there is no dropout."""
         inner, seen = self.attention, self._seen
         first = (seen.positions - 1) * seen.slots
         batch, hypotheses = hidden_BQD.shape[:2]
-        if first + seen.slots > self._room:
-            self._grow(batch, first)
-        for kept_BPD, projection in ((self._key_BPD, inner.key), (self._value_BPD, inner.value)):
+        room = self._kept_2BPD.shape[2]
+        if (
+            first + seen.slots > room
+        ):  # double the capacity; unused slots are zero, because masked values must be finite
+            room = max(FIRST_POSITIONS * seen.slots, 2 * room)
+            grown_2BPD = self._kept_2BPD.new_zeros(2, batch, room, inner.key.weight.shape[0])
+            if first:
+                grown_2BPD[:, :, :first] = self._kept_2BPD[:, :, :first]
+            self._kept_2BPD = grown_2BPD
+        for kept_BPD, projection in zip(self._kept_2BPD, (inner.key, inner.value), strict=True):
             kept_BPD[:, first : first + hypotheses] = projection(hidden_BQD)
-        key_BPD, value_BPD = (kept_BPD[:, : first + seen.slots] for kept_BPD in (self._key_BPD, self._value_BPD))
+        key_BPD, value_BPD = self._kept_2BPD[:, :, : first + seen.slots]
         return _attended(inner, hidden_BQD, _heads(key_BPD, inner), _heads(value_BPD, inner), seen.mask_B1QP)
 
     def keep(self, sentence_B: Tensor) -> None:
-        self._key_BPD, self._value_BPD = self._key_BPD[sentence_B], self._value_BPD[sentence_B]
+        self._kept_2BPD = self._kept_2BPD[:, sentence_B]
 
     def forget(self) -> None:
-        self._key_BPD = self._value_BPD = self._key_BPD.new_empty(0, 0, 0)
-
-    @property
-    def _room(self) -> int:
-        return self._key_BPD.shape[1]
-
-    def _grow(self, batch: int, filled: int) -> None:
-        """Double the capacity. Unused slots are zero, because masked values must be finite."""
-        room = max(FIRST_POSITIONS * self._seen.slots, 2 * self._room)
-        for name in ("_key_BPD", "_value_BPD"):
-            kept_BPD = getattr(self, name)
-            grown_BPD = kept_BPD.new_zeros(batch, room, self.attention.key.weight.shape[0])
-            if filled:
-                grown_BPD[:, :filled] = kept_BPD[:, :filled]
-            setattr(self, name, grown_BPD)
+        self._kept_2BPD = self._kept_2BPD.new_empty(2, 0, 0, 0)
 
 
 class _CrossAttention(nn.Module):
-    """Attention to the encoded sentence, with keys and values computed in the first step."""
-
     def __init__(self, attention: Attention) -> None:
         super().__init__()
         self.attention = attention

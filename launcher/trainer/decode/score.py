@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
@@ -26,11 +27,7 @@ class Scores:
 
 
 def check_installed(packages: Sequence[str] = PACKAGES) -> None:
-    """Check that the packages for scoring are installed.
-
-    Raises:
-        UnreadableError: a package is not installed.
-    """
+    """Raise an UnreadableError if a package for scoring is not installed."""
     if missing := [name for name in packages if find_spec(name) is None]:
         raise UnreadableError(
             f"{', '.join(missing)}: not installed, but required to compute scores",
@@ -38,43 +35,36 @@ def check_installed(packages: Sequence[str] = PACKAGES) -> None:
         )
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Return sacrebleu's default BLEU: cased, on detokenized text, with the tokenization of mteval-v13a."""
+def bleu(hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Score:
+    """Return sacrebleu's BLEU, by default cased, on detokenized text, with the tokenization of mteval-v13a."""
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - slow to import
 
-    metric = BLEU()
+    metric = BLEU(**options)
     found = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(found.score, str(metric.get_signature()))
 
 
 def all_scores(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Scores:
-    """Return the scores of translations into `language`, a code such as "fr"."""
-    from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415 - as above
+    """Return the scores of translations into `language`, a code such as "fr".
 
+    `bleu_tokenized` is BLEU as in papers that prepare text with Moses scripts and use multi-bleu.perl -lc. Both sides
+    pass through sacremoses' normalize-punctuation and tokenizer, without escapes, and are lower-cased. BLEU is computed
+    without smoothing.
+    """
+    from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415 - as above
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer  # noqa: PLC0415 - as above
+
+    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+    prepared = [
+        [tokenizer.tokenize(normalizer.normalize(line), escape=False, return_str=True) for line in lines]
+        for lines in (hypotheses, references)
+    ]
+    tokenized = bleu(*prepared, tokenize="none", lowercase=True, smooth_method="none", force=True)
+    how = f"sacremoses {version('sacremoses')}: normalized punctuation, tokenized as {language}, not escaped"
     chrf = CHRF()
     of_characters = chrf.corpus_score(list(hypotheses), [list(references)]).score
     return Scores(
         bleu=bleu(hypotheses, references),
-        bleu_tokenized=_bleu_tokenized(hypotheses, references, language),
+        bleu_tokenized=Score(tokenized.score, f"{tokenized.signature} ({how})"),
         chrf=Score(of_characters, str(chrf.get_signature())),
     )
-
-
-def _bleu_tokenized(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
-    """Return BLEU as in papers that prepare text with Moses scripts and use multi-bleu.perl -lc.
-
-    Both sides pass through sacremoses' normalize-punctuation and tokenizer, without escapes, and are lower-cased. BLEU
-    is computed without smoothing.
-    """
-    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - as above
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer  # noqa: PLC0415 - as above
-
-    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
-
-    def prepared(lines: Sequence[str]) -> list[str]:
-        return [tokenizer.tokenize(normalizer.normalize(line), escape=False, return_str=True) for line in lines]
-
-    metric = BLEU(tokenize="none", lowercase=True, smooth_method="none", force=True)
-    found = metric.corpus_score(prepared(hypotheses), [prepared(references)])
-    how = f"sacremoses {version('sacremoses')}: normalized punctuation, tokenized as {language}, not escaped"
-    return Score(found.score, f"{metric.get_signature()} ({how})")

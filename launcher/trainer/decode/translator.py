@@ -52,21 +52,19 @@ class Translator:
         sources = {place: [*ids[: most - 1], END] for place, ids in enumerate(encoded) if sentences[place]}
         found: dict[int, Hypothesis] = {}
         for places in _batches(sources, batch_tokens):
-            found |= zip(places, self._of_batch([sources[place] for place in places], how), strict=True)
-        return [
-            Translation(best.ids, self._text(best.ids), best.score, max(0, len(ids) + 1 - most))
-            for best, ids in ((found.get(place, NOTHING), ids) for place, ids in enumerate(encoded))
-        ]
-
-    def _of_batch(self, sources: Sequence[Sequence[int]], how: Search) -> list[Hypothesis]:
-        width = max(map(len, sources))
-        source_BS = torch.tensor([[*ids, *[PAD] * (width - len(ids))] for ids in sources], device=self._decoder.device)
-        limits = [min(self._data.target_length, len(ids) + MAX_LONGER) for ids in sources]
-        return search(self._decoder, source_BS, limits, how, self._tokenizer.size)
-
-    def _text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids on one line, since a line break would look like two translations."""
-        return self._tokenizer.decode(ids).replace("\r", " ").replace("\n", " ")
+            lengths = [len(sources[place]) for place in places]
+            padded = [[*sources[place], *[PAD] * (max(lengths) - len(sources[place]))] for place in places]
+            source_BS = torch.tensor(padded, device=self._decoder.device)
+            limits = [min(self._data.target_length, length + MAX_LONGER) for length in lengths]
+            best_of_all = search(self._decoder, source_BS, limits, how, self._tokenizer.size)
+            found |= zip(places, best_of_all, strict=True)
+        translations = []
+        for place, ids in enumerate(encoded):
+            best = found.get(place, NOTHING)
+            # On one line, since a line break would look like two translations.
+            text = self._tokenizer.decode(best.ids).replace("\r", " ").replace("\n", " ")
+            translations.append(Translation(best.ids, text, best.score, max(0, len(ids) + 1 - most)))
+        return translations
 
 
 def _batches(sources: Mapping[int, Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import sys
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -80,7 +79,8 @@ class AttentionDropout(Dropout):
         if draws is None or self.rate == 0:
             return weights_BHTS
         _, heads, queries, keys = weights_BHTS.shape
-        key_HS = key_words(self.place, heads * self.parts, weights_BHTS.device, _at_least(keys))
+        length = 1 << (keys - 1).bit_length()  # rounded up to a power of 2, to limit the number of cached tensors
+        key_HS = key_words(self.place, heads * self.parts, weights_BHTS.device, length)
         key_H1S = key_HS[self.part * heads :][:heads, None, :keys]
         factor_B1T1, summand_B1T1 = (
             words_BT1[:, None, :queries] for words_BT1 in (draws.factor_BT1, draws.summand_BT1)
@@ -109,13 +109,9 @@ def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rat
     kept = word.ge_(int(rate * 2**32) - 2**31)
     if tensor.dtype == torch.float32:
         # 1 or 0 times the bits of the scale gives the bits of the scale or of 0.0, and saves a pass and a tensor.
-        return kept.mul_(_float32_bits(1 / (1 - rate))).view(torch.float32).mul_(tensor)
+        [scale_bits] = struct.unpack("=i", struct.pack("=f", 1 / (1 - rate)))
+        return kept.mul_(scale_bits).view(torch.float32).mul_(tensor)
     return kept.to(tensor.dtype).mul_(1 / (1 - rate)).mul_(tensor)
-
-
-def _float32_bits(value: float) -> int:
-    """Return the bits of a float32 as a signed integer."""
-    return int.from_bytes(struct.pack("=f", value), sys.byteorder, signed=True)
 
 
 @cache
@@ -128,11 +124,6 @@ def feature_words(place: str, width: int, device: torch.device) -> Tensor:
 def key_words(place: str, heads: int, device: torch.device, length: int) -> Tensor:
     """Return a word for each head and each of the first `length` key positions of the module named `place`."""
     return _words(torch.arange(heads, device=device), length, key=crc32(place.encode()) - 2**31)
-
-
-def _at_least(length: int) -> int:
-    """Round `length` up to a power of 2, to limit the number of cached tensors."""
-    return 1 << (length - 1).bit_length()
 
 
 def _words(row_B: Tensor, length: int, *, key: int) -> Tensor:

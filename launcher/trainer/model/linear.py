@@ -58,8 +58,6 @@ def set_own_rows(rows: Iterable[int]) -> None:
 
 
 class Linear(nn.Linear):
-    """An nn.Linear that computes its product by `linear`."""
-
     def forward(self, hidden_BTE: Tensor) -> Tensor:
         return linear(hidden_BTE, self.weight, self.bias)
 

@@ -123,14 +123,12 @@ class _SublayerNorm(nn.LayerNorm):
         self.is_first = config.norm == "pre"
         self.is_residual = False  # the residual is the normalized input instead of the input
 
-    def before(self, hidden_BTD: Tensor) -> Tensor:
-        return self(hidden_BTD) if self.is_first else hidden_BTD
-
-    def residual(self, hidden_BTD: Tensor, normed_BTD: Tensor) -> Tensor:
-        return normed_BTD if self.is_residual else hidden_BTD
-
-    def after(self, hidden_BTD: Tensor) -> Tensor:
-        return hidden_BTD if self.is_first else self(hidden_BTD)
+    def around(self, hidden_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the hidden states after the sublayer, with the norm and the residual sum."""
+        normed_BTD = self(hidden_BTD) if self.is_first else hidden_BTD
+        update_BTD = sublayer(normed_BTD)
+        sum_BTD = (normed_BTD if self.is_residual else hidden_BTD) + update_BTD
+        return sum_BTD if self.is_first else self(sum_BTD)
 
 
 class Attention(nn.Module):
@@ -223,14 +221,13 @@ class EncoderLayer(nn.Module):
         self.feed_forward_dropout = Dropout(config.dropout)
 
     def forward(self, encoded_BSD: Tensor, source_mask: Tensor | None, draws: DropoutBits | None = None) -> Tensor:
-        norm = self.attention_norm
-        normed_BSD = norm.before(encoded_BSD)
-        update_BSD = self.attention(normed_BSD, mask=source_mask, draws=draws)
-        encoded_BSD = norm.after(norm.residual(encoded_BSD, normed_BSD) + self.attention_dropout(update_BSD, draws))
-        norm = self.feed_forward_norm
-        normed_BSD = norm.before(encoded_BSD)
-        update_BSD = self.feed_forward(normed_BSD, draws)
-        return norm.after(norm.residual(encoded_BSD, normed_BSD) + self.feed_forward_dropout(update_BSD, draws))
+        def attend(normed_BSD: Tensor) -> Tensor:
+            return self.attention_dropout(self.attention(normed_BSD, mask=source_mask, draws=draws), draws)
+
+        def feed_forward(normed_BSD: Tensor) -> Tensor:
+            return self.feed_forward_dropout(self.feed_forward(normed_BSD, draws), draws)
+
+        return self.feed_forward_norm.around(self.attention_norm.around(encoded_BSD, attend), feed_forward)
 
 
 class DecoderLayer(nn.Module):
@@ -259,20 +256,22 @@ class DecoderLayer(nn.Module):
 
         `source_mask` (B11S or B1TS) applies to cross attention, `own_mask` (B1TT) to self-attention.
         """
-        # Padding is at the end of a target, so the causal mask is enough to exclude it.
-        norm = self.attention_norm
-        normed_BTD = norm.before(decoded_BTD)
-        update_BTD = self.attention(normed_BTD, mask=own_mask, causal=self.is_causal, draws=draws)
-        decoded_BTD = norm.after(norm.residual(decoded_BTD, normed_BTD) + self.attention_dropout(update_BTD, draws))
-        norm = self.cross_attention_norm
-        normed_BTD = norm.before(decoded_BTD)
-        update_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask, draws=draws)
-        update_BTD = self.cross_attention_dropout(update_BTD, draws)
-        decoded_BTD = norm.after(norm.residual(decoded_BTD, normed_BTD) + update_BTD)
-        norm = self.feed_forward_norm
-        normed_BTD = norm.before(decoded_BTD)
-        update_BTD = self.feed_forward(normed_BTD, draws)
-        return norm.after(norm.residual(decoded_BTD, normed_BTD) + self.feed_forward_dropout(update_BTD, draws))
+
+        def attend(normed_BTD: Tensor) -> Tensor:
+            # Padding is at the end of a target, so the causal mask is enough to exclude it.
+            update_BTD = self.attention(normed_BTD, mask=own_mask, causal=self.is_causal, draws=draws)
+            return self.attention_dropout(update_BTD, draws)
+
+        def attend_to_memory(normed_BTD: Tensor) -> Tensor:
+            update_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask, draws=draws)
+            return self.cross_attention_dropout(update_BTD, draws)
+
+        def feed_forward(normed_BTD: Tensor) -> Tensor:
+            return self.feed_forward_dropout(self.feed_forward(normed_BTD, draws), draws)
+
+        decoded_BTD = self.attention_norm.around(decoded_BTD, attend)
+        decoded_BTD = self.cross_attention_norm.around(decoded_BTD, attend_to_memory)
+        return self.feed_forward_norm.around(decoded_BTD, feed_forward)
 
 
 class Transformer(nn.Module):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -38,21 +39,10 @@ class Region:
 
 @frozen
 class OwnPart:
-    """The part of a region that a rank owns."""
-
     flat: slice  # in the flat tensors
     state: slice  # in the rank's state
     decays: bool
     copies: int
-
-
-@frozen
-class PartBox:
-    """A box of a parameter that is contiguous within an `OwnPart`."""
-
-    name: str
-    box: Box  # of the single-device model's parameter
-    elements: slice  # of the part
 
 
 @frozen
@@ -68,12 +58,17 @@ class FlatLayout:
     def size(self) -> int:
         return self.groups[-1].stop if self.groups else 0  # a stage may have no layers
 
+    @cached_property
+    def group_of(self) -> dict[str, int]:
+        """The number of the group that holds each parameter."""
+        numbered = list(enumerate(self.groups))
+        return {name: next(n for n, group in numbered if own.start in group) for name, own in self.elements.items()}
+
     @property
     def state_size(self) -> int:
         return self.size // self.dp
 
     def owned(self, group: range, index: int) -> range:
-        """Return the slice of `group` that the data-parallel rank `index` owns."""
         length = len(group) // self.dp
         return group[index * length : (index + 1) * length]
 
@@ -94,15 +89,18 @@ class FlatLayout:
                     parts.append(OwnPart(slice(start, stop), state, region.decays, region.copies))
         return parts
 
-    def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[PartBox]:
-        """Yield the boxes of parameters in `part`, in memory order. `placed` are the placements passed to `arrange`."""
+    def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[tuple[str, Box, slice]]:
+        """Yield the boxes in `part`, in memory order: parameter, box of the single-device model's, elements of the part.
+
+        `placed` are the placements passed to `arrange`.
+        """
         for name, elements in self.elements.items():
             start, stop = max(elements.start, part.flat.start), min(elements.stop, part.flat.stop)
             at = start - part.flat.start
             for box in boxes_of_run(start - elements.start, stop - elements.start, placed[name].shape):
                 here = slice(at, at + box.count)
                 at = here.stop
-                yield PartBox(name, box.moved(placed[name].box.start), here)
+                yield name, box.moved(placed[name].box.start), here
 
 
 def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLayout:

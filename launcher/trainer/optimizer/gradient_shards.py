@@ -10,6 +10,7 @@ incomplete there. Then `reduce` makes up for that sum and all later ones. A grad
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
@@ -19,8 +20,8 @@ from torch import Tensor, nn
 from launcher.trainer.optimizer.flat import FlatLayout, OwnPart, view_of
 from launcher.trainer.optimizer.gradients import GradientPiece
 from launcher.trainer.parallel.collectives import Group, all_to_all, start_reduce_scatter
-from launcher.trainer.parallel.waiting import waiting
 from launcher.trainer.telemetry import recording
+from launcher.trainer.telemetry.step_time import waiting
 
 
 class GradientShards:
@@ -44,19 +45,12 @@ class GradientShards:
         self._parameters, self._layout, self._dp = parameters, layout, dp
         self._own = torch.zeros(layout.state_size, device=device, dtype=dtype)
         self._full: dict[int, Tensor] = {}  # by group number: gradients that are not summed yet
-        self._group_of = {
-            name: number
-            for name, elements in layout.elements.items()
-            for number, group in enumerate(layout.groups)
-            if elements.start in group
-        }
-        self._parameter_counts = [0] * len(layout.groups)
-        self._taken = [0] * len(layout.groups)  # gradients of each group in this step
+        self._parameter_counts = Counter(layout.group_of.values())  # by group number
+        self._taken: Counter[int] = Counter()  # gradients of each group in this step
         self._awaited = awaited
         self._late: Tensor | None = None  # the gradient from `add_awaited`
         self._sums, self._expected = 0, 0  # number of group sums in this step: started, and total
         for name, parameter in parameters.items():
-            self._parameter_counts[self._group_of[name]] += 1
             parameter.register_post_accumulate_grad_hook(partial(self._passed, name))
 
     def zero(self, *, backward_passes: int = 0) -> None:
@@ -66,14 +60,13 @@ class GradientShards:
         """
         self._own.zero_()
         self._full.clear()
-        self._taken = [0] * len(self._layout.groups)
+        self._taken.clear()
         self._sums, self._expected = 0, backward_passes * len(self._layout.groups)
         self._late = None
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def add_awaited(self, gradient: Tensor) -> None:
-        """Add another stage's part to the gradient of the `awaited` parameter."""
         assert self._awaited is not None, "its parameter is among these"
         if self._expected:
             self._late = gradient
@@ -92,24 +85,18 @@ class GradientShards:
             self._sum_next()
         if self._late is not None:
             assert self._awaited is not None, "add_awaited requires it"
-            number = self._group_of[self._awaited]
             self._put(self._awaited, self._late)
-            self._sum(number)
+            self._sum(self._layout.group_of[self._awaited])
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the reduced gradient of `part`, which this rank owns, as one piece."""
-        return [GradientPiece(slice(0, part.state.stop - part.state.start), self._own[part.state])]
-
-    def bytes_held(self) -> int:
-        """Return the size of this rank's gradients in bytes, between backward passes."""
-        return self._own.nbytes + sum(tensor.nbytes for tensor in self._full.values())
+        return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def _passed(self, name: str, parameter: Tensor) -> None:
         """Take a parameter's gradient after a backward pass, and sum the groups that are complete now."""
         if not self._expected:
             return
         self._take(name, parameter)
-        self._taken[self._group_of[name]] += 1
+        self._taken[self._layout.group_of[name]] += 1
         while self._sums < self._expected:
             passes, group = divmod(self._sums, len(self._layout.groups))
             if self._taken[group] < (passes + 1) * self._parameter_counts[group]:
@@ -122,8 +109,7 @@ class GradientShards:
         parameter.grad = None
 
     def _put(self, name: str, gradient: Tensor) -> None:
-        """Add a gradient to the pending gradients of its group."""
-        number = self._group_of[name]
+        number = self._layout.group_of[name]
         group, elements = self._layout.groups[number], self._layout.elements[name]
         if number not in self._full:
             self._full[number] = self._own.new_zeros(len(group))
@@ -131,9 +117,8 @@ class GradientShards:
         view_of(self._full[number], here, gradient.shape).add_(gradient)
 
     def _sum_next(self) -> None:
-        number = self._sums % len(self._layout.groups)
         self._sums += 1
-        self._sum(number)
+        self._sum((self._sums - 1) % len(self._layout.groups))
 
     def _sum(self, number: int) -> None:
         """Sum a group's gradients over the data-parallel ranks, and add this rank's slice to its shard."""
@@ -141,18 +126,14 @@ class GradientShards:
         full, own = self._full.pop(number, None), self._own[self._layout.state_of(group)]
         full = own.new_zeros(len(group)) if full is None else full
         with recording.within("optimizer", "optimizer"):  # backward may still be running
-            own += self._summed(full)
-
-    def _summed(self, full: Tensor) -> Tensor:
-        """Return this rank's slice of the sum of `full` over the data-parallel ranks."""
-        if self._dp.scatters:
-            share = full.new_empty(len(full) // self._dp.size)
-            work = start_reduce_scatter(share, full, self._dp, what="gradients")
-            with waiting:
-                work.wait()
-            return share
-        if recording.active is not None:
-            recording.active.communicated("all_to_all", self._dp.ranks, full.nbytes, "gradients")
-        received_RN = full.new_empty(self._dp.size, len(full) // self._dp.size)
-        all_to_all(received_RN.view(-1), full, self._dp)
-        return received_RN.sum(dim=0)
+            if self._dp.scatters:
+                share = full.new_empty(len(own))
+                work = start_reduce_scatter(share, full, self._dp, what="gradients")
+                with waiting:
+                    work.wait()
+                own += share
+            else:
+                recording.communicated("all_to_all", self._dp.ranks, full.nbytes, "gradients")
+                received_RN = full.new_empty(self._dp.size, len(own))
+                all_to_all(received_RN.view(-1), full, self._dp)
+                own += received_RN.sum(dim=0)

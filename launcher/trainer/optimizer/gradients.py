@@ -13,6 +13,7 @@ starts the groups in the same order, and exchanges nothing else meanwhile, becau
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
@@ -20,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.core.frozen import frozen
 from launcher.trainer.optimizer.flat import FlatLayout, OwnPart, view_of
 from launcher.trainer.parallel.collectives import (
     Group,
@@ -31,16 +31,11 @@ from launcher.trainer.parallel.collectives import (
     start_exchange,
     start_reduce_scatter,
 )
-from launcher.trainer.parallel.waiting import waiting
 from launcher.trainer.telemetry import recording
+from launcher.trainer.telemetry.step_time import waiting
 
-
-@frozen
-class GradientPiece:
-    """A contiguous piece of the gradient of a part that a rank owns."""
-
-    elements: slice  # of the part
-    values: Tensor  # of one dim
+# A contiguous piece of the gradient of a part that a rank owns: elements of the part, and their values, of one dim.
+GradientPiece = tuple[slice, Tensor]
 
 
 class SeparateGradients:
@@ -56,7 +51,6 @@ class SeparateGradients:
             parameter.grad = torch.zeros_like(parameter)
 
     def zero(self, *, backward_passes: int = 0) -> None:
-        """Start a step without gradients."""
         del backward_passes
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -75,12 +69,8 @@ class SeparateGradients:
                 gradient = self._parameters[name].grad
                 assert gradient is not None, "`reduce` has set it"
                 start = elements.start - part.flat.start
-                pieces.append(GradientPiece(slice(start, start + len(elements)), gradient.view(-1)))
+                pieces.append((slice(start, start + len(elements)), gradient.view(-1)))
         return pieces
-
-    def bytes_held(self) -> int:
-        """Return the size of this rank's gradients in bytes."""
-        return sum(parameter.grad.nbytes for parameter in self._parameters.values() if parameter.grad is not None)
 
 
 class Gradients:
@@ -119,24 +109,16 @@ class Gradients:
         self._own = self.flat if sums_in_place else self.flat.new_empty(layout.state_size)
         exchanges = not sums_in_place and not dp.scatters and self._shared_RN is None
         self._received = torch.empty_like(self.flat) if exchanges else None
-        self._parameter_counts = [0] * len(layout.groups)
         self._passes_left: list[int] | None = None  # of each group; None: sum all groups in `reduce`
         self._reductions: list[dist.Work | None] = []  # of the groups whose sum has started
-        self._parameters = tuple(parameters.values())
-        self._unfilled: dict[int, Tensor] = {}  # views of gradients that are still empty in this step
-        self._views: dict[int, Tensor] = {}  # of all gradients, by parameter index
-        self._awaited: tuple[int, int] | None = None  # parameter index and group
-        for index, (name, parameter) in enumerate(parameters.items()):
-            elements = layout.elements[name]
-            view = view_of(self.flat, elements, parameter.shape)
-            [group] = [number for number, each in enumerate(layout.groups) if elements.start in each]
-            self._parameter_counts[group] += 1
-            self._views[index] = view
-            if name == awaited:
-                self._awaited = index, group
+        self._parameters, self._awaited = tuple(parameters.values()), awaited
+        self._unfilled: dict[str, Tensor] = {}  # views of gradients that are still empty in this step
+        self._views: dict[str, Tensor] = {}  # of all gradients
+        for name, parameter in parameters.items():
+            self._views[name] = view_of(self.flat, layout.elements[name], parameter.shape)
             if parameter.dtype == dtype:
-                parameter.grad = view
-            parameter.register_post_accumulate_grad_hook(partial(self._take, index, group))
+                parameter.grad = self._views[name]
+            parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
     def zero(self, *, backward_passes: int = 0) -> None:
         """Start a step without gradients.
@@ -148,10 +130,12 @@ class Gradients:
         self._unfilled = dict(self._views)
         self._reductions = []
         self._passes_left = None
-        if self._overlaps and backward_passes:
-            self._passes_left = [backward_passes * count for count in self._parameter_counts]
+        # A single group is complete only when backward ends.
+        if backward_passes and self._dp.size > 1 and len(self._layout.groups) > 1:
+            counts = Counter(self._layout.group_of.values())
+            self._passes_left = [backward_passes * counts[number] for number in range(len(self._layout.groups))]
             if self._awaited is not None:
-                self._passes_left[self._awaited[1]] += 1
+                self._passes_left[self._layout.group_of[self._awaited]] += 1
 
     def reduce(self) -> None:
         """Sum the gradients over the data-parallel ranks; each receives its slices. Blocks until all have called it."""
@@ -173,45 +157,34 @@ class Gradients:
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
         """Return the reduced gradient of `part`, which this rank owns, as one piece."""
-        return [GradientPiece(slice(0, part.state.stop - part.state.start), self._own[part.state])]
-
-    def bytes_held(self) -> int:
-        """Return the size in bytes of this rank's gradients and of the buffers for their sums."""
-        buffers = {tensor.data_ptr(): tensor for tensor in (self.flat, self._own, self._received) if tensor is not None}
-        return sum(tensor.nbytes for tensor in buffers.values())
-
-    @property
-    def _overlaps(self) -> bool:
-        """True if groups can be summed while backward runs. A single group is complete only when backward ends."""
-        return self._dp.size > 1 and len(self._layout.groups) > 1
+        return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def add_awaited(self, gradient: Tensor) -> None:
         """Add another stage's part to the gradient of the `awaited` parameter."""
         assert self._awaited is not None, "its parameter is among these"
-        index, group = self._awaited
-        self._add(index, gradient)
-        self._count(group)
+        self._add(self._awaited, gradient)
+        self._count(self._awaited)
 
-    def _take(self, index: int, group: int, parameter: Tensor) -> None:
-        """Take the gradient of one parameter of `group` after a backward pass."""
-        view, gradient = self._views[index], parameter.grad
+    def _take(self, name: str, parameter: Tensor) -> None:
+        view, gradient = self._views[name], parameter.grad
         assert gradient is not None, "autograd has just computed it"
         if gradient.data_ptr() != view.data_ptr():  # a new one
-            self._add(index, gradient)
+            self._add(name, gradient)
             parameter.grad = view if parameter.dtype == view.dtype else None
-        self._count(group)
+        self._count(name)
 
-    def _add(self, index: int, gradient: Tensor) -> None:
+    def _add(self, name: str, gradient: Tensor) -> None:
         """Add to a parameter's gradient, or set it if it is still empty in this step."""
-        if self._unfilled.pop(index, None) is not None:
-            self._views[index].copy_(gradient)
+        if self._unfilled.pop(name, None) is not None:
+            self._views[name].copy_(gradient)
         else:
-            self._views[index].add_(gradient)
+            self._views[name].add_(gradient)
 
-    def _count(self, group: int) -> None:
-        """Count one gradient of `group`, and start the sums of the groups that are complete now."""
+    def _count(self, name: str) -> None:
+        """Count one gradient of a parameter's group, and start the sums of the groups that are complete now."""
         if self._passes_left is None:
             return
+        group = self._layout.group_of[name]
         if group < len(self._reductions):
             raise RuntimeError(
                 "a gradient changed after its group was summed: there are more backward passes than declared"

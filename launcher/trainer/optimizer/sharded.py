@@ -5,7 +5,7 @@ A step has four phases:
     1. reduce     sum the gradients over the data-parallel ranks; each rank receives its slices
                   (before it, the stages add the gradients of a shared weight, `shared_weight.py`)
     2. norm       compute the gradient norm of the full model from the slices of all ranks
-    3. update     apply the rule (`rules.py`) to this rank's slices, unless the norm is not finite
+    3. update     apply the rule (`update_rules.py`) to this rank's slices, unless the norm is not finite
     4. publish    gather the updated weights on every rank
 
 Data-parallel ranks with shared memory store their parameters there once. Then an update is visible to all of them.
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
-from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
+from launcher.trainer.optimizer.flat import arrange, move_into_flat
 from launcher.trainer.optimizer.gradient_shards import GradientShards
 from launcher.trainer.optimizer.gradients import Gradients, SeparateGradients
 from launcher.trainer.optimizer.shared_weight import SharedWeight
@@ -37,17 +37,6 @@ from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce,
 from launcher.trainer.parallel.placement import Placement
 
 NORM_ROW = 16_384  # elements
-
-
-@frozen
-class Shards:
-    """The choice of tensors that are sharded over the data-parallel ranks."""
-
-    state: bool = True  # the optimizer's state; if False, every rank updates all weights
-    gradients: bool = False  # the gradients, between the backward passes of a step; requires `state`
-
-
-SHARDS = Shards()
 
 
 @frozen
@@ -75,7 +64,8 @@ class ShardedOptimizer:
         *,
         clip_norm: float = 0.0,
         gradient_groups: int = 1,
-        shards: Shards = SHARDS,
+        shards_state: bool = True,
+        shards_gradients: bool = False,
         empty: Tensor | None = None,
         dp: Group,
         mp: Group,
@@ -86,22 +76,23 @@ class ShardedOptimizer:
 
         A gradient with a norm above `clip_norm` is scaled down to that norm; 0 disables clipping. `empty` gives the
         type and device if `parameters` may be empty. `shared` is the weight that another stage uses, too. Only the
-        stage that owns it has it in `parameters`.
+        stage that owns it has it in `parameters`. With `shards_gradients`, gradients are sharded between the backward
+        passes of a step, which requires `shards_state`; without that, every rank updates all weights.
         """
         self._rule, self._clip_norm = rule, clip_norm
         self._dp, self._mp, self._pp = dp, mp, pp
         self._placed, self._shared_weight = placed, shared
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
-        self._copies = 1 if shards.state else dp.size  # number of data-parallel ranks that update the same elements
-        self._updated = self.layout if shards.state else dataclasses.replace(self.layout, dp=1)
-        self._parts = self._updated.own_parts(dp.index if shards.state else 0)
+        self._copies = 1 if shards_state else dp.size  # number of data-parallel ranks that update the same elements
+        self._updated = self.layout if shards_state else dataclasses.replace(self.layout, dp=1)
+        self._parts = self._updated.own_parts(dp.index if shards_state else 0)
         first = next(iter(parameters.values())) if empty is None else empty
-        shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp) if shards.state and self.layout.size else None
+        shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp) if shards_state and self.layout.size else None
         self._is_shared = shared_1N is not None
         self._parameters = first.new_zeros(self.layout.size) if shared_1N is None else shared_1N[0]
         move_into_flat(parameters, self.layout, self._parameters)
         self._like = first.new_empty(0, dtype=torch.promote_types(first.dtype, torch.float32))
-        self._gradients = self._gradients_of(parameters, are_sharded=shards.gradients)
+        self._gradients = self._gradients_of(parameters, are_sharded=shards_gradients)
         self._state = tuple(self._like.new_zeros(self._updated.state_size) for _ in rule.state)
         self._master: Tensor | None = None
         if self._like.dtype != self._parameters.dtype:
@@ -173,14 +164,9 @@ class ShardedOptimizer:
             at = part.state if self._updated is self.layout else part.flat
             weights = self._parameters[part.flat] if self._master is None else self._master[at]
             state = [values[at] for values in self._state]
-            for each in self.layout.boxes_of(part, self._placed):
-                here, size = each.elements, each.box.size
-                yield OwnedBox(
-                    each.name,
-                    each.box,
-                    tuple(values[here].view(size) for values in (weights, *state)),
-                    is_replica=not self._placed[each.name].is_first,
-                )
+            for name, box, here in self.layout.boxes_of(part, self._placed):
+                views = tuple(values[here].view(box.size) for values in (weights, *state))
+                yield OwnedBox(name, box, views, is_replica=not self._placed[name].is_first)
 
     def restored(self, steps: int) -> None:
         """Complete a restore after values were written to `owned_boxes`. All ranks of the run must call it.
@@ -196,23 +182,14 @@ class ShardedOptimizer:
                 self._gather(values)
         self._publish()
 
-    def bytes_held(self) -> dict[str, int]:
-        """Return the size in bytes of weights (in memory that ranks may share), gradients with buffers, and state."""
-        kept = (*self._state, *([] if self._master is None else [self._master]))
-        return {
-            "weights": self._parameters.nbytes,
-            "gradients": self._gradients.bytes_held(),
-            "state": sum(values.nbytes for values in kept),
-        }
-
     def not_finite(self) -> list[str]:
         """Return the parameters with a non-finite gradient norm in this rank's slices, after the last step."""
         found = set()
         for part in self._parts:
-            for piece in self._gradients.of(part):
-                begins = part.flat.start + piece.elements.start
+            for here, values in self._gradients.of(part):
+                begins = part.flat.start + here.start
                 for name, elements in self.layout.elements.items():
-                    own = piece.values[max(elements.start - begins, 0) : max(elements.stop - begins, 0)]
+                    own = values[max(elements.start - begins, 0) : max(elements.stop - begins, 0)]
                     if not math.isfinite(norm_of(own)):
                         found.add(name)
         return [name for name in self.layout.elements if name in found]
@@ -226,7 +203,7 @@ class ShardedOptimizer:
         sums = self._like.new_tensor([0.0, *votes])
         squares = sums[:1]
         for part in self._parts:
-            norms = [norm_of(piece.values) for piece in self._gradients.of(part)]
+            norms = [norm_of(values) for _, values in self._gradients.of(part)]
             squares += torch.stack(norms).square().sum() / (part.copies * self._copies)
         for group in (self._mp, self._dp, self._pp):
             all_reduce(sums, group, what="norm of the gradient, votes")
@@ -239,16 +216,13 @@ class ShardedOptimizer:
         step = Step(self._steps, learning_rate, divisor)
         for decays in (True, False):
             parts = [part for part in self._parts if part.decays == decays]
-            pieces = [(part, piece) for part in parts for piece in self._gradients.of(part)]
-            tensors = Tensors(
-                [self._own_weights(part)[piece.elements] for part, piece in pieces],
-                [piece.values for _, piece in pieces],
-                tuple([values[part.state][piece.elements] for part, piece in pieces] for values in self._state),
-            )
-            self._rule.update(tensors, step, decays=decays)
-
-    def _own_weights(self, part: OwnPart) -> Tensor:
-        return self._parameters[part.flat] if self._master is None else self._master[part.state]
+            pieces = [(part, here, values) for part in parts for here, values in self._gradients.of(part)]
+            weights = [
+                (self._parameters[part.flat] if self._master is None else self._master[part.state])[here]
+                for part, here, _ in pieces
+            ]
+            state = tuple([values[part.state][here] for part, here, _ in pieces] for values in self._state)
+            self._rule.update(Tensors(weights, [each for *_, each in pieces], state), step, decays=decays)
 
     def _publish(self) -> None:
         """Make the updated weights available on every data-parallel rank, in the model's precision."""

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.trainer.parallel.collectives import Group
-from launcher.trainer.parallel.waiting import bubble
 from launcher.trainer.telemetry import recording
+from launcher.trainer.telemetry.step_time import bubble
 
 
 class SharedWeight:

@@ -39,21 +39,6 @@ class SynchronisedBatchNorm(nn.BatchNorm2d):
 
     group: Group = ALONE
 
-    @classmethod
-    def like(cls, norm: nn.BatchNorm2d, group: Group) -> SynchronisedBatchNorm:
-        """Return a synchronized batch norm that shares the parameters and buffers of `norm`."""
-        assert norm.affine, "it has a weight and a bias"
-        assert norm.track_running_stats, "it has running statistics"
-        assert norm.momentum is not None, "its running statistics have a momentum"
-        made = cls(norm.num_features, norm.eps, norm.momentum, device="meta")
-        made.group = group
-        made.train(norm.training)
-        for name, parameter in norm.named_parameters():
-            made.register_parameter(name, parameter)
-        for name, buffer in norm.named_buffers():
-            made.register_buffer(name, buffer)
-        return made
-
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
         if self.group.size == 1 or not self.training:
             return super().forward(input)
@@ -91,11 +76,11 @@ def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
 
     Parameters and buffers stay the same tensors. Does nothing in a group of one.
     """
-    if group.size == 1:
-        return
-    norms = [(name, module) for name, module in model.named_modules() if type(module) is nn.BatchNorm2d]
-    for name, norm in norms:
-        model.set_submodule(name, SynchronisedBatchNorm.like(norm, group))
+    for module in model.modules() if group.size > 1 else ():
+        if type(module) is nn.BatchNorm2d:
+            assert module.affine, "it has a weight and a bias"
+            module.__class__ = SynchronisedBatchNorm
+            module.group = group  # type: ignore[assignment]
 
 
 class _Normalised(torch.autograd.Function):

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from launcher.core.frozen import frozen
 from launcher.trainer.parallel.shared_memory import SharedMemory
-from launcher.trainer.parallel.waiting import waiting
 from launcher.trainer.telemetry import recording
+from launcher.trainer.telemetry.step_time import waiting
 
 
 @frozen
@@ -43,8 +43,7 @@ ALONE = Group(ranks=(0,), index=0)
 def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum", *, what: str = "sum") -> Tensor:
     """Set a contiguous `tensor` to its sum or maximum over the group, and return it. Blocks on CPU backends."""
     if group.size > 1:
-        if recording.active is not None:
-            recording.active.communicated("all_reduce", group.ranks, tensor.nbytes, what)
+        recording.communicated("all_reduce", group.ranks, tensor.nbytes, what)
         with waiting:
             if group.shared_memory is not None:
                 group.shared_memory.all_reduce(tensor, operation)
@@ -55,8 +54,7 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
 
 def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
     """Start an all_reduce of `tensor` by the backend. See `start_reduce_scatter`."""
-    if recording.active is not None:
-        recording.active.communicated("all_reduce", group.ranks, tensor.nbytes, what)
+    recording.communicated("all_reduce", group.ranks, tensor.nbytes, what)
     work = dist.all_reduce(tensor, group=group.handle, async_op=True)
     assert work is not None, "it is asynchronous, and this rank is in the group"
     return work
@@ -67,15 +65,13 @@ def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: 
 
     All ranks must start the collectives of a group in the same order. Wait for the result inside `with waiting`.
     """
-    if recording.active is not None:
-        recording.active.communicated("reduce_scatter", group.ranks, tensor.nbytes, what)
+    recording.communicated("reduce_scatter", group.ranks, tensor.nbytes, what)
     return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = "slices") -> dist.Work:
     """Start to gather this rank's slice of every rank's `tensor` into `output`. See `start_reduce_scatter`."""
-    if recording.active is not None:
-        recording.active.communicated("all_to_all", group.ranks, tensor.nbytes, what)
+    recording.communicated("all_to_all", group.ranks, tensor.nbytes, what)
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 
 
@@ -88,12 +84,9 @@ def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> 
         return None
     shared = group.shared_memory.tensor(rows, columns, dtype)
     if shared is None and group.index == 0:
+        ranks, backend = ", ".join(map(str, group.ranks)), dist.get_backend(group.handle)
         size = rows * columns * dtype.itemsize >> 20
-        ranks = ", ".join(map(str, group.ranks))
-        print(
-            f"ranks {ranks} use {dist.get_backend(group.handle)}: not enough shared memory for {size} MiB",
-            flush=True,
-        )
+        print(f"ranks {ranks} use {backend}: not enough shared memory for {size} MiB", flush=True)
     return shared
 
 
@@ -112,8 +105,8 @@ def reduce_scatter_shared(
     Ranks may pass different columns. Do not change a row before the next `barrier`.
     """
     assert group.shared_memory is not None, "shared_tensor has created one"
-    if recording.active is not None:  # counts the columns of all ranks, which are equally many
-        recording.active.communicated("reduce_scatter", group.ranks, output.nbytes * group.size, what)
+    # The columns of all ranks are counted, which are equally many.
+    recording.communicated("reduce_scatter", group.ranks, output.nbytes * group.size, what)
     with waiting:
         group.shared_memory.reduce_scatter(output, shared_RM, columns)
 
@@ -123,8 +116,7 @@ def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts
 
     `part` may be a view of its slice of `output`.
     """
-    if recording.active is not None:
-        recording.active.communicated("all_gather", group.ranks, output.nbytes, what)
+    recording.communicated("all_gather", group.ranks, output.nbytes, what)
     with waiting:
         if group.shared_memory is not None:
             group.shared_memory.all_gather(output, part)

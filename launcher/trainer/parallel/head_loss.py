@@ -94,7 +94,9 @@ def _computed(
     if not len(hidden_ND):
         return [loss, torch.zeros_like(hidden_ND), torch.zeros_like(weight_WD)]
     # 1. Without logits: this rank's part of t and of h . t.
-    local_N, is_here_N = _local_labels(labels_N, part_bounds(vocabulary_size, group)[0], len(weight_WD))
+    local_N = labels_N - part_bounds(vocabulary_size, group)[0]
+    is_here_N = (local_N >= 0) & (local_N < len(weight_WD))
+    local_N = local_N.where(is_here_N, torch.zeros_like(local_N))  # 0 for other ranks' labels
     sure_N1 = is_here_N.to(hidden_ND.dtype)[:, None] * (1 - smoothing)
     target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
     agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
@@ -122,21 +124,8 @@ def _computed(
     weight_gradient_WD = torch.empty_like(weight_WD, dtype=exact)
     torch.add(weight_gradient_DW.t(), evenly_D, out=weight_gradient_WD)
     weight_gradient_WD.index_add_(0, local_N, (hidden_ND * sure_N1).to(exact), alpha=-scale)
-    return [
-        loss * scale,
-        all_reduce(hidden_gradient_ND, group, what="gradient of input 0"),
-        weight_gradient_WD.to(weight_WD.dtype),
-    ]
-
-
-def _local_labels(labels_N: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return each label's row among this rank's rows, and a mask of the labels that this rank owns.
-
-    The rank owns `count` rows from `first` on. The row of any other label is 0.
-    """
-    local_N = labels_N - first
-    is_here_N = (local_N >= 0) & (local_N < count)
-    return local_N.where(is_here_N, torch.zeros_like(local_N)), is_here_N
+    all_reduce(hidden_gradient_ND, group, what="gradient of input 0")
+    return [loss * scale, hidden_gradient_ND, weight_gradient_WD.to(weight_WD.dtype)]
 
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:

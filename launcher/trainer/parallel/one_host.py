@@ -50,9 +50,23 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
     """
 
     def together(what: str, step: Callable[[], Result]) -> Result:
-        return _together(what, step, ranks, index, handle)
+        """Run `step` on all ranks; return its result on this rank, or raise NotSharedError on all if any fails."""
+        results, reason = [], 0
+        try:
+            results.append(step())
+        except OSError as error:
+            reason = error.errno or errno.ETIMEDOUT
+        # The maximum belongs to the lowest rank that failed.
+        failure = torch.tensor((len(ranks) - index) << 16 | reason if reason else 0)
+        dist.all_reduce(failure, op=dist.ReduceOp.MAX, group=handle)
+        if failure:
+            first = ranks[len(ranks) - (int(failure) >> 16)]
+            raise NotSharedError(f"rank {first} cannot {what}: {os.strerror(int(failure) & 0xFFFF)}")
+        return results[0]
 
-    name = b"\0tlaunch-%s-%%d" % _token(ranks, handle)
+    token = torch.tensor(list(secrets.token_bytes(TOKEN_BYTES)), dtype=torch.uint8)
+    dist.broadcast(token, src=ranks[0], group=handle)
+    name = b"\0tlaunch-%s-%%d" % bytes(token.tolist()).hex().encode()
     peers: Peers = {}
     with ExitStack() as own, ExitStack() as undo:
         undo.callback(_close, peers)
@@ -66,31 +80,6 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
         )
         undo.pop_all()
     return memory
-
-
-def _token(ranks: Sequence[int], handle: dist.ProcessGroup) -> bytes:
-    """Return a random token, the same on all ranks."""
-    token = torch.tensor(list(secrets.token_bytes(TOKEN_BYTES)), dtype=torch.uint8)
-    dist.broadcast(token, src=ranks[0], group=handle)
-    return bytes(token.tolist()).hex().encode()
-
-
-def _together(
-    what: str, step: Callable[[], Result], ranks: Sequence[int], index: int, handle: dist.ProcessGroup
-) -> Result:
-    """Run `step` on all ranks; return its result on this rank, or raise NotSharedError on all if it failed on any."""
-    results, reason = [], 0
-    try:
-        results.append(step())
-    except OSError as error:
-        reason = error.errno or errno.ETIMEDOUT
-    # The maximum belongs to the lowest rank that failed.
-    failure = torch.tensor((len(ranks) - index) << 16 | reason if reason else 0)
-    dist.all_reduce(failure, op=dist.ReduceOp.MAX, group=handle)
-    if failure:
-        first = ranks[len(ranks) - (int(failure) >> 16)]
-        raise NotSharedError(f"rank {first} cannot {what}: {os.strerror(int(failure) & 0xFFFF)}")
-    return results[0]
 
 
 def _listener(name: bytes) -> socket.socket:
@@ -119,35 +108,33 @@ def _connect(peers: Peers, name: bytes, index: int) -> None:
 
 def _memory(peers: Peers, listener: socket.socket, index: int, size: int) -> io.FileIO:
     """Accept the remaining connections; then create the memory on the first rank, or receive it on the others."""
-    try:
-        _accept(peers, listener, size // BYTES_EACH - 1)
-        with ExitStack() as undo:
-            file = undo.enter_context(_anonymous_file(size) if index == 0 else _received(peers[0]))
-            if index == 0:
-                for peer in peers.values():
-                    socket.send_fds(peer, [b"\0"], [file.fileno()])
-            # Each rank allocates its pages now. A write to a page that cannot be allocated later would raise SIGBUS.
-            os.posix_fallocate(file.fileno(), index * BYTES_EACH, BYTES_EACH)
-            undo.pop_all()
-            return file
-    except OSError:
-        _close(peers)  # ends the wait of peers that expect the memory
-        raise
-
-
-def _accept(peers: Peers, listener: socket.socket, count: int) -> None:
-    """Accept connections until there are `count` peers. Reject other users, who can see the name in /proc/net/unix."""
-    while len(peers) < count:
-        peer, _ = listener.accept()
-        if not _is_of_this_user(peer):
-            peer.close()
-            continue
-        peer.settimeout(STEP_TIMEOUT_S)
-        other = peer.recv(_INDEX.size, socket.MSG_WAITALL)
-        if len(other) < _INDEX.size:
-            peer.close()
-            raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
-        peers[_INDEX.unpack(other)[0]] = peer
+    with ExitStack() as undo:
+        undo.callback(_close, peers)  # ends the wait of peers that expect the memory
+        while len(peers) < size // BYTES_EACH - 1:
+            peer, _ = listener.accept()
+            if not _is_of_this_user(peer):  # other users can see the name in /proc/net/unix
+                peer.close()
+                continue
+            peer.settimeout(STEP_TIMEOUT_S)
+            other = peer.recv(_INDEX.size, socket.MSG_WAITALL)
+            if len(other) < _INDEX.size:
+                peer.close()
+                raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
+            peers[_INDEX.unpack(other)[0]] = peer
+        if index == 0:
+            file = undo.enter_context(io.FileIO(os.memfd_create("tlaunch"), "r+"))
+            file.truncate(size)
+            for peer in peers.values():
+                socket.send_fds(peer, [b"\0"], [file.fileno()])
+        else:
+            _, descriptors, _, _ = socket.recv_fds(peers[0], 1, 1)
+            if not descriptors:
+                raise OSError(errno.EMFILE, "the descriptor has not arrived")
+            file = undo.enter_context(io.FileIO(descriptors[0], "r+"))
+        # Each rank allocates its pages now. A write to a page that cannot be allocated later would raise SIGBUS.
+        os.posix_fallocate(file.fileno(), index * BYTES_EACH, BYTES_EACH)
+        undo.pop_all()
+    return file
 
 
 def _close(peers: Peers) -> None:
@@ -158,20 +145,3 @@ def _close(peers: Peers) -> None:
 def _is_of_this_user(peer: socket.socket) -> bool:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
-
-
-def _anonymous_file(size: int) -> io.FileIO:
-    file = io.FileIO(os.memfd_create("tlaunch"), "r+")
-    try:
-        file.truncate(size)
-    except OSError:
-        file.close()
-        raise
-    return file
-
-
-def _received(peer: socket.socket) -> io.FileIO:
-    _, descriptors, _, _ = socket.recv_fds(peer, 1, 1)
-    if not descriptors:
-        raise OSError(errno.EMFILE, "the descriptor has not arrived")
-    return io.FileIO(descriptors[0], "r+")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import torch
@@ -21,8 +22,8 @@ from torch import Tensor
 
 from launcher.core.frozen import frozen
 from launcher.mesh.schedules import Action, Schedule
-from launcher.trainer.parallel.waiting import bubble
 from launcher.trainer.telemetry import recording
+from launcher.trainer.telemetry.step_time import bubble
 
 MESSAGES_ON_THEIR_WAY = 2  # per stage and direction
 
@@ -76,6 +77,7 @@ def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
         dist.send(token, link.rank, group=link.backward_group)
 
 
+@dataclass
 class Pipeline:
     """The pipeline engine of one stage, which runs schedules.
 
@@ -84,17 +86,12 @@ class Pipeline:
     scalar, the loss. `shape_of(micro_batch)` returns the shape of the messages between stages.
     """
 
-    def __init__(
-        self,
-        links: Links,
-        compute: Callable[[int, int, Tensor | None], Tensor],
-        shape_of: Callable[[int], Sequence[int]],
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        self._links, self._compute, self._shape_of = links, compute, shape_of
-        self._device, self._dtype = device, dtype
+    links: Links
+    compute: Callable[[int, int, Tensor | None], Tensor]
+    shape_of: Callable[[int], Sequence[int]]
+    _: KW_ONLY
+    device: torch.device
+    dtype: torch.dtype
 
     def run(self, schedule: Schedule) -> list[Tensor]:
         """Run `schedule`; return the detached loss of each micro batch on the last stage, and an empty list on others.
@@ -111,21 +108,25 @@ class Pipeline:
             # Receives are posted one action ahead, so that a message can arrive while this stage computes.
             for coming in schedule[index : index + 2]:
                 self._expect(coming, arriving)
-            received = self._take(action, arriving)
+            received = None
+            if action in arriving:
+                work, received = arriving.pop(action)
+                with bubble:
+                    work.wait()
             if action.kind == "forward":
                 if trains and received is not None:
                     received.requires_grad_()
-                output = self._compute(action.chunk, action.micro_batch, received)
+                output = self.compute(action.chunk, action.micro_batch, received)
                 if trains:
                     graphs[action.chunk, action.micro_batch] = (received, output)
-                if (to := self._links.after(action.chunk)) is None:
+                if (to := self.links.after(action.chunk)) is None:
                     losses.append(output.detach())
                 else:
                     forward.send(output.detach(), to)
             else:
                 graph_input, graph_output = graphs.pop((action.chunk, action.micro_batch))
                 graph_output.backward(received)
-                if (to := self._links.before(action.chunk)) is not None:
+                if (to := self.links.before(action.chunk)) is not None:
                     assert graph_input is not None, "the chunk has received its input"
                     assert graph_input.grad is not None, "a received tensor is a leaf that requires a gradient"
                     backward.send(graph_input.grad, to)
@@ -137,24 +138,14 @@ class Pipeline:
     def _expect(self, action: Action, arriving: dict[Action, tuple[dist.Work, Tensor]]) -> None:
         """Post the receive that `action` needs, if any, unless it is already posted."""
         forward = action.kind == "forward"
-        source = self._links.before(action.chunk) if forward else self._links.after(action.chunk)
+        source = self.links.before(action.chunk) if forward else self.links.after(action.chunk)
         if source is None or action in arriving:
             return
-        buffer = torch.empty(tuple(self._shape_of(action.micro_batch)), device=self._device, dtype=self._dtype)
-        if recording.active is not None:
-            recording.active.received(action.kind, source.rank, buffer.nbytes)
+        buffer = torch.empty(tuple(self.shape_of(action.micro_batch)), device=self.device, dtype=self.dtype)
+        recording.passed("receive", action.kind, source.rank, buffer.nbytes)
         work = dist.irecv(buffer, source.rank, group=source.forward_group if forward else source.backward_group)
         assert work is not None, "a stage receives only within its own group"
         arriving[action] = (work, buffer)
-
-    @staticmethod
-    def _take(action: Action, arriving: dict[Action, tuple[dist.Work, Tensor]]) -> Tensor | None:
-        if action not in arriving:
-            return None
-        work, buffer = arriving.pop(action)
-        with bubble:
-            work.wait()
-        return buffer
 
 
 class _Outbox:
@@ -172,8 +163,7 @@ class _Outbox:
         if len(self._leaving) == MESSAGES_ON_THEIR_WAY:
             self._wait_for_oldest()
         tensor = tensor.contiguous()
-        if recording.active is not None:
-            recording.active.sent(self._direction, to.rank, tensor.nbytes)
+        recording.passed("send", self._direction, to.rank, tensor.nbytes)
         group = to.forward_group if self._direction == "forward" else to.backward_group
         work = dist.isend(tensor, to.rank, group=group)
         assert work is not None, "a stage sends only within its own group"

@@ -43,7 +43,6 @@ class Placement:
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of this rank's shard."""
         return torch.Size(self.box.size)
 
     def part_of(self, full: Tensor) -> Tensor:

@@ -46,7 +46,9 @@ class _Activations:
     def __init__(self, compute: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         self._compute = compute
         # Detached, because stored inputs must not keep the preceding graph alive.
-        self._inputs = tuple(_detached(one) for one in inputs)
+        self._inputs = tuple(
+            one.detach().requires_grad_(one.requires_grad) if isinstance(one, Tensor) else one for one in inputs
+        )
         self._count = 0
         self._computed: list[Tensor] = []
 
@@ -68,7 +70,3 @@ class _Activations:
         self._computed.append(activation.detach())
         if len(self._computed) == self._count:
             raise _AllThereError
-
-
-def _detached(value: Any) -> Any:
-    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value

@@ -12,23 +12,10 @@ from typing import Any
 
 from launcher.core import env
 from launcher.core.errors import UsageError
-from launcher.core.frozen import frozen
 from launcher.core.machine.engine_rank import EngineRank, read_engine_rank
 
 _HINT_ADDRESS = f"set {env.MASTER_ADDR} (an address of rank 0's server) and {env.MASTER_PORT} for all ranks"
-
-
 _claimed: dict[bytes, socket.socket] = {}  # until this process exits
-
-
-@frozen
-class _Meeting:
-    """The rendezvous address and this process's local rank, agreed on over MPI."""
-
-    address: str
-    port: str
-    local_rank: int
-    local_world_size: int
 
 
 def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -51,16 +38,11 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
         )
     if environment.get(env.MASTER_ADDR) and environment.get(env.MASTER_PORT):
         _check_alone(rank, environment)
-        return _variables(rank, rank.local_rank, rank.local_world_size)
-    meeting = _meet(rank, environment)
-    place = _variables(rank, meeting.local_rank, meeting.local_world_size)
-    return {**place, env.MASTER_ADDR: meeting.address, env.MASTER_PORT: meeting.port}
-
-
-def _variables(rank: EngineRank, local_rank: int | None, local_world_size: int | None) -> dict[str, str]:
-    local = {env.LOCAL_RANK: local_rank, env.LOCAL_WORLD_SIZE: local_world_size}
-    told = {name: str(value) for name, value in local.items() if value is not None}
-    return {env.RANK: str(rank.global_rank), env.WORLD_SIZE: str(rank.world_size), **told}
+        found = {env.LOCAL_RANK: rank.local_rank, env.LOCAL_WORLD_SIZE: rank.local_world_size}
+    else:
+        found = _meet(rank, environment)
+    found |= {env.RANK: rank.global_rank, env.WORLD_SIZE: rank.world_size}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
@@ -88,7 +70,8 @@ def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
             ) from refused
 
 
-def _meet(rank: EngineRank, environment: Mapping[str, str]) -> _Meeting:
+def _meet(rank: EngineRank, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the variables of the rendezvous address and of this process's local rank, agreed on over MPI."""
     mpi = _mpi(rank)
     world = mpi.COMM_WORLD
     library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
@@ -100,25 +83,21 @@ def _meet(rank: EngineRank, environment: Mapping[str, str]) -> _Meeting:
             "belongs to another MPI, or srun ran without `--mpi`",
             hint=hint,
         )
-    try:
-        return _agree(mpi, world, environment)
-    except mpi.Exception as error:
-        raise UsageError(f"the ranks cannot communicate over MPI: {error}; mpi4py uses {library}", hint=hint) from error
-
-
-def _agree(mpi: Any, world: Any, environment: Mapping[str, str]) -> _Meeting:
-    local = world.Split_type(mpi.COMM_TYPE_SHARED)
-    local_rank, local_size = local.rank, local.size
-    local.Free()
-    names = world.gather(socket.gethostname())  # None but on rank 0
-    chosen = environment.get(env.MASTER_ADDR)
     with socket.socket() as probe:
         probe.bind(("", 0))
         free_port = int(probe.getsockname()[1])
-    address, port = world.bcast((chosen or _own_address(names), free_port) if names else None)
+    try:
+        local = world.Split_type(mpi.COMM_TYPE_SHARED)
+        found = {env.LOCAL_RANK: local.rank, env.LOCAL_WORLD_SIZE: local.size}
+        local.Free()
+        names = world.gather(socket.gethostname())  # None but on rank 0
+        chosen = environment.get(env.MASTER_ADDR)
+        address, port = world.bcast((chosen or _own_address(names), free_port) if names else None)
+    except mpi.Exception as error:
+        raise UsageError(f"the ranks cannot communicate over MPI: {error}; mpi4py uses {library}", hint=hint) from error
     if not address:
         raise UsageError("rank 0 found no address that other servers can reach", hint=_HINT_ADDRESS)
-    return _Meeting(address, environment.get(env.MASTER_PORT) or str(port), local_rank, local_size)
+    return {**found, env.MASTER_ADDR: address, env.MASTER_PORT: environment.get(env.MASTER_PORT) or port}
 
 
 def _mpi(rank: EngineRank) -> Any:

@@ -60,11 +60,7 @@ class SharedMemory:
     """
 
     def __init__(self, peers: Mapping[int, socket.socket], index: int, file: io.FileIO, timeout: timedelta) -> None:
-        """Map the memory, and take ownership of `peers` and `file`.
-
-        Raises:
-            OSError: the memory cannot be mapped.
-        """
+        """Map the memory, or raise an OSError, and take ownership of `peers` and `file`."""
         self._peers = dict(sorted(peers.items()))
         self._index, self._size = index, len(peers) + 1
         self._timeout_s = timeout.total_seconds()
@@ -84,7 +80,7 @@ class SharedMemory:
         for chunk_N in flat.split(SLOT_BYTES // flat.itemsize):
             slots_RN = self._next_slots(flat.dtype)[:, : len(chunk_N)]
             slots_RN[self._index].copy_(chunk_N)
-            self._meet()
+            self.barrier()
             if slots_RN.nbytes <= WHOLE_BYTES:
                 _reduce(combine, slots_RN, chunk_N)
                 continue
@@ -93,7 +89,7 @@ class SharedMemory:
             own = shares[self._index]
             _reduce(combine, slots_RN[:, own], chunk_N[own])
             slots_RN[self._index, own].copy_(chunk_N[own])  # other ranks read it only after the barrier
-            self._meet()
+            self.barrier()
             for index, share in enumerate(shares):
                 if index != self._index:
                     chunk_N[share].copy_(slots_RN[index, share])
@@ -125,16 +121,12 @@ class SharedMemory:
         assert memory is not None, "nothing has failed"
         return torch.frombuffer(memory, dtype=dtype, count=rows * columns).view(rows, columns)
 
-    def barrier(self) -> None:
-        """Wait for all ranks. Then their earlier writes to a `tensor` are visible."""
-        self._meet()
-
     def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
         """Set `output_N` to the sum over rows of some columns of a `tensor` with one row per rank.
 
         Ranks may pass different columns. Do not change a row before the next `barrier`.
         """
-        self._meet()
+        self.barrier()
         step = SLOT_BYTES // output_N.itemsize
         for chunk_N, chunk_RN in zip(output_N.split(step), shared_RM[:, columns].split(step, dim=1), strict=True):
             _reduce(torch.add, chunk_RN, chunk_N)
@@ -147,7 +139,7 @@ class SharedMemory:
         for chunk_N, chunks_RN in zip(own.split(step), parts_RN.split(step, dim=1), strict=True):
             slots_RN = self._next_slots(own.dtype)[:, : len(chunk_N)]
             slots_RN[self._index].copy_(chunk_N)
-            self._meet()
+            self.barrier()
             chunks_RN.copy_(slots_RN)
 
     def all_to_all(self, output: Tensor, tensor: Tensor) -> None:
@@ -157,7 +149,7 @@ class SharedMemory:
         for sent, received in zip(sent_RN.split(step, dim=1), received_RN.split(step, dim=1), strict=True):
             slots_RN = self._next_slots(sent.dtype)[:, : sent.numel()]
             slots_RN[self._index].view(sent.shape).copy_(sent)
-            self._meet()
+            self.barrier()
             received.copy_(slots_RN.view(self._size, *sent.shape)[:, self._index])
 
     def close(self) -> None:
@@ -176,7 +168,7 @@ class SharedMemory:
         self._rounds += 1
         return self._slots[dtype][self._rounds % 2]
 
-    def _meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all ranks. Then their earlier writes to the memory are visible."""
         for peer in self._peers.values():
             with suppress(ConnectionError):  # reported below, unless the peer has already sent its byte

@@ -29,7 +29,7 @@ def part_bounds(size: int, group: Group) -> tuple[int, int]:
 @frozen
 class Style:
     dims: dict[str, int]
-    rebuild: Callable[[nn.Module, Group], None]
+    rebuild: Callable[[nn.Module, Group], None] = lambda _module, _group: None
 
 
 class _InputFeatureShard(Linear):
@@ -81,13 +81,9 @@ def _own_part(module: nn.Module, group: Group) -> None:
     module.part, module.parts = group.index, group.size  # type: ignore[assignment]
 
 
-def _nothing_more(_module: nn.Module, _group: Group) -> None:
-    """Leave a layer sharded by output features unchanged: its block's entry hook or `head_loss` communicates."""
-
-
 BLOCK = Style({}, _enter_model_parallel)
-OUTPUT_FEATURES = Style({"weight": 0, "bias": 0}, _nothing_more)
+OUTPUT_FEATURES = Style({"weight": 0, "bias": 0})  # its block's entry hook communicates
 INPUT_FEATURES = Style({"weight": 1}, _sum_before_bias)
 VOCABULARY_ROWS = Style({"weight": 0}, _own_ids_only)
-VOCABULARY_HEAD = Style({"weight": 0}, _nothing_more)
+VOCABULARY_HEAD = Style({"weight": 0})  # `head_loss` communicates
 DROPPED_PART = Style({}, _own_part)  # dropout between layers sharded by output features and by input features

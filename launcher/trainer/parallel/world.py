@@ -38,8 +38,6 @@ _HINT_TRANSPORT = "set `parallel.transport = auto` to use shared memory only if 
 
 @frozen
 class World:
-    """The open process groups of this rank."""
-
     place: Place
     device: torch.device
     dp: Group
@@ -49,7 +47,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """True on rank 0, which prints and writes for all ranks."""
+        """Rank 0 prints and writes for all ranks."""
         return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
@@ -63,8 +61,7 @@ class World:
 
         Raises:
             TlaunchError: on every rank, if `make` raises it on rank 0 (or an OSError, which becomes UnreadableError).
-            So
-                no rank is left waiting, and every rank ends with the same message and exit code.
+                So no rank is left waiting, and every rank ends with the same message and exit code.
         """
         payload, failure = b"", None
         if self.place.global_rank == 0:
@@ -95,17 +92,28 @@ class World:
             except OSError as error:
                 raise _as_tlaunch_error(error) from error
             return
-        at_work = _Background(work) if work else None
-        while True:
-            state = at_work.state_within(ROUND_S) if at_work else DONE
-            if at_work and at_work.failure:
-                state = FAILED + self.place.global_rank
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                if work is not None:
+                    work()
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+                errors.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        failure, highest = None, BUSY
+        while highest == BUSY:
+            thread.join(ROUND_S)
+            state = BUSY if thread.is_alive() else DONE
+            if errors:
+                failure, state = _as_tlaunch_error(errors[0]), FAILED + self.place.global_rank
             states = torch.tensor([float(state)], device=self.device)  # every backend supports MAX for this type
             wait_for_long(dist.all_reduce(states, dist.ReduceOp.MAX, async_op=True))
-            if (highest := int(states)) != BUSY:
-                break
+            highest = int(states)
         if highest >= FAILED:
-            failure = self._shared_failure(at_work.failure if at_work else None, highest - FAILED)
+            failure = self._shared_failure(failure, highest - FAILED)
             assert failure is not None, "that rank has reported a failure"
             raise failure
 
@@ -127,9 +135,13 @@ class World:
         return expected
 
     def _shared_failure(self, failure: TlaunchError | None, src: int = 0) -> TlaunchError | None:
-        """Return rank `src`'s `failure` on every rank."""
         fields = None if failure is None else [type(failure).__name__, failure.message, failure.hint]
-        return _failure_of(self._shared(json.dumps(fields).encode(), src))
+        shared = json.loads(self._shared(json.dumps(fields).encode(), src))
+        if shared is None:
+            return None
+        name, message, hint = shared
+        kinds = {kind.__name__: kind for kind in (UsageError, UnreadableError, RefusedLayoutError)}
+        return kinds.get(name, TlaunchError)(message, hint=hint)
 
     def _shared(self, payload: bytes, src: int = 0) -> bytes:
         """Return rank `src`'s `payload` on every rank."""
@@ -266,49 +278,10 @@ def _new_process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
     return group
 
 
-class _Background:
-    """A function that runs in a daemon thread."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            self._error = error
-
-    def state_within(self, seconds: float) -> int:
-        """Wait up to `seconds` for the thread; return BUSY or DONE.
-
-        Raises:
-            Exception: an unexpected error of `work`, that is, none of the errors in `failure`.
-        """
-        self._thread.join(seconds)
-        state = BUSY if self._thread.is_alive() else DONE
-        if self._error is not None and self.failure is None:
-            raise self._error
-        return state
-
-    @property
-    def failure(self) -> TlaunchError | None:
-        """The TlaunchError or OSError that `work` raised, as a TlaunchError; None if there is none."""
-        return _as_tlaunch_error(self._error) if isinstance(self._error, TlaunchError | OSError) else None
-
-
-def _as_tlaunch_error(error: TlaunchError | OSError) -> TlaunchError:
+def _as_tlaunch_error(error: BaseException) -> TlaunchError:
+    """Return a TlaunchError or OSError as a TlaunchError; raise any other error."""
     if isinstance(error, TlaunchError):
         return error
+    if not isinstance(error, OSError):
+        raise error
     return UnreadableError(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-
-
-def _failure_of(sent: bytes) -> TlaunchError | None:
-    fields = json.loads(sent)
-    if fields is None:
-        return None
-    name, message, hint = fields
-    kinds = {kind.__name__: kind for kind in (UsageError, UnreadableError, RefusedLayoutError)}
-    return kinds.get(name, TlaunchError)(message, hint=hint)

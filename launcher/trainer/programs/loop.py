@@ -25,7 +25,6 @@ from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.run_dir import RunDir, strategy_name
 from launcher.recipes.train import CheckpointConfig
 from launcher.trainer.checkpoint.schedule import SaveSchedule
-from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
@@ -34,7 +33,7 @@ from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.saved import check_can_save, save_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
-from launcher.trainer.telemetry.step_time import StepTime
+from launcher.trainer.telemetry.step_time import StepTime, Stopwatch, loading
 from launcher.trainer.training_files import Files
 
 WARM_UP_STEPS = 3  # steps before the profiler's trace; they open connections and allocate memory

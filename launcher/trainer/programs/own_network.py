@@ -21,7 +21,7 @@ from launcher.checkpoint.index import OWN_NETWORK
 from launcher.core.errors import RefusedLayoutError
 from launcher.mesh.coordinates import Coordinate
 from launcher.mesh.schedules import Schedule, forward_only, schedule_of
-from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.shared_weight import SharedWeight
 from launcher.trainer.own.divide import micro_batches
 from launcher.trainer.own.train.network_settings import NetworkSettings
@@ -31,13 +31,13 @@ from launcher.trainer.own.train.samples import SampleBatch, SampleOrder, Samples
 from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.network_program import NetworkResult
 from launcher.trainer.programs.program import Program, Validated, line_of
 from launcher.trainer.saved import gather
 from launcher.trainer.telemetry.heartbeat import getting_on
+from launcher.trainer.telemetry.step_time import loading
 
 NAME = OWN_NETWORK  # in checkpoints and saved models
 
@@ -95,7 +95,8 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             optimizer.rule(),
             clip_norm=train.clip_norm,
             gradient_groups=parallel.gradient_groups,
-            shards=Shards(parallel.optimizer_shard, parallel.gradient_accumulation_shard),
+            shards_state=parallel.optimizer_shard,
+            shards_gradients=parallel.gradient_accumulation_shard,
             empty=torch.empty(0, dtype=self.dtype, device=world.device),
             dp=world.dp,
             mp=world.mp,

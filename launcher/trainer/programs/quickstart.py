@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from launcher.core.frozen import frozen
 from launcher.recipes.quickstart.quickstart_recipe import QuickstartSettings
 from launcher.trainer.model.initial import generator_of
-from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.optimizer.update_rules import Momentum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.world import World

@@ -28,7 +28,7 @@ from launcher.trainer.data.images import (
     validation_batches,
 )
 from launcher.trainer.model.resnet import initial_weight, resnet50
-from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.optimizer.update_rules import Momentum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.world import World

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from launcher.mesh.boxes import full_box
 from launcher.sharding.cost import Costs
-from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
-from launcher.sharding.plan_report import plan_report
-from launcher.sharding.strategy import written
+from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of, plan_report
 from launcher.sharding.strategy_report import StrategyReport
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.update_rules import Rule
@@ -194,7 +192,7 @@ class ShardedTraining(NetworkTraining):
     def strategies_line(self) -> str:
         """Return the log line about the strategies of all operators, or of the first ones and the remaining number."""
         strategies = self.network.strategies
-        shown = [f"{name} {written(strategy)}" for name, strategy in islice(strategies.items(), TOLD)]
+        shown = [f"{name} {strategy}" for name, strategy in islice(strategies.items(), TOLD)]
         count = len(strategies)
         rest = f", and {count - TOLD} more operators; use --save-strategy to save all" if count > TOLD else ""
         most = max(each.cutting.used for each in self.plan.operators)

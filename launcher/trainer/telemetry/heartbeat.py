@@ -20,8 +20,6 @@ FIRST_NAP_S, MAX_NAP_S = 0.0005, 0.02
 
 @dataclass
 class _Since:
-    """The sums over the steps since the last beat."""
-
     steps: int = 0
     seconds: float = 0.0
     busy_s: float = 0.0
@@ -69,19 +67,16 @@ class HeartbeatWriter:
         self._since, self._next_s = _Since(), now_s + REST_S
 
 
-class _Touches:
-    def __init__(self) -> None:
-        self._next_s = 0.0
-
-    def touch(self) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + REST_S
-            touch(os.environ)
+_next_touch_s = 0.0
 
 
-# Call it regularly during long work without steps.
-getting_on = _Touches().touch
+def getting_on() -> None:
+    """Touch the heartbeat. Call it regularly during long work without steps."""
+    global _next_touch_s  # noqa: PLW0603 - state of the process
+    now_s = time.monotonic()
+    if now_s >= _next_touch_s:
+        _next_touch_s = now_s + REST_S
+        touch(os.environ)
 
 
 def wait_for_long(work: dist.Work | None) -> None:

@@ -30,6 +30,10 @@ from launcher.trainer.telemetry.step_time import StepTime
 # 20,000 records each time the duration grows by a factor of e.
 REST_S, REST_SHARE = 0.02, 1 / 20_000
 MAX_EXPONENT = 700  # exp of a larger loss would overflow
+# Fields of a step record that are TensorBoard tags, and those whose tags begin with "step/".
+STEP_SCALARS = ("learning_rate", "tokens_per_s", "memory_bytes", "peak_memory_bytes", "padding_share", "model_flops",
+                "utilisation")  # fmt: skip
+STEP_PARTS = ("data_s", "compute_s", "communication_s", "bubble_s")
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 PEAK_SIZE, PEAK_S = 1024, 0.05  # size of the square matrices, and duration, of the measurement of peak FLOP/s
 
@@ -40,8 +44,6 @@ def perplexity_of(loss: float) -> float:
 
 @dataclass
 class _Since:
-    """The sums over the steps since the last step record."""
-
     steps: int = 0
     # Sums over the steps
     time: StepTime = field(default_factory=StepTime)
@@ -114,7 +116,7 @@ class Metrics:
             return
         was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
         if was_finite != self._is_finite:
-            self._write_steps()
+            self.flush()
         since = self._since
         since.steps += 1
         since.time += time_of_step
@@ -124,29 +126,26 @@ class Metrics:
         since.model_flops = _sum(since.model_flops, model_flops)
         since.time_ns, since.step, since.epoch, since.learning_rate = time.time_ns(), step, epoch, learning_rate
         if is_last or (was_finite and not self._is_finite) or time.monotonic() >= self._next_s:
-            self._write_steps()
+            self.flush()
 
     def validated(self, step: int, loss: float, *, of_tokens: bool = True, bleu: float | None = None) -> None:
         """Record the mean validation loss after `step`, and its perplexity if the loss is per token (`of_tokens`)."""
         if self._writes:
-            self._write_steps()
+            self.flush()
             perplexity = perplexity_of(loss) if of_tokens else None
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity, bleu))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
         """Record the measured and the predicted busy share of each pipeline stage, for the steps up to `step`."""
         if self._writes:
-            self._write_steps()
+            self.flush()
             self._keep(StageShares(time.time_ns(), self._attempt, step, tuple(busy), tuple(predicted)))
-
-    def flush(self) -> None:
-        """Write the pending steps of a training that ends before its last step."""
-        self._write_steps()
 
     def saved(self, step: int, what: str) -> None:
         self._keep(Saved(time.time_ns(), self._attempt, step, what))
 
-    def _write_steps(self) -> None:
+    def flush(self) -> None:
+        """Write the pending steps, also of a training that ends before its last step."""
         since, self._since = self._since, _Since()
         if not since.steps:
             return
@@ -182,31 +181,30 @@ class Metrics:
             keeper.take(record)
 
 
+@dataclass
 class _Keeper:
     """A destination of records. It logs the first failure only, and then tries again or stops."""
 
-    def __init__(self, path: Path, write: Callable[[Record], None], told: set[str], *, tries_again: bool) -> None:
-        """Write records by `write`. `told` is the set of reasons that this rank has already logged."""
-        self._path = path
-        self._write = write
-        self._told = told
-        self._tries_again = tries_again
-        self._has_failed = False
+    path: Path
+    write: Callable[[Record], None]
+    told: set[str]  # reasons that this rank has already logged
+    tries_again: bool
+    has_failed: bool = False
 
     def take(self, record: Record) -> None:
-        if self._has_failed and not self._tries_again:
+        if self.has_failed and not self.tries_again:
             return
         try:
-            self._write(record)
+            self.write(record)
         except Exception as error:  # noqa: BLE001 - missing metrics must not end a training
             reason = str((isinstance(error, OSError) and error.strerror) or error)
-            if not self._has_failed and reason not in self._told:
-                self._told.add(reason)
-                line = f"cannot write metrics to {self._path}: {reason}"
+            if not self.has_failed and reason not in self.told:
+                self.told.add(reason)
+                line = f"cannot write metrics to {self.path}: {reason}"
                 with suppress(Exception):  # stdout may be closed, or its encoding may lack characters
                     encoding = sys.stdout.encoding
                     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-            self._has_failed = True
+            self.has_failed = True
 
 
 def _sum(total: float | None, value: float | None) -> float | None:
@@ -232,51 +230,33 @@ def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
     return keepers
 
 
+@dataclass
 class _Scalars:
     """A writer of records for TensorBoard. It creates the file at the first record."""
 
-    def __init__(self, directory: Path, attempt: int) -> None:
-        self._directory = directory
-        self._attempt = attempt
-        self._file: EventFile | None = None
+    directory: Path
+    attempt: int
+    file: EventFile | None = None
 
     def write(self, record: Record) -> None:
-        values = _values(record)
+        named: dict[str, float | None] = {}  # by tag; none of a `Saved`
+        match record:
+            case StepMetrics():
+                named = {"loss/train": record.loss, "step/seconds": record.step_s}
+                named |= {name: getattr(record, name) for name in STEP_SCALARS}
+                named |= {f"step/{part}": getattr(record, part) for part in STEP_PARTS}
+            case Validation():
+                named["loss/validation"] = record.validation_loss
+                named |= {"perplexity": record.perplexity, "bleu": record.bleu}
+            case StageShares():
+                named = {f"stage_busy/{index}": share for index, share in enumerate(record.stage_busy)}
+        values = {tag: value for tag, value in named.items() if value is not None}
         if not values:
             return
-        if self._file is None:
-            purge_step = record.step if self._attempt else None
-            self._file = EventFile(self._directory, attempt=self._attempt, purge_step=purge_step)
-        self._file.scalars(record.time_ns, record.step, values)
-
-
-def _values(record: Record) -> dict[str, float]:
-    """Return the values of a record by their TensorBoard tag."""
-    named: dict[str, float | None] = {}
-    match record:
-        case StepMetrics():
-            named = {
-                "loss/train": record.loss,
-                "learning_rate": record.learning_rate,
-                "tokens_per_s": record.tokens_per_s,
-                "memory_bytes": record.memory_bytes,
-                "peak_memory_bytes": record.peak_memory_bytes,
-                "padding_share": record.padding_share,
-                "step/seconds": record.step_s,
-                "step/data_s": record.data_s,
-                "step/compute_s": record.compute_s,
-                "step/communication_s": record.communication_s,
-                "step/bubble_s": record.bubble_s,
-                "model_flops": record.model_flops,
-                "utilisation": record.utilisation,
-            }
-        case Validation():
-            named = {"loss/validation": record.validation_loss, "perplexity": record.perplexity, "bleu": record.bleu}
-        case StageShares():
-            named = {f"stage_busy/{index}": share for index, share in enumerate(record.stage_busy)}
-        case Saved():
-            pass
-    return {tag: value for tag, value in named.items() if value is not None}
+        if self.file is None:
+            purge_step = record.step if self.attempt else None
+            self.file = EventFile(self.directory, attempt=self.attempt, purge_step=purge_step)
+        self.file.scalars(record.time_ns, record.step, values)
 
 
 def attempt_in(environment: Mapping[str, str]) -> int:

@@ -1,6 +1,6 @@
 """Records the operators and the communication of one training step, for strategy reports.
 
-    collectives, pipeline       call `active.communicated(...)` for each collective and message that they start
+    collectives, pipeline       call `communicated(...)` for each collective and message that they start
     modules of the model        are recorded as operators, with the functions between them (telemetry/watch.py)
     autograd functions          save `operator()` in forward, and use it in backward by `within(...)`
 
@@ -73,16 +73,6 @@ class Recorder:
         one = ReportCollective(self.operator, self.current_phase, kind, tuple(group), count_bytes, 1, what)
         self._counts[one] += 1
 
-    def sent(self, direction: Direction, to: int, count_bytes: int) -> None:
-        """Record a sent pipeline message: activations in forward, their gradients in backward."""
-        with self.within("pipeline", direction):
-            self.communicated("send", (self.rank, to), count_bytes, _MESSAGES[direction])
-
-    def received(self, direction: Direction, source: int, count_bytes: int) -> None:
-        """Record a received pipeline message, like `sent`."""
-        with self.within("pipeline", direction):
-            self.communicated("receive", (source, self.rank), count_bytes, _MESSAGES[direction])
-
     def applied(
         self,
         kind: str,
@@ -121,13 +111,26 @@ active: Recorder | None = None  # of this process, while it records
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """Make `recorder` the active recorder of this process."""
     global active  # noqa: PLW0603 - state of the process
     active = recorder
     try:
         yield
     finally:
         active = None
+
+
+def communicated(kind: ReportKind, group: Sequence[int], count_bytes: int, what: str) -> None:
+    """Record a collective of this rank in `group`, if there is a recorder."""
+    if active is not None:
+        active.communicated(kind, group, count_bytes, what)
+
+
+def passed(kind: Literal["send", "receive"], direction: Direction, peer: int, count_bytes: int) -> None:
+    """Record a pipeline message, if there is a recorder: activations in forward, their gradients in backward."""
+    if active is not None:
+        ends = (active.rank, peer) if kind == "send" else (peer, active.rank)
+        with active.within("pipeline", direction):
+            active.communicated(kind, ends, count_bytes, _MESSAGES[direction])
 
 
 def operator() -> str | None:
@@ -146,6 +149,5 @@ def within(name: str | None, phase: ReportPhase | None = None) -> AbstractContex
 
 
 def enter_phase(phase: ReportPhase) -> None:
-    """Set the recorder's default phase, if there is a recorder."""
     if active is not None:
         active.phase = phase

@@ -155,7 +155,7 @@ AT_STEP = "at train.py:40 in step"
     ([(f"{TORCH}/rendezvous.py", 9, "_create_store"), (LOGGER, 83, "wrapper")], "in _create_store"),
     ([(f"{SITE}/deepspeed/comm/comm.py", 9, "all_gather")], "in all_gather"),
     ([(f"{SITE}/mindspore/communication/management.py", 9, "init")], "in init"),
-    ([("/home/me/tlaunch/launcher/trainer/parallel/shared_memory.py", 9, "_meet"),
+    ([("/home/me/tlaunch/launcher/trainer/parallel/shared_memory.py", 9, "barrier"),
       ("/home/me/tlaunch/launcher/trainer/parallel/shared_memory.py", 8, "all_reduce")], "in all_reduce"),
     # Who waits for a thread, or imports torch, does not wait for other ranks.
     ([("/usr/lib/python3.11/connection.py", 1, "recv")], f"{AT_STEP}, inside connection.py:1 in recv"),

@@ -19,7 +19,6 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import printable, ranges
 from launcher.mesh.coordinates import AXES
-from launcher.sharding.strategy import written
 from launcher.sharding.strategy_report import (
     PHASES,
     ReportCollective,
@@ -174,7 +173,7 @@ def _node(box: _Box, title: str, fills: Mapping[str, str], boxes: Mapping[str, _
     }
     lines = (
         title,
-        f"{operator.kind} {written(operator.strategy)}",
+        f"{operator.kind} {operator.strategy}",
         f"-> {output.cuts}, shard {_sizes(output.size)}" if output.size else "-> scalar",
         "; ".join(f"{name} {', '.join(words)}" for name, words in notes.items() if words),
     )
@@ -186,7 +185,7 @@ def _node(box: _Box, title: str, fills: Mapping[str, str], boxes: Mapping[str, _
 def _tooltip(box: _Box) -> Iterator[str]:
     operator = box.operator
     yield f"{operator.name}: {operator.kind}, stage {operator.stage}"
-    yield f"strategy {written(operator.strategy)}"
+    yield f"strategy {operator.strategy}"
     yield from (f"input {number}: {_in_words(each)}" for number, each in enumerate(operator.inputs))
     yield f"output: {_in_words(operator.output)}"
     for one in box.collectives:

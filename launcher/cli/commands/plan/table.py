@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from launcher.cli.text.columns import aligned, columns_of, fitted, size
 from launcher.core.text import printable, ranges
 from launcher.sharding.report_set import AlikeRanks
-from launcher.sharding.strategy import written
 from launcher.sharding.strategy_report import PHASES, ReportCollective, ReportOperator, ReportPhase, StrategyReport
 
 OPERATORS = ("OPERATOR", "KIND", "STRATEGY", "OUTPUT", "FORWARD", "BACKWARD")
@@ -76,7 +75,7 @@ def _operator(report: StrategyReport, operator: ReportOperator, *, kinds_only: b
     return (
         printable(operator.name),
         printable(operator.kind),
-        written(operator.strategy),
+        str(operator.strategy),
         str(operator.output.cuts),
         of("forward"),
         of("backward"),

@@ -27,11 +27,21 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
-    """Run a conversion. Return 0, or the exit code of the TlaunchError that ended it."""
     faulthandler.enable()
     for number in ENDING:
         signal.signal(number, _end)
-    options = _parser().parse_args()
+    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.checkpoint.foreign", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    to_dcp = commands.add_parser("export", help="convert a trainer checkpoint to torch.distributed.checkpoint")
+    to_own = commands.add_parser("import", help="convert another tool's checkpoint to a trainer checkpoint")
+    for command, work in ((to_dcp, _export), (to_own, _import)):
+        command.set_defaults(work=work)
+        command.add_argument("path", type=Path, help="checkpoint to read")
+        command.add_argument("--output", type=Path, required=True, help="checkpoint to write; must not exist")
+    to_own.add_argument("--format", choices=READERS, required=True, help="format of the checkpoint to read")
+    to_own.add_argument("--like", type=Path, required=True, help="a checkpoint of the same model")
+    to_own.add_argument("--step", type=int, help="step of the state, if the files do not contain it")
+    options = parser.parse_args()
     try:
         options.work(options)
     except TlaunchError as error:
@@ -64,21 +74,6 @@ def _import(options: argparse.Namespace) -> None:
     if state.left_out:
         report(f"note: entries that are not part of the state are left out: {some_of(state.left_out, SHOWN)}")
     write_checkpoint(options.output, state, like, options.like, step, Progress())
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.checkpoint.foreign", description=__doc__)
-    commands = parser.add_subparsers(required=True)
-    to_dcp = commands.add_parser("export", help="convert a trainer checkpoint to torch.distributed.checkpoint")
-    to_own = commands.add_parser("import", help="convert another tool's checkpoint to a trainer checkpoint")
-    for command, work in ((to_dcp, _export), (to_own, _import)):
-        command.set_defaults(work=work)
-        command.add_argument("path", type=Path, help="checkpoint to read")
-        command.add_argument("--output", type=Path, required=True, help="checkpoint to write; must not exist")
-    to_own.add_argument("--format", choices=READERS, required=True, help="format of the checkpoint to read")
-    to_own.add_argument("--like", type=Path, required=True, help="a checkpoint of the same model")
-    to_own.add_argument("--step", type=int, help="step of the state, if the files do not contain it")
-    return parser
 
 
 if __name__ == "__main__":

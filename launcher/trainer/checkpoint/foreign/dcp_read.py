@@ -67,11 +67,7 @@ def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
 
 
 def _read(directory: Path, name: str, stored: StoredTensor) -> Tensor:
-    """Assemble a tensor from its chunks.
-
-    Raises:
-        UnreadableError: an element is in no chunk or in two, or a chunk is not a plain tensor.
-    """
+    """Assemble a tensor from its chunks, which must cover every element once and be plain tensors."""
     found = torch.empty(stored.shape, dtype=getattr(torch, stored.dtype))
     is_read = torch.zeros(stored.shape, dtype=torch.bool)
     for chunk in stored.chunks:

@@ -17,7 +17,6 @@ class Progress:
         self._untold_bytes, self._next_s = 0, 0.0
 
     def add(self, count_bytes: int) -> None:
-        """Count processed bytes, and report them at most every EVERY_S."""
         self._untold_bytes += count_bytes
         if time.monotonic() >= self._next_s:
             print(self._untold_bytes, flush=True)

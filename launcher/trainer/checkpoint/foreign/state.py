@@ -74,12 +74,7 @@ class ForeignState:
         return KINDS if any(self.tensors[1:]) else KINDS[:1]
 
     def step(self) -> int:
-        """Return the step of the state.
-
-        Raises:
-            UsageError: the files do not contain it.
-            RefusedError: it is not a valid step.
-        """
+        """Return the step of the state. Raise a UsageError if it is missing, and a RefusedError if it is not valid."""
         hint = "set it with `--step N`"
         if self.number is None:
             raise UsageError(f"{self.path} does not contain the step of its state", hint=hint)

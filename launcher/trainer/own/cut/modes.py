@@ -19,7 +19,7 @@ from launcher.sharding.cost import Costs
 from launcher.sharding.expression import Partition, Strategy, cut
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
-from launcher.sharding.strategy import cutting_of, written
+from launcher.sharding.strategy import cutting_of
 from launcher.trainer.own.cut.operator_graph import Traced
 
 TOLD = 20  # operator names that a message lists
@@ -110,7 +110,7 @@ def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[st
             operators = [each.name for each in traced.graph.operators]
             rest = f", and {len(operators) - TOLD} more" if len(operators) > TOLD else ""
             raise UsageError(
-                f"the strategy {written(strategy)} is for {name}, which is not an operator of the network",
+                f"the strategy {strategy} is for {name}, which is not an operator of the network",
                 hint=did_you_mean(near(name, operators)) or f"use one of {', '.join(operators[:TOLD])}{rest}",
             )
         found[own] = strategy

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.trainer.optimizer import adamw, momentum
-from launcher.trainer.optimizer.update_rules import Rule
+from launcher.trainer.optimizer import update_rules
 
 LearningRate = float | Callable[[int], float]  # a constant, or a function of the step, counted from 1
 
@@ -22,7 +21,7 @@ class Optimizer(Protocol):
     @property
     def learning_rate(self) -> LearningRate: ...
 
-    def rule(self) -> Rule:
+    def rule(self) -> update_rules.Rule:
         """Return the update rule, which is independent of ranks."""
 
 
@@ -49,8 +48,8 @@ class AdamWeightDecay(_WithRate):
     eps: float = 1e-6
     weight_decay: float = 0.0
 
-    def rule(self) -> Rule:
-        return adamw.AdamW(self.beta1, self.beta2, self.eps, self.weight_decay, corrects_bias=False)
+    def rule(self) -> update_rules.Rule:
+        return update_rules.AdamW(self.beta1, self.beta2, self.eps, self.weight_decay, corrects_bias=False)
 
 
 @frozen
@@ -63,8 +62,8 @@ class AdamW(_WithRate):
     eps: float = 1e-8
     weight_decay: float = 0.01
 
-    def rule(self) -> Rule:
-        return adamw.AdamW(self.beta1, self.beta2, self.eps, self.weight_decay)
+    def rule(self) -> update_rules.Rule:
+        return update_rules.AdamW(self.beta1, self.beta2, self.eps, self.weight_decay)
 
 
 @frozen
@@ -75,8 +74,8 @@ class Momentum(_WithRate):
     momentum: float
     weight_decay: float = 0.0
 
-    def rule(self) -> Rule:
-        return momentum.Momentum(self.momentum, self.weight_decay)
+    def rule(self) -> update_rules.Rule:
+        return update_rules.Momentum(self.momentum, self.weight_decay)
 
 
 def in_words(optimizer: Optimizer) -> str:
