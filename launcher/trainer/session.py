@@ -60,7 +60,6 @@ class StepResult:
 
     @property
     def is_finite(self) -> bool:
-        """True if the gradient is finite."""
         return self.suspects is None
 
 
@@ -259,7 +258,6 @@ class Session:
 
 
 def rule_of(config: TransformerTrainConfig) -> AdamW:
-    """Return the update rule for an optimizer configuration."""
     return AdamW(
         config.beta1,
         config.beta2,

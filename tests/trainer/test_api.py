@@ -18,8 +18,8 @@ from launcher.trainer.api.training import config_of
 from launcher.trainer.model.dropout import DropoutBits
 from launcher.trainer.own.divide import micro_batches
 from launcher.trainer.own.train.calls import arguments_of, traced_network
-from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
-from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.configs import NetworkSettings
+from launcher.trainer.own.train.parallel_modules import DrawnDropout, draw_dropouts
 from launcher.trainer.own.train.parameter_plan import plan_network, stages_of_network
 from launcher.trainer.own.train.pipeline_parts import loss_masks, stage_networks
 from launcher.trainer.own.train.samples import SampleOrder, collated, digest_of

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -31,12 +30,12 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.machine.interfaces import traffic
 from launcher.core.records import Layout
-from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import exit_code_of
-from launcher.trainer.links.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
+from launcher.trainer.links.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, stream, timed
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import World, open_world
+from launcher.trainer.training_files import own_run
 
 SECONDS = 30.0
 MAX_SECONDS = 300.0  # waiting ranks time out after GROUP_TIMEOUT
@@ -92,10 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> None:
-    _check(options.seconds)
+    if not 0 < options.seconds <= MAX_SECONDS:
+        raise UsageError(f"--seconds is {options.seconds:g}, but must be above 0 and at most {MAX_SECONDS:g}")
     place = this_place(micro_batches=1)
     place = replace(place, layout=Layout(dp=place.world_size))  # all ranks in one group
-    path = _output(options.output)
+    run = own_run()
+    path = options.output or (run.links if run else None)
+    if path is None:
+        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="set the file for the result with `--output`")
     with open_world(place, choose_device(place, options.device, os.environ)) as world:
         measured = measure(world, options.seconds, options.largest)
         if world.is_first:
@@ -156,18 +159,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(seconds: float) -> None:
-    if not 0 < seconds <= MAX_SECONDS:
-        raise UsageError(f"--seconds is {seconds:g}, but must be above 0 and at most {MAX_SECONDS:g}")
-
-
-def _output(chosen: Path | None) -> Path:
-    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
-    if chosen is None and not run_dir:
-        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="set the file for the result with `--output`")
-    return chosen or RunDir(Path(run_dir or "")).links
-
-
 def _leaders(world: World) -> list[int]:
     """Return the first rank of each server. Without GROUP_RANK, ranks are assumed to fill servers in order."""
     place = world.place
@@ -184,9 +175,9 @@ def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[A
     count, left_s, size = world.place.world_size, seconds, MIN_BYTES
     while size <= largest_bytes and left_s > 0:
         content = torch.zeros(size // ITEM_BYTES, device=world.device)
-        first_s = _slowest(world, _timed(world, content))  # sets up connections
+        first_s = _slowest(world, content)  # sets up connections
         repeats = max(1, min(PINGS, int(left_s / 4 / max(first_s, 1e-6))))
-        each_s = sorted(_slowest(world, _timed(world, content)) for _ in range(repeats))
+        each_s = [_slowest(world, content) for _ in range(repeats)]
         taken_s = median(each_s)
         rate = size / taken_s
         yield AllReduce(size, taken_s, rate, rate * 2 * (count - 1) / count)
@@ -196,16 +187,9 @@ def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[A
         size *= GROWTH
 
 
-def _timed(world: World, content: Tensor) -> float:
-    settle(world)
-    started_s = time.perf_counter()
-    all_reduce(content, world.dp)
-    settle(world)
-    return time.perf_counter() - started_s
-
-
-def _slowest(world: World, seconds: float) -> float:
-    return float(all_reduce(torch.full((1,), seconds, device=world.device), world.dp, "max"))
+def _slowest(world: World, content: Tensor) -> float:
+    own_s = timed(world, partial(all_reduce, content, world.dp))
+    return float(all_reduce(torch.full((1,), own_s, device=world.device), world.dp, "max"))
 
 
 def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:

@@ -6,6 +6,8 @@ Both ranks call the same functions.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -24,13 +26,7 @@ ITEM_BYTES = 4  # of float32, which every backend supports
 def ping(world: World, peer: int, *, speaks: bool) -> float:
     """Return half of the median round-trip time. The first messages, which set up connections, are ignored."""
     token = torch.zeros(1, device=world.device)
-    taken_s = []
-    for _ in range(PINGS):
-        settle(world)
-        started_s = time.perf_counter()
-        _exchange(token, token, peer, speaks=speaks)
-        settle(world)
-        taken_s.append(time.perf_counter() - started_s)
+    taken_s = [timed(world, partial(_exchange, token, token, peer, speaks=speaks)) for _ in range(PINGS)]
     return median(taken_s[PINGS // 4 :]) / 2
 
 
@@ -64,11 +60,7 @@ def _say(world: World, peer: int, size: int) -> float:
     content = torch.ones(size // ITEM_BYTES, device=world.device)
     answer = torch.zeros(1, device=world.device)
     one_way(answer, peer, speaks=False)  # the peer has allocated memory
-    settle(world)
-    started_s = time.perf_counter()
-    _exchange(content, answer, peer, speaks=True)
-    settle(world)
-    return time.perf_counter() - started_s
+    return timed(world, partial(_exchange, content, answer, peer, speaks=True))
 
 
 def _listen(world: World, peer: int) -> None:
@@ -78,9 +70,8 @@ def _listen(world: World, peer: int) -> None:
         one_way(announced, peer, speaks=False)
         if not announced:
             return
-        room = torch.ones(
-            int(announced) // ITEM_BYTES, device=world.device
-        )  # pages of zeros would only be allocated on first use
+        # Ones, since pages of zeros would only be allocated on first use.
+        room = torch.ones(int(announced) // ITEM_BYTES, device=world.device)
         one_way(answer, peer, speaks=True)
         _exchange(room, answer, peer, speaks=False)
 
@@ -97,7 +88,15 @@ def one_way(tensor: Tensor, peer: int, *, speaks: bool) -> None:
         dist.recv(tensor, peer)
 
 
-def settle(world: World) -> None:
-    """Wait for pending operations of an accelerator."""
+def timed(world: World, work: Callable[[], object]) -> float:
+    """Return the seconds that `work` takes, including pending operations of an accelerator."""
+    _settle(world)
+    started_s = time.perf_counter()
+    work()
+    _settle(world)
+    return time.perf_counter() - started_s
+
+
+def _settle(world: World) -> None:
     if world.device.type != "cpu":
         torch.accelerator.synchronize()

@@ -143,8 +143,7 @@ class _Calls(TorchFunctionMode):
         return self.called(func, args, dict(kwargs or {}))
 
     @abstractmethod
-    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return the result of an intercepted call."""
+    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any: ...
 
 
 class Precision(_Calls):

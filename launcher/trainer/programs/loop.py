@@ -12,55 +12,55 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Generic
 
 import torch
+from torch import Tensor
 from torch.autograd import profiler
 
 from launcher.checkpoint.index import NOT_VALIDATED, Validations
 from launcher.core.atomic import replacing
-from launcher.core.env import TLAUNCH_RUN_DIR
-from launcher.core.run_dir import RunDir, strategy_name
+from launcher.core.run_dir import strategy_name
 from launcher.recipes.train import CheckpointConfig
 from launcher.trainer.checkpoint.schedule import SaveSchedule
 from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.log_lines import say, say_of_all
-from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
+from launcher.trainer.programs.program import AnyBatch, AnyResult, Program, say, say_of_all
 from launcher.trainer.programs.save_loop import Saving
 from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.saved import check_can_save, save_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
 from launcher.trainer.telemetry.step_time import StepTime
-from launcher.trainer.training_files import Files
+from launcher.trainer.training_files import Files, own_run
 
 WARM_UP_STEPS = 3  # steps before the profiler's trace; they open connections and allocate memory
 
 
 def run(
     make: Callable[[], Program[AnyBatch, AnyResult]], checkpoints: CheckpointConfig, world: World, files: Files
-) -> None:
-    """Check that the model can be saved, then train the program from `make` on this rank. All ranks must call it.
+) -> dict[str, Tensor] | None:
+    """Check that the model can be saved, then train the program from `make`; return its weights on rank 0.
+
+    All ranks must call it.
 
     Raises:
         TlaunchError: data or checkpoints are unusable, or a gradient is not finite.
     """
     schedule = SaveSchedule(checkpoints, has_clock=world.is_first)
+
+    def check_output() -> bytes:
+        if files.output is not None:
+            check_can_save(files.output)
+        return b""
+
     with schedule.on_demand():
-        world.from_rank_0(partial(_check_output, files.output))
-        _train(make(), files, schedule)
+        world.from_rank_0(check_output)
+        return _train(make(), files, schedule)
 
 
-def _check_output(output: Path | None) -> bytes:
-    if output is not None:
-        check_can_save(output)
-    return b""
-
-
-def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSchedule) -> None:
+def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSchedule) -> dict[str, Tensor] | None:
     world = program.world
     metrics = Metrics(
         os.environ,
@@ -76,13 +76,14 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     saving.open()
     try:
         with schedule.ends_after_step():
-            recorder = program.step_recorder(_strategy_path(files, world), attempt_in(os.environ))
+            report = files.strategy and files.strategy / strategy_name(world.place.global_rank)
+            recorder = program.step_recorder(report, attempt_in(os.environ))
             last_step, validation_loss = _run_steps(program, metrics, saving, schedule, recorder, first_step)
     finally:
         metrics.flush()
     weights = program.weights()
     if weights is None:
-        return
+        return None
     if files.output is None:
         say("the model is not saved: there is no output directory and no run directory")
     else:
@@ -91,6 +92,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
         metrics.saved(last_step, "model")
         say(f"saved {files.output}")
     program.show(weights)
+    return weights
 
 
 class _StepReports(Generic[AnyBatch, AnyResult]):
@@ -100,7 +102,9 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         self._program, self._metrics, self._recorder = program, metrics, recorder
         world = program.world
         self._heart = HeartbeatWriter(world.device)
-        self._profiler = StepProfiler(program.settings.train.profile_steps, _profile_path(world), world.device)
+        run = own_run()
+        path = None if run is None else run.profile(world.place.global_rank)
+        self._profiler = StepProfiler(program.settings.train.profile_steps, path, world.device)
 
     def stepped(self, batch: AnyBatch, result: AnyResult, spent: StepTime, learning_rate: float) -> None:
         """Report a step; if its gradient is not finite, only in the metrics."""
@@ -209,17 +213,6 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
     return found.loss
 
 
-def _profile_path(world: World) -> Path | None:
-    """Return the path of this rank's profile in the run directory, or None without a run directory."""
-    run_dir = os.environ.get(TLAUNCH_RUN_DIR)
-    return RunDir(Path(run_dir)).profile(world.place.global_rank) if run_dir else None
-
-
-def _strategy_path(files: Files, world: World) -> Path | None:
-    """Return the path of this rank's strategy report, or None if it is not requested."""
-    return None if files.strategy is None else files.strategy / strategy_name(world.place.global_rank)
-
-
 class EarlyStopping:
     """A counter of validations without a lower loss. All ranks have the same losses and therefore the same counts."""
 
@@ -233,7 +226,6 @@ class EarlyStopping:
 
     @property
     def is_over(self) -> bool:
-        """True if the training must stop."""
         return 0 < self._patience <= self.validations.since
 
     def after(self, loss: float | None) -> None:
@@ -251,7 +243,6 @@ class EarlyStopping:
         self.validations = dataclasses.replace(self.validations, is_due=True)
 
     def log_line(self) -> str:
-        """Return the log line about early stopping."""
         lowest = self.validations.lowest_loss
         named = "none had a finite loss" if lowest is None else f"the lowest loss is {lowest:.6f}"
         return f"ended early: {self.validations.since} validations in a row have no lower loss; {named}"
