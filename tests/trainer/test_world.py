@@ -14,20 +14,17 @@ TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_one_process_alone_needs_no_environment():
-    """`python -m launcher.trainer` is a run of one rank."""
     place = place_from_environment({}, micro_batches=4)
     assert (place.global_rank, place.world_size, place.layout) == (0, 1, Layout(micro_batches=4))
 
 
 def test_under_torchrun_every_rank_is_a_copy():
-    """Without tlaunch's variables the layout is data parallel."""
     place = place_from_environment({**TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, micro_batches=1)
     assert place.layout == Layout(dp=4)
     assert place.coordinate == Coordinate(pp=0, dp=3, mp=0)
 
 
 def test_a_layout_that_is_not_the_world_is_refused():
-    """A rank never guesses."""
     with pytest.raises(RefusedLayoutError, match="needs 4 ranks, but WORLD_SIZE is 8"):
         place_from_environment({**TORCHRUN, "WORLD_SIZE": "8", "TLAUNCH_DP": "2", "TLAUNCH_MP": "2"}, micro_batches=1)
 
@@ -40,7 +37,6 @@ def test_a_layout_that_is_not_the_world_is_refused():
     ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
 ])  # fmt: skip
 def test_an_environment_that_makes_no_sense_is_refused(environment, message):
-    """The variable and its value stand in the message; nothing is guessed."""
     with pytest.raises(UsageError) as error:
         place_from_environment(environment, micro_batches=1)
     assert message in error.value.message
@@ -90,7 +86,6 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_without_a_device_for_each_rank_the_cpu_serves(monkeypatch, count):
-    """Two ranks never share an accelerator."""
     assert device_of(0, 0, Accelerators(count), monkeypatch) == "cpu"
 
 

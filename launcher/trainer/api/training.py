@@ -145,22 +145,20 @@ def _trained(
     keep_freed_memory()
     transport = cast("Transport", settings.parallel.transport)
     with open_world(place, choose_device(place, device, os.environ), transport) as world:
-        before = dict[str, Tensor]()
-        if world.from_rank_0(partial(_trained_before, files, settings, before)):
-            return before if world.is_first else None
+        trained: list[dict[str, Tensor]] = []
+
+        def trained_before() -> bytes:
+            """Return b"1" and keep the saved model if an earlier attempt of the run finished, else b""."""
+            if files.output is None or attempt_in(os.environ) == 0:
+                return b""
+            if (found := model_of(files.output, NAME, settings)) is not None:
+                say(f"{files.output} was trained before the restart; returning it")
+                trained.append(found)
+            return b"1" if trained else b""
+
+        if world.from_rank_0(trained_before):
+            return trained[0] if world.is_first else None
         return run(partial(make, world), settings.checkpoint, world, files)
-
-
-def _trained_before(files: Files, settings: NetworkSettings, trained: dict[str, Tensor]) -> bytes:
-    """Fill `trained` with the saved model if an earlier attempt of the run finished; return b"1" if so, else b""."""
-    if files.output is None or attempt_in(os.environ) == 0:
-        return b""
-    found = model_of(files.output, NAME, settings)
-    if found is None:
-        return b""
-    say(f"{files.output} was trained before the restart; returning it")
-    trained.update(found)
-    return b"1"
 
 
 def _is_real(number: object) -> bool:
@@ -250,12 +248,7 @@ def _check_same(config: TransformerOpParallelConfig, layout: Layout) -> None:
 
 
 def _parallel_settings(
-    network: nn.Module,
-    config: TransformerOpParallelConfig,
-    schedule: str,
-    transport: str,
-    *,
-    accumulates_shards: bool,
+    network: nn.Module, config: TransformerOpParallelConfig, schedule: str, transport: str, *, accumulates_shards: bool
 ) -> ParallelConfig:
     """Return the trainer's settings for a configuration and the Transformer's `lambda_func`."""
     if schedule not in {ONE_FORWARD_ONE_BACKWARD, GPIPE}:
@@ -302,10 +295,7 @@ def _files(output: Path | str | None, resume: Path | str | None) -> Files:
 
 
 def _resumed(resume: Path, run_dir: RunDir | None) -> Path:
-    """Return the path to resume from.
-
-    A run's name is looked up next to this run; `latest` is the newest other run with checkpoints.
-    """
+    """Return the path to resume from, or of a run next to this one; `latest` is the newest with checkpoints."""
     if run_dir is None:
         return resume
     found = resume if resume.exists() else run_dir.root.parent / resume

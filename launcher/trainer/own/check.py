@@ -38,9 +38,9 @@ from launcher.trainer.own.trial import (
 NOISE = 0.05  # relative standard deviation of the noise that is added to weights
 CALLS_THAT_DRAW = 8  # repeated calls that show whether the loss depends on random numbers
 EQUAL_PARTS = (
-    "return a mean over rows (`launcher.trainer.api.CrossEntropyLoss` counts over the full batch), register tensors that "
-    "are not a batch as buffers, pass `batch_norm_is_shared=False` to `sharded`, use `--dp 1 --micro-batches 1`, or pass "
-    "`parts_may_differ=True` to train on the mean over the parts"
+    "return a mean over rows (`launcher.trainer.api.CrossEntropyLoss` counts over the full batch), register tensors "
+    "that are not a batch as buffers, pass `batch_norm_is_shared=False` to `sharded`, use `--dp 1 --micro-batches 1`, "
+    "or pass `parts_may_differ=True` to train on the mean over the parts"
 )
 
 
@@ -137,11 +137,7 @@ def _of_trial(
 
 
 def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Compare in the network's mode, or in evaluation mode if its losses are random.
-
-    Raises:
-        NotComparedError: the losses are random in evaluation mode too.
-    """
+    """Compare in the network's mode, or in evaluation mode if its losses are random; raise if they are there, too."""
     words = _difference(network, division, how)
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)

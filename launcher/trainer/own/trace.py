@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from functools import partialmethod
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
@@ -82,15 +83,14 @@ def variable_names(name: str, count: int) -> tuple[str, ...]:
 class _InPlace(fx.Proxy):
     """A proxy that records in-place operators such as `+=` as calls of `operator.iadd`."""
 
-
-def _call_in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+    def called(self, other: Any, *, function: Callable[..., Any]) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
 
 
 _NAMES = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 IN_PLACE = frozenset(getattr(operator, name) for name in _NAMES)
 for _name in _NAMES:
-    setattr(_InPlace, f"__{_name}__", _call_in_place(getattr(operator, _name)))
+    setattr(_InPlace, f"__{_name}__", partialmethod(_InPlace.called, function=getattr(operator, _name)))
 
 
 def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:

@@ -104,7 +104,7 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         self._heart = HeartbeatWriter(world.device)
         run = own_run()
         path = None if run is None else run.profile(world.place.global_rank)
-        self._profiler = StepProfiler(program.settings.train.profile_steps, path, world.device)
+        self.profiler = StepProfiler(program.settings.train.profile_steps, path, world.device)
 
     def stepped(self, batch: AnyBatch, result: AnyResult, spent: StepTime, learning_rate: float) -> None:
         """Report a step; if its gradient is not finite, only in the metrics."""
@@ -118,12 +118,8 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         seconds = spent.seconds
         self._heart.stepped(batch.step, batch.last_step, seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
         say_of_all(program.line(batch, result, seconds), program.world)
-        for log_line in filter(None, (self._profiler.stepped(is_last=batch.is_last), self._recorder.first_line())):
+        for log_line in filter(None, (self.profiler.stepped(is_last=batch.is_last), self._recorder.first_line())):
             say_of_all(log_line, program.world)
-
-    def end(self) -> str:
-        """End the profile if it is still running; return a log line about it, or ""."""
-        return self._profiler.end()
 
 
 def _run_steps(
@@ -134,10 +130,7 @@ def _run_steps(
     recorder: StepRecorder,
     first_step: int,
 ) -> tuple[int, float | None]:
-    """Train to the end; return the last step and the last validation loss.
-
-    The loss is NaN if none was computed, and None if the program cannot validate.
-    """
+    """Train to the end; return the last step and validation loss: NaN if there is none, None if it cannot validate."""
     config, world = program.settings.train, program.world
     last_step = first_step - 1
     validation_loss: float | None = math.nan
@@ -170,7 +163,7 @@ def _run_steps(
         if due.saves or stopping.is_over:
             saving.save(batch.step, known_loss, stopping.validations, ends=due.ends)
         if stopping.is_over:
-            say_of_all("\n".join(filter(None, (stopping.log_line(), reports.end()))), world)
+            say_of_all("\n".join(filter(None, (stopping.log_line(), reports.profiler.end()))), world)
             break
         stopwatch = Stopwatch()
     saving.finish(goes_on=False)
@@ -217,10 +210,7 @@ class EarlyStopping:
     """A counter of validations without a lower loss. All ranks have the same losses and therefore the same counts."""
 
     def __init__(self, patience: int, validations: Validations) -> None:
-        """Continue the counts in `validations`.
-
-        Training stops after `patience` validations in a row without a lower loss; 0: never.
-        """
+        """Continue the counts. Training stops after `patience` validations in a row without a lower loss; 0: never."""
         self._patience = patience
         self.validations = validations if patience else Validations(is_due=validations.is_due)
 

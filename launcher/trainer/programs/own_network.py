@@ -75,14 +75,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self.digest = digests[0]
         _check_equal(network, digests, settings, world)
         self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
-        self._divided = DividedNetwork(
-            network,
-            samples,
-            settings,
-            world,
-            is_validated=validation is not None,
-            **checks,
-        )
+        self._divided = DividedNetwork(network, samples, settings, world, is_validated=validation is not None, **checks)
         self.dtype, plan, held = self._divided.dtype, self._divided.plan, self._divided.parameters
         self._owned = {name: held[name] for name in plan.owned(self._divided.stage.index)}
         self.optimizer = ShardedOptimizer(
@@ -136,11 +129,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
 
     def _check_equal(self, loss: Tensor) -> None:
-        """Raise if model-parallel ranks compute different losses. This checks networks that cannot be traced.
-
-        Raises:
-            RefusedLayoutError: the losses differ, since the code iterates over its parameters or draws random numbers.
-        """
+        """Raise if model-parallel ranks compute different losses. This checks networks that cannot be traced."""
         self._compares_losses = False
         mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
         if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
@@ -152,10 +141,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:
-        """Return each micro batch's share of the global batch's loss; zeros on all stages except the last.
-
-        With `step` None dropout is off.
-        """
+        """Return each micro batch's share of the loss; zeros except on the last stage. No dropout without `step`."""
         world, layout = self.world, self.world.place.layout
         with loading:
             inputs = collated(samples, numbers, world.device, self.dtype)
@@ -217,13 +203,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
 
 def _check_equal(network: nn.Module, digests: Sequence[str], settings: NetworkSettings, world: World) -> None:
-    """Raise if a rank's network, samples or settings differ from rank 0's.
-
-    `digests` has the digests of the samples and the validation samples.
-
-    Raises:
-        UsageError: they differ. The message says which. All ranks raise it.
-    """
+    """Raise on all ranks if a rank's network, settings, or samples by their digests differ from rank 0's."""
     shapes = [(name, tuple(each.shape), each.dtype) for name, each in network.named_parameters()]
     hint = "call `train` with the same arguments on every rank; it gives each rank its share of the batch"
     for what, content in (

@@ -62,9 +62,14 @@ class Quickstart(NetworkProgram[SampleBatch]):
         self.world = world
         self.dtype = getattr(torch, settings.train.precision)
         self._rows = _rows(settings)
+
+        def initial(name: str, shape: torch.Size) -> Tensor:
+            generator = generator_of(name, settings.train.seed)
+            return torch.normal(0.0, settings.model.weight_std, shape, generator=generator).to(self.dtype)
+
         rule = Momentum(settings.train.momentum)
         graph = traced(settings, world.place.layout.dp)
-        self._training = ShardedTraining(graph, settings, world, groups, rule, self._initial)
+        self._training = ShardedTraining(graph, settings, world, groups, rule, initial)
         self._inputs = tuple(rows.chunk(groups.copies)[groups.copy].to(world.device, self.dtype) for rows in self._rows)
         self.optimizer = self._training.optimizer
         self.shapes = shapes_of(_meta_network(settings))
@@ -86,11 +91,6 @@ class Quickstart(NetworkProgram[SampleBatch]):
     ) -> NetworkResult:
         del batch
         return self._training.train_step(self._inputs, learning_rate, votes, count=self.settings.train.batch_size)
-
-    def _initial(self, name: str, shape: torch.Size) -> Tensor:
-        settings = self.settings
-        generator = generator_of(name, settings.train.seed)
-        return torch.normal(0.0, settings.model.weight_std, shape, generator=generator).to(self.dtype)
 
 
 def traced(settings: QuickstartSettings, copies: int) -> Traced:

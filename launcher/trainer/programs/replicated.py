@@ -36,10 +36,7 @@ class ReplicatedTraining(NetworkTraining):
         weights: Callable[[str, torch.Size], Tensor],
         dtype: torch.dtype,
     ) -> None:
-        """Prepare `model` for training.
-
-        All ranks must call it. `weights` returns a parameter's initial value for its name and shape.
-        """
+        """Prepare `model`; `weights` returns a parameter's initial value by name and shape. All ranks must call it."""
         self.world, self.backward_passes = world, world.place.layout.micro_batches
         self._is_synchronised = settings.model.batch_norm == "synchronised"
         self.model = model.to(world.device, dtype)
@@ -72,10 +69,14 @@ class ReplicatedTraining(NetworkTraining):
         if recording.active is not None:
             recording.active.graph.name_tensors({"images": images_BCHW, "labels": label_B})
         total = torch.zeros((), device=images_BCHW.device, dtype=torch.promote_types(images_BCHW.dtype, torch.float32))
+        # Channels last is faster, except for small images on processors with AVX-512.
+        has_avx512 = images_BCHW.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        is_small = images_BCHW.shape[-1] < SMALL_PIXELS
+        memory_format = torch.contiguous_format if has_avx512 and is_small else torch.channels_last
         for part in range(self.backward_passes):
             recording.enter_phase("forward")
             here = slice(part, None, self.backward_passes)
-            part_BCHW = images_BCHW[here].contiguous(memory_format=_memory_format(images_BCHW))
+            part_BCHW = images_BCHW[here].contiguous(memory_format=memory_format)
             loss = functional.cross_entropy(self.model(part_BCHW), label_B[here], reduction="sum") / count
             recording.enter_phase("backward")
             loss.backward()
@@ -106,13 +107,3 @@ class ReplicatedTraining(NetworkTraining):
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
         recorded = RecordedModel(recipe, self.model, self._placements, gives_parts=())
         return recorded.recorder(path, self.world, attempt)
-
-
-def _memory_format(images_BCHW: Tensor) -> torch.memory_format:
-    """Return the fastest memory format for torch's convolutions and batch norms on this processor.
-
-    Channels last is faster, except for small images on processors with AVX-512.
-    """
-    has_avx512 = images_BCHW.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    is_small = images_BCHW.shape[-1] < SMALL_PIXELS
-    return torch.contiguous_format if has_avx512 and is_small else torch.channels_last

@@ -169,11 +169,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
 
 
 def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
-    """Return the images for training and test, and their digest, which is the same on all servers.
-
-    Raises:
-        TlaunchError: a rank's images are unusable, or servers have different images. All ranks raise it.
-    """
+    """Return the images for training and test, and their digest. All ranks raise if a rank's are unusable or differ."""
     data, digest = files.data, hashlib.sha256()
     sets: list[ImageFiles] = []
     assert data is not None, "`check_data` asks for it"

@@ -73,22 +73,17 @@ class StepRecorder:
         recorder = Recorder(self._rank)
         with recording(recorder) if self._model is None else watching(self._model, recorder):
             yield
-        self._told = keep_report(self._path, self._report_of(recorder, number))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self._path, report_text(self._report_of(recorder, number)))
+            self._told = f"strategy: {self._path}"
+        except OSError as error:  # does not end the training
+            self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
 
     def first_line(self) -> str:
         """Return the log line about the recording once, and "" at all other times."""
         told, self._told = self._told, ""
         return told
-
-
-def keep_report(path: Path, report: StrategyReport) -> str:
-    """Write a report and return a log line about it. An error while writing is only logged."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, report_text(report))
-    except OSError as error:
-        return f"no strategy report: {error.filename or path}: {error.strerror or error}"
-    return f"strategy: {path}"
 
 
 def recorded_report(

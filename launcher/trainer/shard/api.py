@@ -141,13 +141,7 @@ def _check_shares(
     how: Comparison,
     may_differ: bool,
 ) -> None:
-    """Raise if the loss differs from the mean over the replicas' shares; with `may_differ` only warn.
-
-    All ranks must call it.
-
-    Raises:
-        RefusedLayoutError: the losses differ. All ranks raise it.
-    """
+    """Raise on all ranks if the loss differs from the mean over the replicas' shares; with `may_differ` only warn."""
     shapes = [[each.shape for each in given] for given in (inputs, examples)]
     batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # the call may have only this rank's part
     remarks: list[str] = []

@@ -13,7 +13,6 @@ from functools import partial
 from statistics import median
 
 import torch
-from torch import Tensor
 
 from launcher.sharding.cost import CollectiveTime, Costs, Sent
 from launcher.sharding.graph import Graph, bytes_of
@@ -107,10 +106,7 @@ def _sizes(graph: Graph, ranks: int) -> tuple[int, int, int]:
 
 
 def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.device) -> list[CollectiveTime]:
-    """Time each kind of collective in groups of `parts` ranks.
-
-    Latency and bandwidth are fitted to a small and a large message.
-    """
+    """Fit latency and bandwidth of collectives in groups of `parts` ranks to a small and a large message."""
     devices = (groups.ranks // parts, parts)
     rows = TensorLayout(devices, ((1,), ()))
     [gather] = steps_between(rows, TensorLayout(devices, ((), ())))
@@ -122,21 +118,15 @@ def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.d
     }
     found = []
     for kind, function in functions.items():
-        small_s, large_s = (
-            timer.slowest(partial(function, _message(kind, parts, size, device))) for size in (SMALL_BYTES, LARGE_BYTES)
-        )
+        taken_s = []
+        for size in (SMALL_BYTES, LARGE_BYTES):  # for an all-gather of its output, as `Collective.bytes` counts
+            columns = -(-size // 4 // 16 // parts) * parts
+            message = torch.zeros(16 // (parts if kind == "all_gather" else 1) or 1, columns, device=device)
+            taken_s.append(timer.slowest(partial(function, message)))
+        small_s, large_s = taken_s
         s_per_byte = max(0.0, large_s - small_s) / (LARGE_BYTES - SMALL_BYTES)
         found.append(CollectiveTime(kind, parts, max(0.0, small_s - SMALL_BYTES * s_per_byte), s_per_byte))
     return found
-
-
-def _message(kind: Sent, parts: int, size: int, device: torch.device) -> Tensor:
-    """Return a rank's input for a collective of `size` bytes; for an all-gather this is the size of its output.
-
-    `Collective.bytes` counts in the same way.
-    """
-    columns = -(-size // 4 // 16 // parts) * parts
-    return torch.zeros(16 // (parts if kind == "all_gather" else 1) or 1, columns, device=device)
 
 
 def _beyond(seconds: float, operator_s: float) -> float:

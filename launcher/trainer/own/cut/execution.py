@@ -74,7 +74,11 @@ class StageMaker:
         before = self._before(first)
         if first is not last:
             before = [*before, self._before(last)[1]]
-        local = self._traced.calls[first.operator.name].local(self._site(first))
+        graph, cutting, call = self._plan.graph, first.cutting, self._traced.calls[first.operator.name]
+        shapes = tuple(graph.by_name[name].shape for name in first.operator.inputs)
+        shared = self._groups.along(cutting.devices, cutting.shared_axes) if cutting.shared_axes else ALONE
+        states = tuple(self._held[state.name] for state in call.states)
+        local = call.local(OpContext(cutting, self._groups.rank, shapes, first.operator.shape, shared, states))
         after = None
         if last.cutting.reduced_axes:
             after = sum_of_outputs(self._groups.along(last.cutting.devices, last.cutting.reduced_axes))
@@ -104,10 +108,3 @@ class StageMaker:
             if axes and has_gradient and not is_later:
                 found[-1].append(sum_of_gradients(groups.along(planned.cutting.devices, axes)))
         return found
-
-    def _site(self, planned: PlannedOperator) -> OpContext:
-        graph, cutting = self._plan.graph, planned.cutting
-        shapes = tuple(graph.by_name[name].shape for name in planned.operator.inputs)
-        shared = self._groups.along(cutting.devices, cutting.shared_axes) if cutting.shared_axes else ALONE
-        states = tuple(self._held[state.name] for state in self._traced.calls[planned.operator.name].states)
-        return OpContext(cutting, self._groups.rank, shapes, planned.operator.shape, shared, states)

@@ -232,11 +232,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Redirect later uses of an in-place operator's first argument to its result.
-
-        Raises:
-            UsageError: the tensor is a view, is viewed, or is an input of the network.
-        """
+        """Redirect later uses of an in-place operator's argument to its result; raise for inputs and views."""
         changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
         name = values[changed].name
@@ -244,7 +240,8 @@ class _Trace:
         is_viewed = any(each.kind in VIEWS and name in each.inputs for each in self._operators)
         if own is None or own.kind in VIEWS or is_viewed:
             raise UsageError(
-                f"{self._base} changes a tensor in place, but the tensor is or has a view, or is an input or a parameter",
+                f"{self._base} changes a tensor in place, but the tensor is or has a view, or is an input or a "
+                "parameter",
                 hint="use the operator that returns a new tensor, without `inplace`",
             )
         for other, known_value in values.items():

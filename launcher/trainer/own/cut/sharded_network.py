@@ -64,11 +64,9 @@ class ShardedNetwork(nn.Module):
         self._set_aside: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self.before_first: Callable[[Sequence[Tensor]], None] | None = None  # called with the first inputs
         shapes = {leaf.name: leaf.shape for leaf in plan.graph.leaves}
+        used = {name: plan.leaves[name].box_of(groups.rank, shape) for name, shape in shapes.items()}
         self._inputs = [  # None: the operators do not use the input
-            (self._places[name], shapes[name], plan.leaves[name].box_of(groups.rank, shapes[name]))
-            if name in shapes
-            else None
-            for name in traced.inputs
+            (self._places[name], shapes[name], used[name]) if name in used else None for name in traced.inputs
         ]
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -199,11 +197,7 @@ class ShardedNetwork(nn.Module):
         return tensor.clone()
 
     def _boxes_held(self) -> Iterator[tuple[str, Box]]:
-        """Yield the name and box of each parameter and buffer on this rank.
-
-        Raises:
-            UsageError: two operators need different parts of the same buffer.
-        """
+        """Yield each parameter's and buffer's name and box; raise if operators need different parts of a buffer."""
         graph, rank = self._plan.graph, self._groups.rank
         data = set(self._traced.inputs)
         for leaf in graph.leaves:
@@ -245,11 +239,7 @@ def _gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
-    """Return a rank's part of a full tensor. A tensor that already is the part is returned unchanged.
-
-    Raises:
-        UsageError: the tensor has any other shape.
-    """
+    """Return a rank's part of a full tensor, or a tensor that already is the part; raise for any other shape."""
     if tuple(tensor.shape) == shape:
         return tensor if box.size == shape else tensor[box.within(full_box(shape))]
     if tuple(tensor.shape) == box.size:
@@ -261,11 +251,7 @@ def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
 
 
 def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
-    """Register a tensor under a dotted name, creating empty modules for the path.
-
-    Raises:
-        UsageError: the name is an attribute of ShardedNetwork.
-    """
+    """Register a tensor under a dotted name, creating modules for the path; raise if it is an attribute already."""
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
         raise UsageError(f"{name} is also an attribute of a sharded network", hint="rename it in the network")

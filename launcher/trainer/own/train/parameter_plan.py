@@ -199,11 +199,7 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
 def _shared(
     held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter], of_layers: Collection[str]
 ) -> str | None:
-    """Return the parameter that the first and the last stage share, or None.
-
-    Raises:
-        RefusedLayoutError: stages share more parameters, or layers on several stages share one.
-    """
+    """Return the parameter of both the first and the last stage, or None; raise if stages share any other."""
     names = [name for name in parameters if sum(name in each for each in held) > 1]
     for name in names:
         if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:

@@ -42,8 +42,8 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
         module = found.module(node) if node.op == "call_module" else None
         if isinstance(module, DrawnDropout) and module.p > 0 and node not in needed:
             raise RefusedLayoutError(
-                f"{node.meta.get(LINE, '')}: pp = {count}, and the output of this dropout is not used, so that no stage "
-                "calls it; its later masks would differ, since masks are numbered by the calls",
+                f"{node.meta.get(LINE, '')}: pp = {count}, and the output of this dropout is not used, so that no "
+                "stage calls it; its later masks would differ, since masks are numbered by the calls",
                 hint="remove the call, or use `--pp 1`",
             )
     return networks

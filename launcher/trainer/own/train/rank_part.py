@@ -152,11 +152,7 @@ class DividedNetwork:
         return {key: value.detach().cpu().clone() for key, value in found.items()}
 
     def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
-        """Return the network's calls, or None and add a remark if it cannot be traced.
-
-        Raises:
-            RefusedLayoutError: the network cannot be traced, and several pipeline stages need a trace.
-        """
+        """Return the network's calls, or None and a remark; with several stages, raise if it cannot be traced."""
         pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
         try:
             with self.buffers.kept(), torch.random.fork_rng(devices=[]):
@@ -187,10 +183,7 @@ class DividedNetwork:
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return the masks of cross entropies in training (True) and evaluation (False).
-
-        If a mask depends on parameters, both are None, and a remark is added.
-        """
+        """Return the masks of losses in training and evaluation; None and a remark if one depends on parameters."""
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -218,7 +211,8 @@ class DividedNetwork:
         _DrawingModules(trial, seed).begin(torch.arange(len(rows[0])), 1)
         drawing, buffer = seen_in_a_call(trial, rows)
         if drawing:
-            told = f"{self.class_name} draws random numbers from torch's generator in {drawing}, and each rank draws its own"
+            where = f"{self.class_name} draws random numbers from torch's generator in {drawing}"
+            told = f"{where}, and each rank draws its own"
             if layout.mp > 1:
                 raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="use nn.Dropout, or `--mp 1`")
             self.remarks.append(f"{told}: losses differ from training on one process (with nn.Dropout they would not)")
@@ -284,10 +278,7 @@ def _check_modules(network: nn.Module) -> None:
 
 
 def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
-    """Make backward recompute the activations of the layers chosen in the settings.
-
-    Decoder layers are numbered after the encoder's.
-    """
+    """Make backward recompute the chosen layers' activations. Decoder layers are numbered after the encoder's."""
     parallel = settings.parallel
     chosen = {  # by id, since modules may share a layer
         id(layer): layer

@@ -36,7 +36,12 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
         if any(value not in (None, 1) for value in options.values()):
             refuse(f"{kind} with {', '.join(options)} is not supported")
         if isinstance(one, Value) and isinstance(other, Value):
-            output = _broadcast(function, one.meta, other.meta)
+            metas = (one.meta, other.meta)
+            if all(each.is_floating_point() for each in metas):  # not computed, as in `unary`
+                shape = torch.broadcast_shapes(one.shape, other.shape)
+                output = one.meta.new_empty(shape, dtype=torch.result_type(*metas))
+            else:
+                output = function(*metas)
             ours, theirs = (broadcast_dims(each.shape, output.shape) for each in (one, other))
             result = broadcast_dims(output.shape, output.shape)
             expression = Expression((ours, theirs), result, sizes_of(result, output.shape))
@@ -52,13 +57,6 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
         return unary(kind, of_number)(record, other)
 
     return describe
-
-
-def _broadcast(function: Callable[..., Tensor], one: Tensor, other: Tensor) -> Tensor:
-    """Return the output as a meta tensor. It is only computed if the dtypes are not floating-point (see `unary`)."""
-    if not (one.is_floating_point() and other.is_floating_point()):
-        return function(one, other)
-    return one.new_empty(torch.broadcast_shapes(one.shape, other.shape), dtype=torch.result_type(one, other))
 
 
 def power(record: Recorder, x: Value, exponent: float) -> Value:
@@ -83,8 +81,9 @@ def bias_add(record: Recorder, x: Value, bias: Value, *, dim: int, suffix: str =
 def dropout(_record: Recorder, x: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:  # noqa: ARG001 - it changes nothing
     """Describe dropout that drops nothing, and raise a UsageError for any other."""
     if p and training:
+        told = f"dropout with p = {p:g} in training mode is not supported"
         refuse(
-            f"dropout with p = {p:g} in training mode is not supported: it would drop different elements on each layout",
+            f"{told}: it would drop different elements on each layout",
             hint="set p = 0, or put the network into evaluation mode by network.eval()",
         )
     return x

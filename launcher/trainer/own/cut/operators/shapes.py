@@ -32,11 +32,7 @@ def permute(record: Recorder, x: Value, *order: Any) -> Value:
     dims = [dim % x.meta.dim() for dim in _flat(order)]
     ours = broadcast_dims(x.shape, x.shape)
     expression = Expression((ours,), tuple(ours[dim] for dim in dims), sizes_of(ours, x.shape))
-
-    def permuted(x: Tensor) -> Tensor:
-        return x.permute(dims)
-
-    return record("transpose", [x], expression, permuted(x.meta), everywhere(permuted))
+    return record("transpose", [x], expression, x.meta.permute(dims), everywhere(partial(torch.permute, dims=dims)))
 
 
 def transpose(record: Recorder, x: Value, dim0: int, dim1: int) -> Value:
