@@ -29,7 +29,7 @@ def ranks_work():
     torch.set_num_threads(1)
     ranks = place.world_size
     with open_world(place, CPU, "auto") as world:
-        groups = Groups(place.global_rank, ranks, ranks, CPU, "auto", [world.mp])
+        groups = Groups(place.global_rank, ranks, ranks, CPU, transport="auto", existing=[world.mp])
         for name in NETWORKS:
             graph = trace(network_of(name), inputs_of(name, 0)).graph
             costs = calibrated(graph, groups, CPU)

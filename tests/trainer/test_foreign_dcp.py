@@ -251,28 +251,22 @@ def test_a_path_beyond_the_directory_is_refused(tmp_path, directory, to):
         imported(directory, tmp_path / "own", tmp_path / "new")
 
 
-def lose_a_chunk(metadata):
-    metadata.state_dict_metadata["model.encoder.0.weight"].chunks.pop()
+def chunks_of(metadata):
+    return metadata.state_dict_metadata["model.encoder.0.weight"].chunks
 
 
-def repeat_a_chunk(metadata):
-    chunks = metadata.state_dict_metadata["model.encoder.0.weight"].chunks
-    chunks[0] = chunks[-1]
+DAMAGES = {
+    "a chunk is lost": lambda metadata: chunks_of(metadata).pop(),
+    "a chunk is repeated": lambda metadata: chunks_of(metadata).__setitem__(0, chunks_of(metadata)[-1]),
+    "a chunk leaves the shape": lambda metadata: setattr(chunks_of(metadata)[0], "sizes", torch.Size([4, 7])),
+    "a place is lost": lambda metadata: metadata.storage_data.popitem(),
+    "compressed": lambda metadata: setattr(
+        next(iter(metadata.storage_data.values())), "transform_descriptors", ["zstd"]
+    ),
+}
 
 
-def leave_the_shape(metadata):
-    metadata.state_dict_metadata["model.encoder.0.weight"].chunks[0].sizes = torch.Size([4, 7])
-
-
-def lose_a_place(metadata):
-    metadata.storage_data.popitem()
-
-
-def compress(metadata):
-    next(iter(metadata.storage_data.values())).transform_descriptors = ["zstd"]
-
-
-@pytest.mark.parametrize("damage", [lose_a_chunk, repeat_a_chunk, leave_the_shape, lose_a_place, compress])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_metadata_that_cannot_be_is_refused(tmp_path, directory, damage):
     changed_metadata(directory, damage)
     with pytest.raises(UnreadableError):
