@@ -186,9 +186,8 @@ def _values(
         one, other = _furthest(slope, of_parts / len(losses))
         yield f"the gradient of {name} over {rows} rows", one, mean, other, f": this gradient {no_mean}", largest
     after = f" after {len(division.parts[0])} of {parts}"
-    for name, at_once, in_turn in _pairs(
-        network, whole.buffers, of_ranks[0].buffers
-    ):  # training keeps rank 0's buffers
+    # Training keeps rank 0's buffers.
+    for name, at_once, in_turn in _pairs(network, whole.buffers, of_ranks[0].buffers):
         one, other = _furthest(at_once, in_turn)
         changes = f"the network changes the buffer {name} in each part: its value"
         yield changes, one, f" after {rows} rows at once, and", other, after, max(1.0, abs(one))

@@ -57,12 +57,9 @@ class ShardedTraining(NetworkTraining):
         rule: Rule,
         weights: Callable[[str, torch.Size], Tensor],
     ) -> None:
-        """Create this rank's part.
+        """Create this rank's part; `weights` returns a parameter's full initial value by name and shape.
 
-        All ranks must call it. `weights` returns a parameter's full initial value for its name and shape.
-
-        Raises:
-            UsageError, RefusedLayoutError: a strategy does not fit; see `cuttings_for`. All ranks raise it.
+        All ranks must call it, and raise the errors of `cuttings_for`.
         """
         parallel = settings.parallel
         self.plan = measured_plan(

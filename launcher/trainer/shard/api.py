@@ -106,8 +106,9 @@ def sharded(
         groups = Groups(place.global_rank, place.world_size, ranks, device, transport=transport, existing=existing)
         opened.enter_context(groups)
         plan = measured_plan(traced, mode, strategies or {}, search_mode, groups, device)
-        weights = lambda name: of_rank_0(sources[name], device)  # noqa: E731
-        made = ShardedNetwork(traced, plan, groups, device=device, weights=weights)
+        made = ShardedNetwork(
+            traced, plan, groups, device=device, weights=lambda name: of_rank_0(sources[name], device)
+        )
         if copies > 1:
             how = Comparison(keeps_norms=not batch_norm_is_shared, gradients=check_gradients)
             check = partial(_check_shares, world, whole, example_inputs, copies, how=how, may_differ=parts_may_differ)
