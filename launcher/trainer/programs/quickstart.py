@@ -61,7 +61,9 @@ class Quickstart(NetworkProgram[SampleBatch]):
         self.settings: QuickstartSettings = settings
         self.world = world
         self.dtype = getattr(torch, settings.train.precision)
-        self._rows = _rows(settings)
+        # Uniform in [0, 1), from numpy's legacy generator, as in the tutorial.
+        numbers, shapes = np.random.RandomState(settings.data.seed), (settings.model.inputs, settings.model.outputs)
+        rows = [numbers.rand(settings.train.batch_size, columns).astype(np.float32) for columns in shapes]
 
         def initial(name: str, shape: torch.Size) -> Tensor:
             generator = generator_of(name, settings.train.seed)
@@ -70,10 +72,12 @@ class Quickstart(NetworkProgram[SampleBatch]):
         rule = Momentum(settings.train.momentum)
         graph = traced(settings, world.place.layout.dp)
         self._training = ShardedTraining(graph, settings, world, groups, rule, initial)
-        self._inputs = tuple(rows.chunk(groups.copies)[groups.copy].to(world.device, self.dtype) for rows in self._rows)
+        self._inputs = tuple(
+            torch.from_numpy(each).chunk(groups.copies)[groups.copy].to(world.device, self.dtype) for each in rows
+        )
         self.optimizer = self._training.optimizer
         self.shapes = shapes_of(_meta_network(settings))
-        self.digest = hashlib.sha256(b"".join(rows.numpy().tobytes() for rows in self._rows)).hexdigest()
+        self.digest = hashlib.sha256(b"".join(each.tobytes() for each in rows)).hexdigest()
 
     def begin(self) -> None:
         self.say_layout()
@@ -105,11 +109,3 @@ def traced(settings: QuickstartSettings, copies: int) -> Traced:
 def _meta_network(settings: QuickstartSettings) -> Network:
     with torch.device("meta"):
         return Network(settings.model.inputs, settings.model.hidden, settings.model.outputs)
-
-
-def _rows(settings: QuickstartSettings) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels in float32, uniform in [0, 1), from numpy's legacy generator, as in the tutorial."""
-    numbers = np.random.RandomState(settings.data.seed)
-    shapes = (settings.model.inputs, settings.model.outputs)
-    inputs, labels = (numbers.rand(settings.train.batch_size, columns).astype(np.float32) for columns in shapes)
-    return torch.from_numpy(inputs), torch.from_numpy(labels)

@@ -23,6 +23,7 @@ from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.operators import CONSTANT, SeenOperator, SeenTensor
 from launcher.trainer.telemetry.recording import Recorder, recording
+from launcher.trainer.telemetry.watch import watching
 
 RECORDED = 2  # the step of this process to record; the first one opens connections
 # Operators that keep the layout of features.
@@ -68,8 +69,6 @@ class StepRecorder:
         if self._path is None or self._report_of is None or not is_recorded:
             yield
             return
-        from launcher.trainer.telemetry.watch import watching  # noqa: PLC0415 - rarely needed
-
         recorder = Recorder(self._rank)
         with recording(recorder) if self._model is None else watching(self._model, recorder):
             yield
