@@ -15,8 +15,8 @@ from launcher.checkpoint.same_settings import check_settings
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
-from launcher.recipes.settings import setting
-from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
+from launcher.recipes.quickstart.quickstart_settings import QuickstartTrainConfig
+from launcher.recipes.train import CheckpointConfig, ParallelConfig
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.own.train.samples import SampleBatch
@@ -36,24 +36,8 @@ MEAN = "running_mean"
 
 
 @frozen
-class LineTrainConfig(TrainConfig):
-    epochs: int = setting(2, "passes over the points", minimum=1)
-    steps: int = TrainConfig.steps
-    batch_size: int = TrainConfig.batch_size
-    micro_batches: int = TrainConfig.micro_batches
-    learning_rate: float = setting(0.1, "Momentum's step size", minimum=0)
-    momentum: float = setting(0.9, "share of the last step that is taken again", minimum=0)
-    seed: int = TrainConfig.seed
-    precision: str = TrainConfig.precision
-    device: str = TrainConfig.device
-    validate_every: int = TrainConfig.validate_every
-    early_stopping: int = TrainConfig.early_stopping
-    profile_steps: int = TrainConfig.profile_steps
-
-
-@frozen
 class Settings:
-    train: LineTrainConfig = LineTrainConfig()
+    train: QuickstartTrainConfig = QuickstartTrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     parallel: ParallelConfig = ParallelConfig()
 
@@ -128,7 +112,8 @@ class Line(Program):
 
 def settings_of(*, every_steps=2, keep=4, keep_best=False, **train):
     checkpoint = CheckpointConfig(every_steps=every_steps, keep=keep, keep_best=keep_best)
-    return Settings(LineTrainConfig(**train), checkpoint)
+    config = {"epochs": 2, "batch_size": 32, "learning_rate": 0.1, "momentum": 0.9, **train}
+    return Settings(QuickstartTrainConfig(**config), checkpoint)
 
 
 @pytest.fixture(name="train")
